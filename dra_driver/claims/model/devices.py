@@ -203,10 +203,10 @@ def _undivided_record(device: Divisible) -> RecordedGpu | RecordedMig | Recorded
         case Gpu():
             return RecordedGpu(gpu=device.uuid)
         case Partition():
-            return _place(device)
+            return place_of(device)
         case MigDevice():
             return RecordedMig(
-                place=_place(device),
+                place=place_of(device),
                 gpu_instance=device.gpu_instance,
                 compute_instance=device.compute_instance,
                 uuid=device.uuid,
@@ -234,7 +234,8 @@ def recorded_kind(device: RecordedDevice) -> DeviceKind:
             assert_never(device)
 
 
-def _place(device: MigDevice | Partition) -> RecordedPartition:
+def place_of(device: MigDevice | Partition) -> RecordedPartition:
+    """Return the form that a place on a GPU has in a record."""
     return RecordedPartition(
         gpu=device.parent,
         profile=device.profile.name,

@@ -21,6 +21,7 @@ from dra_driver.claims.model.devices import (
     RecordedMig,
     RecordedPartition,
     RecordedShare,
+    place_of,
 )
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
 from dra_driver.claims.prepare.allocation import kind_named
@@ -89,11 +90,11 @@ class Drafts:
         self._claimed = {live.uuid for _, live in map(self._find, migs) if live is not None}
         self._is_on_demand = any(mig.is_made_for_claims for mig in migs)
         self._begun = {
-            slot
+            MigSlot(gpu=gpu.uuid, profile_id=name.profile_id, start=name.start)
             for claim in checkpoint.claims
             if not claim.is_prepared
-            for _, slot in self._begun_on(_parsed(claim))
-            if slot is not None
+            for _, gpu, name in self._begun_on(_parsed(claim))
+            if isinstance(name, MigName)
         }
 
     def of(self, claim: PeerClaim) -> ClaimRecord | None:
@@ -136,7 +137,7 @@ class Drafts:
         devices: list[DeviceRecord] = []
         plans: list[SharingPlan] = []
         for group in claim.groups:
-            entries = [self._entry(one, unused) for one in group.devices]
+            entries = [self._prepared_entry(one, unused) for one in group.devices]
             devices += entries
             mine = [one for one in entries if not one.admin_access]
             if group.mps_daemon is not None:
@@ -145,7 +146,7 @@ class Drafts:
                 plans += _time_slices(mine, configs)
         return devices, plans
 
-    def _entry(self, one: PeerDevice, unused: list[Result]) -> DeviceRecord:
+    def _prepared_entry(self, one: PeerDevice, unused: list[Result]) -> DeviceRecord:
         """Return the record of a device, and strike off the result that it was prepared for."""
         asked = (
             entry
@@ -166,15 +167,7 @@ class Drafts:
             device = RecordedGpu(gpu=one.device)
         else:
             raise StateError(f"it has a device of another kind than {one.name}")
-        return DeviceRecord(
-            name=one.name,
-            device=_shared(device, result),
-            pool=one.pool,
-            request_names=(result.base_request,),
-            cdi_device_ids=one.cdi_device_ids,
-            admin_access=result.admin_access,
-            share_id=result.share_id,
-        )
+        return _entry(result, device, one.pool, one.cdi_device_ids)
 
     def _mig(self, mig: PeerMig, name: MigName) -> RecordedMig:
         gpu, live = self._find(mig)
@@ -192,12 +185,7 @@ class Drafts:
                 "lost it"
             )
         return RecordedMig(
-            place=RecordedPartition(
-                gpu=gpu.uuid,
-                profile=partition.profile.name,
-                profile_id=partition.profile.id,
-                placement=partition.placement,
-            ),
+            place=place_of(partition),
             gpu_instance=_known(mig.gpu_instance, live.gpu_instance if live else None),
             compute_instance=_known(mig.compute_instance, live.compute_instance if live else None),
             uuid=uuid,
@@ -207,7 +195,7 @@ class Drafts:
     def _find(self, mig: PeerMig) -> tuple[Gpu | None, MigDevice | None]:
         """Return the GPU of a MIG device, and the device if it is there."""
         for gpu in self._node.inventory.gpus:
-            for one in () if gpu.mig is None else gpu.mig.instances:
+            for one in _instances(gpu):
                 if isinstance(one, MigDevice) and _is_noted(one, mig):
                     return gpu, one
         return None if mig.parent is None else self._node.gpu(mig.parent), None
@@ -244,10 +232,8 @@ class Drafts:
     # Claims that were about to be prepared
 
     def _begun_record(self, claim: PeerClaim, parsed: Claim) -> ClaimRecord | None:
-        there = self._begun_on(parsed)
-        devices = [
-            entry for result, _ in there if (entry := self._begun_entry(claim, result)) is not None
-        ]
+        entries = (self._begun_entry(claim, *there) for there in self._begun_on(parsed))
+        devices = [entry for entry in entries if entry is not None]
         if not devices:
             return None
         configs = _configs(claim, parsed)
@@ -257,58 +243,37 @@ class Drafts:
             config = configs.get(entry.name)
             if config is not None and strategy_name(config) == SharingStrategy.MPS:
                 served.setdefault(id(config), []).append(entry)
-        for entries in served.values():
-            uuids = sorted(str(one.device.device_uuid or "") for one in entries)
+        for together in served.values():
+            uuids = sorted(str(one.device.device_uuid or "") for one in together)
             digest = sha256(",".join(uuids).encode()).hexdigest()
             daemon = f"{claim.uid}-{digest[:5]}"
             if (self._node.mps_folder / daemon).is_dir():
-                plans.append(self._mps_plan(daemon, entries))
+                plans.append(self._mps_plan(daemon, together))
         return self._record(claim, parsed, devices, plans, RecordState.PREPARING)
 
-    def _begun_on(self, parsed: Claim) -> list[tuple[Result, MigSlot | None]]:
-        """Return the results of a claim on GPUs that are there, with the place of a MIG device."""
-        found: list[tuple[Result, MigSlot | None]] = []
+    def _begun_on(self, parsed: Claim) -> Iterator[tuple[Result, Gpu, GpuName | MigName]]:
+        """Yield the results of a claim on GPUs that are there."""
         for result in parsed.results:
             name = parse_device_name(result.device)
-            if isinstance(name, GpuName | MigName) and (gpu := self._of_minor(name.minor)):
-                slot = None
-                if isinstance(name, MigName):
-                    slot = MigSlot(gpu=gpu.uuid, profile_id=name.profile_id, start=name.start)
-                found.append((result, slot))
-        return found
+            if isinstance(name, GpuName | MigName):
+                gpus = (gpu for gpu in self._node.inventory.gpus if gpu.minor == name.minor)
+                if gpu := next(gpus, None):
+                    yield result, gpu, name
 
-    def _begun_entry(self, claim: PeerClaim, result: Result) -> DeviceRecord | None:
-        name = parse_device_name(result.device)
-        if not isinstance(name, GpuName | MigName):
-            return None
-        gpu = self._of_minor(name.minor)
-        if gpu is None:
-            return None
+    def _begun_entry(
+        self, claim: PeerClaim, result: Result, gpu: Gpu, name: GpuName | MigName
+    ) -> DeviceRecord | None:
         device: RecordedGpu | RecordedPartition | RecordedMig = RecordedGpu(gpu=gpu.uuid)
         if isinstance(name, MigName):
             found = partition_named(gpu, name.profile_id, name.start)
             if found is None:
                 return None
-            place = RecordedPartition(
-                gpu=gpu.uuid,
-                profile=found.profile.name,
-                profile_id=found.profile.id,
-                placement=found.placement,
-            )
-            device = self._half_made(gpu, place)
-        return DeviceRecord(
-            name=result.device,
-            device=_shared(device, result),
-            pool=result.pool,
-            request_names=(result.base_request,),
-            cdi_device_ids=(claim_device_id(claim.uid, result.device, None),),
-            admin_access=result.admin_access,
-            share_id=result.share_id,
-        )
+            device = self._half_made(gpu, place_of(found))
+        cdi_device_id = claim_device_id(claim.uid, result.device, None)
+        return _entry(result, device, result.pool, (cdi_device_id,))
 
     def _half_made(self, gpu: Gpu, place: RecordedPartition) -> RecordedPartition | RecordedMig:
-        there = () if gpu.mig is None else gpu.mig.instances
-        live = next((one for one in there if one.slot == place.slot), None)
+        live = next((one for one in _instances(gpu) if one.slot == place.slot), None)
         if not isinstance(live, MigDevice) or live.uuid in self._claimed:
             return place
         return RecordedMig(
@@ -318,9 +283,6 @@ class Drafts:
             uuid=live.uuid,
             made_here=self._was_made(),
         )
-
-    def _of_minor(self, minor: int) -> Gpu | None:
-        return next((gpu for gpu in self._node.inventory.gpus if gpu.minor == minor), None)
 
     # Both
 
@@ -361,7 +323,7 @@ class Drafts:
     def _is_half_made(self, place: RecordedPartition) -> bool:
         """Tell whether that driver was killed between making a GPU instance and what is on it."""
         gpu = self._node.gpu(place.gpu)
-        there = () if gpu is None or gpu.mig is None else gpu.mig.instances
+        there = () if gpu is None else _instances(gpu)
         is_there = any(one.slot == place.slot and isinstance(one, BareInstance) for one in there)
         return is_there and self._was_made()
 
@@ -373,6 +335,10 @@ class Drafts:
             clients=[str(e.device.device_uuid) for e in entries if e.device.device_uuid],
             places=[e.device.part for e in entries],
         )
+
+
+def _instances(gpu: Gpu) -> Sequence[MigDevice | BareInstance]:
+    return () if gpu.mig is None else gpu.mig.instances
 
 
 def _is_noted(device: MigDevice, mig: PeerMig) -> bool:
@@ -400,6 +366,23 @@ def _time_slices(
             plan = time_slicing.plan_of_others(part.gpu, entry.name, config)
             if plan is not None:
                 yield plan
+
+
+def _entry(
+    result: Result,
+    device: RecordedGpu | RecordedMig | RecordedPartition,
+    pool: str,
+    cdi_device_ids: tuple[str, ...],
+) -> DeviceRecord:
+    return DeviceRecord(
+        name=result.device,
+        device=_shared(device, result),
+        pool=pool,
+        request_names=(result.base_request,),
+        cdi_device_ids=cdi_device_ids,
+        admin_access=result.admin_access,
+        share_id=result.share_id,
+    )
 
 
 def _shared(

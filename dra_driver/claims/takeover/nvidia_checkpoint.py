@@ -1,6 +1,6 @@
-"""The checkpoint of NVIDIA's own DRA driver: what it had prepared on this node. Pure.
+"""The checkpoint of NVIDIA's own DRA driver: what it had prepared on this node.
 
-In: the bytes of its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was
+In: its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was
 told of and what was set for them. Every claim stands in the file twice, as `v2` and, for its older
 versions, as `v1`; the newer one is read. A checksum covers the bytes of each (checkpointmanager of
 the kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file is not read at all.
@@ -10,9 +10,10 @@ that is not understood keeps nobody else's from being read.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dra_driver.claims.model.claim import ClaimUid
@@ -20,8 +21,9 @@ from dra_driver.claims.state.records import check_uid
 from dra_driver.devices.model import GpuUuid, MigUuid
 from dra_driver.errors import DriverError, StateError, VersionError
 from dra_driver.host.envelope import MALFORMED
+from dra_driver.host.files import read_whole
 
-LARGEST = 8 * 1024**2
+_LARGEST = 8 * 1024**2
 """Bytes of a checkpoint that is read; one with a hundred claims has some 500 KiB."""
 
 _VERSIONS = ("v1", "v2")
@@ -146,6 +148,23 @@ class PeerCheckpoint:
         return (*self.claims, *self.unread)
 
 
+def read_checkpoint(file: Path) -> bytes | None:
+    """Return the content of a checkpoint; None if there is none.
+
+    Raises:
+        StateError: it is too large, or cannot be read.
+    """
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise StateError(f"it is larger than {_LARGEST} bytes")
+        found = read_whole(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StateError(f"it cannot be read: {error.strerror or error}") from error
+    return None if found is None else found[0]
+
+
 def parse_checkpoint(data: bytes) -> PeerCheckpoint:
     """Return what a checkpoint says.
 
@@ -153,8 +172,6 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
         VersionError: it is of a version that is not known here.
         StateError: it is damaged, or holds what that driver never writes.
     """
-    if len(data) > LARGEST:
-        raise StateError(f"it has {len(data)} bytes, and one that is read has {LARGEST} at most")
     try:
         members = _members(data.decode())
         whole = {name: json.loads(text) for name, text in members.items()}
@@ -326,8 +343,8 @@ def _claim(uid: str, value: Mapping[str, Any], *, newest: bool) -> PeerClaim:
     groups = [] if state == "PrepareStarted" else value.get("preparedDevices") or []
     return PeerClaim(
         uid=known,
-        namespace=_name(value.get("namespace")),
-        name=_name(value.get("name")),
+        namespace=_optional(value.get("namespace")) or "",
+        name=_optional(value.get("name")) or "",
         is_prepared=state == "PrepareCompleted",
         status=status,
         groups=tuple(_group(known, group) for group in groups),
@@ -362,10 +379,10 @@ def _device(value: Mapping[str, Any]) -> PeerDevice:
     told = entry["device"]
     return PeerDevice(
         device=_mig(entry) if kinds == ["mig"] else GpuUuid(_matching(_GPU, entry["info"]["uuid"])),
-        requests=tuple(_words(told["Requests"])),
+        requests=_each(_WORD, told["Requests"]),
         pool=_matching(_WORD, told["PoolName"]),
         name=_matching(_WORD, told["DeviceName"]),
-        cdi_device_ids=tuple(_matching(_CDI_ID, one) for one in _list(told["CDIDeviceIDs"])),
+        cdi_device_ids=_each(_CDI_ID, told["CDIDeviceIDs"]),
     )
 
 
@@ -383,24 +400,16 @@ def _mig(entry: Mapping[str, Any]) -> PeerMig:
     )
 
 
-def _list(value: object) -> Sequence[object]:
+def _each(form: re.Pattern[str], value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r:.80} is no list")
-    return value
-
-
-def _words(value: object) -> Iterator[str]:
-    return (_matching(_WORD, one) for one in _list(value))
+    return tuple(_matching(form, one) for one in value)
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1024:
         raise ValueError(f"{value!r:.80} is no id of an instance")
     return value
-
-
-def _name(value: object) -> str:
-    return _matching(_WORD, value) if value else ""
 
 
 def _optional(value: object) -> str | None:

@@ -12,15 +12,14 @@ from pathlib import Path
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import parse_claim
 from dra_driver.claims.takeover.nvidia_checkpoint import (
-    LARGEST,
     PeerClaim,
     UnreadClaim,
     parse_checkpoint,
+    read_checkpoint,
 )
 from dra_driver.claims.takeover.take_over import FILE
 from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.host.files import read_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +40,13 @@ class PeerClaims:
     unread: tuple[UnreadClaim, ...] = ()
     is_of_this_boot: bool = True
 
-    @property
-    def all(self) -> tuple[PeerClaim | UnreadClaim, ...]:
-        """All claims that are listed."""
-        return (*self.claims, *self.unread)
-
     def in_use(self, specs: SpecStore) -> list[str]:
         """Return the claims that have not ended, for people: all with a spec in a damaged file."""
         if self.file is None or not self.is_of_this_boot:
             return []
         there = specs.peers()
-        found = [named(one) for one in self.all if one.uid in there]
+        found = [named(one) for one in self.claims if one.uid in there]
+        found += [named(one) for one in self.unread if one.uid in there]
         if self.problem is not None:
             found = [f"claim UID {uid}" for uid in sorted(there)]
         return [f"{one} of NVIDIA's driver" for one in found]
@@ -66,16 +61,10 @@ def look(directory: Path, boot_id: str | None) -> PeerClaims:
     """Look into the driver's directory; without a boot id, any file is of this boot."""
     path = directory / FILE
     try:
-        if not path.exists():
+        data = read_checkpoint(path)
+        if data is None:
             return PeerClaims()
-        if path.stat().st_size > LARGEST:
-            return PeerClaims(file=path, problem=f"it is larger than {LARGEST} bytes")
-        found = read_whole(path)
-        if found is None:
-            return PeerClaims()
-        checkpoint = parse_checkpoint(found[0])
-    except OSError as error:
-        return PeerClaims(file=path, problem=f"it cannot be read: {error.strerror or error}")
+        checkpoint = parse_checkpoint(data)
     except DriverError as error:
         return PeerClaims(file=path, problem=str(error))
     return PeerClaims(

@@ -25,9 +25,9 @@ from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover.drafts import Drafts, Node
 from dra_driver.claims.takeover.nvidia_checkpoint import (
-    LARGEST,
     PeerCheckpoint,
     parse_checkpoint,
+    read_checkpoint,
     without,
 )
 from dra_driver.devices.watcher import InventoryWatcher
@@ -39,7 +39,7 @@ from dra_driver.errors import (
     UnavailableError,
     VersionError,
 )
-from dra_driver.host.files import read_whole, sync_folder, write_whole
+from dra_driver.host.files import sync_folder, write_whole
 from dra_driver.sharing import nvidia_mps
 
 log = structlog.get_logger()
@@ -153,7 +153,7 @@ class TakeOver:
             return False
 
     def _take_over(self, deadline: float) -> bool:
-        data = self._read()
+        data = read_checkpoint(self._directory / FILE)
         if data is None:
             return True
         checkpoint = parse_checkpoint(data)
@@ -229,18 +229,6 @@ class TakeOver:
             mps_folder=self._directory / "mps",
             makes_mig=makes_mig,
         )
-
-    def _read(self) -> bytes | None:
-        path = self._directory / FILE
-        try:
-            if path.stat().st_size > LARGEST:
-                raise StateError(f"it is larger than {LARGEST} bytes")
-            found = read_whole(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StateError(f"it cannot be read: {error.strerror or error}") from error
-        return None if found is None else found[0]
 
     def _write(self, record: ClaimRecord, drafts: Drafts, deadline: float) -> bool:
         """Write a claim's record, then the notes of what was made for it: to repeat is harmless.
