@@ -42,7 +42,7 @@ def _those_there(
 
 
 class ClaimNames:
-    """Gives records their claims' names."""
+    """Gives records their claims' names. Raises StateError if the records cannot be read."""
 
     def __init__(self, api: KubeClient, records: RecordStore, locks: NodeLocks) -> None:
         self._api = api
@@ -56,9 +56,6 @@ class ClaimNames:
         Args:
             timeout: for one request to the API server, in seconds.
             lock_deadline: how long to wait for a claim that somebody is busy with.
-
-        Raises:
-            StateError: the records cannot be read.
         """
         nameless = {record.ref.uid for record in self._records.readable() if not record.ref.name}
         self._gone &= nameless
@@ -129,11 +126,7 @@ class OrphanedSpecs:
         self._said: dict[ClaimUid, str] = {}
 
     def look(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Delete specs whose claims have been gone for a while; return those to come back for.
-
-        Raises:
-            StateError: a folder cannot be read.
-        """
+        """Delete specs whose claims have been gone for a while; return those to come back for."""
         records = self._claims.records.uids()
         orphans = {ClaimUid(uid) for uid in self._claims.specs.files.uids()} - records
         self._found = {uid: ref for uid, ref in self._found.items() if uid in orphans}

@@ -58,6 +58,8 @@ class ReconcileTiming:
 class Reconciler(Background):
     """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds.
 
+    What looks raises StateError if the driver's directory or the CDI folder cannot be read.
+
     `take_over` takes over what another driver prepared, and tells whether nothing of it is left.
     """
 
@@ -98,9 +100,6 @@ class Reconciler(Background):
         """Bring records, hardware and CDI specs on this node in line; return what is not yet.
 
         Without `only` that is all claims, and then what they share and none of them uses.
-
-        Raises:
-            StateError: the driver's directory or the CDI folder cannot be read.
         """
         is_full = only is None
         if only is None:
@@ -118,9 +117,6 @@ class Reconciler(Background):
         CDI folder, or that of device metadata, and tells nobody: the kubelet takes the claims for
         prepared, and the container runtime refuses their containers. A MIG mode stays on whose GPU
         somebody had open.
-
-        Raises:
-            StateError: the driver's directory or the CDI folder cannot be read.
         """
         self._tidy_modes()
         specs = self._claims.specs
@@ -129,11 +125,7 @@ class Reconciler(Background):
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Unprepare claims that are gone from the API server; return those to be asked for again.
-
-        Raises:
-            StateError: the driver's directory cannot be read.
-        """
+        """Unprepare claims that are gone from the API server; return those to be asked for again."""
         uids = self._claims.records.uids()
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
         self._unanswered &= uids
@@ -178,11 +170,7 @@ class Reconciler(Background):
             self._stop.wait(max(0.0, due - self._clock()))
 
     def compare_orphans(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Delete CDI specs of claims that are gone; return those to be looked at again.
-
-        Raises:
-            StateError: the CDI folder or the driver's directory cannot be read.
-        """
+        """Delete CDI specs of claims that are gone; return those to be looked at again."""
         return self._orphans.look(only)
 
     def _delete_halves(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:

@@ -39,9 +39,6 @@ def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
         directory: the driver's.
         specs: the claims' CDI specs.
         boot_id: the kernel's.
-
-    Raises:
-        StateError: the driver's directory or the CDI folder cannot be read.
     """
     stored, ownership = stored_records(directory), Ownership(directory, boot_id)
     prepared = [
@@ -70,11 +67,7 @@ class Removal:
         self._clock = clock
 
     def run(self) -> list[str]:
-        """Take back what is there; return what could not be, with the reasons, for people.
-
-        Raises:
-            StateError: the driver's directory or the CDI folder cannot be read.
-        """
+        """Take back what is there; return what could not be, with the reasons, for people."""
         problems: list[str] = []
         for uid in sorted(self._claims.leftovers.traced()):
             problems += _problems(f"claim UID {uid}", partial(self._take_back, uid))

@@ -129,11 +129,7 @@ class Resharing(Background):
             self._wake.wait(pause)
 
     def look(self) -> float:
-        """Make what changes can be made; return the seconds until it is worth another look.
-
-        Raises:
-            StateError: the records cannot be read.
-        """
+        """Make what changes can be made; return the seconds until it is worth another look."""
         if self._divisions.is_outdated():
             self._slices.publish_anew()
         changes = self._divisions.changes()

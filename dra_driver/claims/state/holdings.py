@@ -68,6 +68,8 @@ class Neighbours:
 class Holdings:
     """The claims of this node and what they hold, in this boot.
 
+    What reads records raises StateError if they cannot be read.
+
     Attributes:
         records: the record of each claim.
         ownership: the marks of claims on GPUs, and the notes of what was made there.
@@ -102,11 +104,8 @@ class Holdings:
             return False
 
     def are_there(self) -> bool:
-        """Tell whether a claim of this node holds anything, as far as this version can read.
-
-        Raises:
-            StateError: the disk cannot be read; of a single record, only if no other one does.
-        """
+        """Tell whether a claim of this node holds anything, as far as this version can read."""
+        # That a record cannot be read counts only if no other one does.
         return any(map(self.holds, self.records.readable())) or any(
             map(self.holds, self.records.all())
         )
@@ -162,11 +161,7 @@ class Holdings:
         return False
 
     def holders_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
-        """Return the records of the claims that hold something of a GPU, as far as known here.
-
-        Raises:
-            StateError: they cannot be read.
-        """
+        """Return the records of the claims that hold something of a GPU, as far as known here."""
         there = self._others(gpu, ClaimUid(""))
         return [record for record in there.records if self.holds(record)]
 
@@ -174,9 +169,6 @@ class Holdings:
         """Return a claim other than `uid` with which the MIG device made at a place is to go.
 
         There is one where several had a share of it that NVIDIA's driver had made for them.
-
-        Raises:
-            StateError: they cannot be read.
         """
         for record in self._others(slot.gpu, uid).records:
             made = (one for one in record.realisations if isinstance(one, MakeMigDevices))
@@ -190,9 +182,6 @@ class Holdings:
         """Return the records of the claims that hold something of a GPU, or will hold it again.
 
         What was prepared before a reboot is prepared again, for pods that the reboot has not ended.
-
-        Raises:
-            StateError: they cannot be read.
         """
         there = self._others(gpu, ClaimUid(""))
         return [one for one in there.records if one.state is not RecordState.RELEASED]
@@ -201,9 +190,6 @@ class Holdings:
         """Return what the claims that have shares of a GPU may have of memory.
 
         Every limit of a pod is made up from these, so that none has to be counted twice.
-
-        Raises:
-            StateError: the records cannot be read.
         """
         return [
             part
@@ -213,11 +199,7 @@ class Holdings:
         ]
 
     def parts_of_pod(self, pod: str) -> list[MemoryPart]:
-        """Return what all claims of a pod that control groups limit may have of memory.
-
-        Raises:
-            StateError: the records cannot be read.
-        """
+        """Return what all claims of a pod that control groups limit may have of memory."""
         return [
             part
             for record in filter(self.holds, self.records.all())
@@ -261,11 +243,7 @@ class _Others:
 
 
 def parts_of(record: ClaimRecord) -> Iterator[tuple[SharingPlan, MemoryPart]]:
-    """Yield the plans of shares of a claim, with what they say of memory.
-
-    Raises:
-        StateError: a plan cannot be read.
-    """
+    """Yield the plans of shares of a claim, with what they say of memory."""
     for plan in record.plans:
         if plan.strategy == shares.NAME:
             yield plan, shares.memory_part(plan)
@@ -286,11 +264,7 @@ class HeldDevices:
         self.keeps_any = False
 
     def beside(self, offer: MigOffer, inventory: Inventory) -> MigOffer:
-        """Return what is offered of an inventory's GPUs, with what claims have of them.
-
-        Raises:
-            StateError: the records cannot be read.
-        """
+        """Return what is offered of an inventory's GPUs, with what claims have of them."""
         if offer.source is MigSource.AUTO:  # no other one follows the modes of GPUs
             found = {gpu.uuid: self._held(gpu.uuid) for gpu in inventory.gpus if gpu.mig}
             offer = replace(offer, held=found)

@@ -24,7 +24,11 @@ _LONGEST_POLL = 0.05
 
 
 class NodeLocks:
-    """Named locks on one file. `clock` is monotonic, in seconds; deadlines are its values."""
+    """Named locks on one file. `clock` is monotonic, in seconds; deadlines are its values.
+
+    ConflictError says that a lock is still held at the deadline, and StateError that the file
+    cannot be made on this disk.
+    """
 
     def __init__(self, file: Path, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -42,23 +46,13 @@ class NodeLocks:
 
     @contextmanager
     def claim(self, uid: str, deadline: float) -> Iterator[None]:
-        """Hold the claim: one call at a time works on it.
-
-        Raises:
-            ConflictError: it is still held at the deadline.
-            StateError: the file cannot be made on this disk.
-        """
+        """Hold the claim: one call at a time works on it."""
         with self._hold(f"claim/{uid}", f"another call for claim UID {uid}", deadline):
             yield
 
     @contextmanager
     def gpus(self, uuids: Iterable[str], deadline: float) -> Iterator[None]:
-        """Hold physical GPUs, in sorted order, so that two callers never wait for each other.
-
-        Raises:
-            ConflictError: one is still held at the deadline.
-            StateError: the file cannot be made on this disk.
-        """
+        """Hold physical GPUs, in sorted order, so that two callers never wait for each other."""
         with ExitStack() as stack:
             for uuid in sorted(set(uuids)):
                 holder = f"another claim's call for {uuid}"

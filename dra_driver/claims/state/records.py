@@ -59,17 +59,15 @@ def check_uid(uid: str) -> ClaimUid:
 class RecordStore:
     """The record files below one directory. Safe for several threads and processes per claim lock.
 
+    All that read or write raise StateError when the disk refuses.
+
     Attributes:
         directory: the driver's.
         quarantined: how many damaged records this process has moved aside.
     """
 
     def __init__(self, directory: Path, version: str = "") -> None:
-        """Make the folders; `version` is this driver's, for the records that it writes.
-
-        Raises:
-            StateError: the disk cannot be written.
-        """
+        """Make the folders; `version` is this driver's, for the records that it writes."""
         self._version = version
         self.directory = directory
         self._claims = directory / "claims"
@@ -124,9 +122,6 @@ class RecordStore:
         """Yield the records that this version can read. Changes nothing.
 
         A file that the disk does not give out is said once: nobody else's report waits for it.
-
-        Raises:
-            StateError: the folder cannot be read.
         """
         uids = self.uids()
         self._unreadable &= uids
@@ -145,11 +140,7 @@ class RecordStore:
                 yield record
 
     def all(self) -> Iterator[ClaimRecord]:
-        """Yield the same, for those who must not miss one.
-
-        Raises:
-            StateError: the folder or one of its files cannot be read.
-        """
+        """Yield the same, for those who must not miss one."""
         for uid in sorted(self.uids()):
             with suppress(VersionError):
                 record = self.peek(uid)
@@ -160,9 +151,6 @@ class RecordStore:
         """Note that the claim is being taken back: its record is read as released from now on.
 
         No record is fine. Not synced: a power cut ends everything that had the claim's devices.
-
-        Raises:
-            StateError: nothing can be changed on this disk.
         """
         path = self._path(uid)
         try:
@@ -178,9 +166,6 @@ class RecordStore:
         Args:
             record: what is stored in place of the claim's former record.
             durable: whether it has to outlive a power cut.
-
-        Raises:
-            StateError: the disk is full or cannot be written.
         """
         path, data = self._path(record.ref.uid), encode(record, self._version)
         try:
@@ -196,9 +181,6 @@ class RecordStore:
         """Remove the claim's record and what a crash may have left beside it. None is fine.
 
         Not synced: a record that a power cut brings back is of a former boot and binds nobody.
-
-        Raises:
-            StateError: the disk cannot be written.
         """
         path = self._path(uid)
         try:
@@ -208,11 +190,7 @@ class RecordStore:
             raise _failed("delete", path, error) from error
 
     def uids(self) -> set[ClaimUid]:
-        """Return the UIDs of all claims with a record, and of those with half a record.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the UIDs of all claims with a record, and of those with half a record."""
         try:
             names = [entry.name for entry in os.scandir(self._claims)]
         except FileNotFoundError:
@@ -310,11 +288,7 @@ class StoredRecords:
 
 
 def stored_records(directory: Path) -> StoredRecords:
-    """Return all records below a directory, for one who only looks: nothing is made or moved.
-
-    Raises:
-        StateError: the disk cannot be read.
-    """
+    """Return all records below a directory, for one who only looks: nothing is made or moved."""
     records: list[ClaimRecord] = []
     damaged: dict[str, str] = {}
     newer: set[str] = set()
