@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fuzz
 import make
 from dra_driver.claims.model.record import decode, encode
-from dra_driver.claims.takeover.drafts import Drafts, Node
+from dra_driver.claims.takeover.drafts import Drafts
 from dra_driver.claims.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.errors import DriverError, StateError
 from worlds.nvidia import checkpoint
@@ -60,18 +60,13 @@ CLAIM: dict[str, Any] = {
 BEGUN = {**CLAIM, "checkpointState": "PrepareStarted", "name": "claim", "namespace": "default"}
 CLAIMS = {UID: CLAIM, "uid-begun": BEGUN}
 SOUND = checkpoint(CLAIMS, boot_id="boot-1")
-NODE = Node(
-    inventory=make.inventory(make.gpu(0), make.gpu(1, mig=make.mig(DEVICE))),
-    boot_id="boot-1",
-    mps_folder=Path("/nowhere"),
-    makes_mig=True,
-)
+INVENTORY = make.inventory(make.gpu(0), make.gpu(1, mig=make.mig(DEVICE)))
 
 
 def drafted(data: bytes) -> int:
     """Read a checkpoint, make records of it, and read these; how many there are."""
     found = parse_checkpoint(data)
-    drafts = Drafts(found, NODE)
+    drafts = Drafts(found, INVENTORY, boot_id="boot-1", mps_folder=Path("/nowhere"), makes_mig=True)
     records = []
     for claim in found.claims:
         with suppress(DriverError):

@@ -125,7 +125,7 @@ class Reconciler(Background):
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Unprepare claims that are gone from the API server; return those to be asked for again."""
+        """Unprepare claims that the API server has no more; return those to be asked for again."""
         uids = self._claims.records.uids()
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
         self._unanswered &= uids

@@ -8,7 +8,6 @@ no GPU of the node has one that belongs to no claim, or waits in MIG mode for on
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -54,32 +53,30 @@ from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 _MIB = 1024**2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """What has to be known of this node.
+class Drafts:
+    """Makes records of the claims of one checkpoint.
 
-    Attributes:
-        inventory: its GPUs.
+    Args:
+        checkpoint: what that driver says.
+        inventory: the GPUs of this node.
         boot_id: the kernel's.
         mps_folder: where that driver has a folder for each of its MPS daemons.
         makes_mig: whether MIG devices are made for claims on this node; None: not known yet.
     """
 
-    inventory: Inventory
-    boot_id: str
-    mps_folder: Path
-    makes_mig: bool | None
-
-    def gpu(self, uuid: GpuUuid) -> Gpu | None:
-        """Return a GPU; None if it is not there."""
-        return next((gpu for gpu in self.inventory.gpus if gpu.uuid == uuid), None)
-
-
-class Drafts:
-    """Makes records of the claims of one checkpoint."""
-
-    def __init__(self, checkpoint: PeerCheckpoint, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        checkpoint: PeerCheckpoint,
+        inventory: Inventory,
+        *,
+        boot_id: str,
+        mps_folder: Path,
+        makes_mig: bool | None,
+    ) -> None:
+        self._gpus = inventory.gpus
+        self._boot_id = boot_id
+        self._mps_folder = mps_folder
+        self._makes_mig = makes_mig
         migs = [
             one.device
             for claim in checkpoint.claims
@@ -124,7 +121,7 @@ class Drafts:
 
     def turned_on(self, record: ClaimRecord) -> Sequence[GpuUuid]:
         """Return the GPUs that were put in MIG mode for a claim, and are to be put out of it."""
-        gpus = (self._node.gpu(one.gpu) for one in record.realisations)
+        gpus = (self._gpu(one.gpu) for one in record.realisations)
         return [gpu.uuid for gpu in gpus if gpu and gpu.mig and not gpu.mig.needs_reset]
 
     # Claims that the kubelet was told of
@@ -192,13 +189,16 @@ class Drafts:
             made_here=is_there and (mig.is_made_for_claims or self._was_made()),
         )
 
+    def _gpu(self, uuid: GpuUuid) -> Gpu | None:
+        return next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
+
     def _find(self, mig: PeerMig) -> tuple[Gpu | None, MigDevice | None]:
         """Return the GPU of a MIG device, and the device if it is there."""
-        for gpu in self._node.inventory.gpus:
+        for gpu in self._gpus:
             for one in _instances(gpu):
                 if isinstance(one, MigDevice) and _is_noted(one, mig):
                     return gpu, one
-        return None if mig.parent is None else self._node.gpu(mig.parent), None
+        return None if mig.parent is None else self._gpu(mig.parent), None
 
     def _was_made(self) -> bool:
         """Tell whether that driver made the MIG devices of the node for claims.
@@ -208,12 +208,12 @@ class Drafts:
         """
         if self._is_on_demand:
             return True
-        if self._node.makes_mig is None:
+        if self._makes_mig is None:
             raise TransientError(
                 "the API server does not say yet whether mig-manager looks after this node, and so "
                 "whose the MIG devices are"
             )
-        return self._node.makes_mig and all(map(self._is_of_claims, self._node.inventory.gpus))
+        return self._makes_mig and all(map(self._is_of_claims, self._gpus))
 
     def _is_of_claims(self, gpu: Gpu) -> bool:
         """Tell whether a GPU is in MIG mode for claims alone, or not at all.
@@ -247,7 +247,7 @@ class Drafts:
             uuids = sorted(str(one.device.device_uuid or "") for one in together)
             digest = sha256(",".join(uuids).encode()).hexdigest()
             daemon = f"{claim.uid}-{digest[:5]}"
-            if (self._node.mps_folder / daemon).is_dir():
+            if (self._mps_folder / daemon).is_dir():
                 plans.append(self._mps_plan(daemon, together))
         return self._record(claim, parsed, devices, plans, RecordState.PREPARING)
 
@@ -256,7 +256,7 @@ class Drafts:
         for result in parsed.results:
             name = parse_device_name(result.device)
             if isinstance(name, GpuName | MigName):
-                gpus = (gpu for gpu in self._node.inventory.gpus if gpu.minor == name.minor)
+                gpus = (gpu for gpu in self._gpus if gpu.minor == name.minor)
                 if gpu := next(gpus, None):
                     yield result, gpu, name
 
@@ -296,7 +296,7 @@ class Drafts:
     ) -> ClaimRecord:
         return ClaimRecord(
             ref=ClaimRef(uid=claim.uid, namespace=claim.namespace, name=claim.name),
-            boot_id=self._node.boot_id,
+            boot_id=self._boot_id,
             state=state,
             devices=tuple(devices),
             realisations=tuple(self._realisations(devices)),
@@ -322,7 +322,7 @@ class Drafts:
 
     def _is_half_made(self, place: RecordedPartition) -> bool:
         """Tell whether that driver was killed between making a GPU instance and what is on it."""
-        gpu = self._node.gpu(place.gpu)
+        gpu = self._gpu(place.gpu)
         there = () if gpu is None else _instances(gpu)
         is_there = any(one.slot == place.slot and isinstance(one, BareInstance) for one in there)
         return is_there and self._was_made()
@@ -330,7 +330,7 @@ class Drafts:
     def _mps_plan(self, daemon: str, entries: Sequence[DeviceRecord]) -> SharingPlan:
         return nvidia_mps.plan_of(
             daemon,
-            self._node.mps_folder / daemon,
+            self._mps_folder / daemon,
             gpus=sorted({e.device.gpu for e in entries if isinstance(e.device, RecordedGpu)}),
             clients=[str(e.device.device_uuid) for e in entries if e.device.device_uuid],
             places=[e.device.part for e in entries],

@@ -23,7 +23,7 @@ from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.takeover.drafts import Drafts, Node
+from dra_driver.claims.takeover.drafts import Drafts
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
     parse_checkpoint,
@@ -177,7 +177,7 @@ class TakeOver:
 
     def _take(self, checkpoint: PeerCheckpoint, deadline: float) -> dict[str, DriverError]:
         """Make records of the claims; return why some have none, by claim UID."""
-        drafts = Drafts(checkpoint, self._node(checkpoint))
+        drafts = self._drafts(checkpoint)
         records: list[ClaimRecord] = []
         left: dict[str, DriverError] = {}
         for claim in checkpoint.claims:
@@ -210,7 +210,7 @@ class TakeOver:
                 )
         self._left = left
 
-    def _node(self, checkpoint: PeerCheckpoint) -> Node:
+    def _drafts(self, checkpoint: PeerCheckpoint) -> Drafts:
         inventory = self._inventory.current()
         has_mig = any(gpu.mig and gpu.mig.instances for gpu in inventory.gpus)
         makes_mig: bool | None = False
@@ -223,8 +223,9 @@ class TakeOver:
             log.warning("mig devices of nvidia's driver kept after their claims", reason=str(error))
         if not inventory.gpus and checkpoint.claims:
             raise TransientError("the GPUs of this node are not known yet")
-        return Node(
-            inventory=inventory,
+        return Drafts(
+            checkpoint,
+            inventory,
             boot_id=self._holdings.boot_id,
             mps_folder=self._directory / "mps",
             makes_mig=makes_mig,
