@@ -45,16 +45,7 @@ _CHANGES = "it is divided anew: it is being looked for claims that have been all
 
 
 class NodeShares:
-    """The shares of this node. Methods may be called from any thread.
-
-    Args:
-        configs: the share config.
-        inventory: the GPUs of this node.
-        memory: what keeps tenants to their memory.
-        placement: on which device the next share is given out.
-        directory: the driver's own, for notes.
-        consumable: what several claims can have of a device that is not divided.
-    """
+    """The shares of this node. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -100,16 +91,10 @@ class NodeShares:
         with_counters: bool,
         alone: str | None = None,
     ) -> ShareOffer:
-        """Return what to offer of an inventory, and note it.
+        """Return what to offer of an inventory, and note it; raises StateError for records.
 
-        Args:
-            inventory: the GPUs.
-            divisions: how devices are divided now.
-            with_counters: whether the API server stores counters.
-            alone: why divided devices are offered as their shares alone; None if they are not.
-
-        Raises:
-            StateError: the records cannot be read.
+        `with_counters` says whether the API server stores counters, and `alone` why divided devices
+        are offered as their shares alone; None if they are not.
         """
         with_counters = with_counters and alone is None  # for all that concerns shares
         state = self._configs.current()

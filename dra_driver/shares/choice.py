@@ -49,11 +49,8 @@ def choose_name(
 ) -> tuple[str | None, str]:
     """Return which of these configs holds, None where none does, and why.
 
-    Args:
-        names: the configs there are, sorted.
-        label: the label's value, empty where the Node has none.
-        default: the name in the setting; empty for none.
-        where: where these configs are, for people.
+    `label` is empty where the Node has none, and `default`, the setting, for none. `where` says
+    for people where these configs are.
 
     Raises:
         ConfigError: a name was given that none of them has.

@@ -100,16 +100,12 @@ class ShareConfigs(Background):
         kept: Path | None = None,
         timing: ShareConfigTiming = ShareConfigTiming(),
     ) -> None:
-        """Take where to look; `start` begins. The labels are heeded unless the path is a file.
+        """Take where to look; `start` begins. The Node's labels are heeded unless `path` is a file.
 
-        Args:
-            path: a config, or a folder of named ones; None: nothing is shared.
-            default: name of the config in a folder for a Node without label; empty: see choice.py.
-            labels: the Node's.
-            events: gets word of each problem once.
-            on_change: called on the thread, without a lock, when `current` has become another.
-            kept: file that keeps the last good config over a restart; None: nothing does.
-            timing: how often to look.
+        `path` is a config, or a folder of named ones, and None where nothing is shared; `default`
+        the name of one for a Node without label (choice.py). `on_change` is called on the thread,
+        without a lock, when `current` has become another. The file `kept` keeps the last good
+        config over a restart.
         """
         super().__init__("share-config")
         self._path = path

@@ -53,9 +53,8 @@ class ClaimNames:
     def look(self, *, timeout: float, lock_deadline: float) -> set[ClaimUid]:
         """Name each record without a name whose claim is still there; return those left for later.
 
-        Args:
-            timeout: for one request to the API server, in seconds.
-            lock_deadline: how long to wait for a claim that somebody is busy with.
+        `timeout` is for one request, in seconds; a claim that somebody is busy with is waited for
+        until `lock_deadline`.
         """
         nameless = {record.ref.uid for record in self._records.readable() if not record.ref.name}
         self._gone &= nameless
@@ -91,16 +90,10 @@ class ClaimNames:
 
 
 class OrphanedSpecs:
-    """The specs without a record.
+    """The specs without a record. All times are in seconds, and `clock` is monotonic.
 
-    Args:
-        api: the API server.
-        claims: the claims of this node.
-        locks: per claim.
-        clock: monotonic, in seconds.
-        grace: seconds for the kubelet to unprepare a claim that is gone.
-        request_timeout: for one request to the API server, in seconds.
-        undo_timeout: seconds for hardware to take back what was set for one claim.
+    `grace` is for the kubelet to unprepare a claim that is gone, `undo_timeout` for hardware to
+    take back what was set for one claim.
     """
 
     def __init__(  # noqa: PLR0913 (what it asks, and how long it waits for each)

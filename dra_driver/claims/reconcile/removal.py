@@ -33,13 +33,7 @@ class ClaimsLeft:
 
 
 def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
-    """Return what is there of claims, changing nothing.
-
-    Args:
-        directory: the driver's.
-        specs: the claims' CDI specs.
-        boot_id: the kernel's.
-    """
+    """Return what is there of claims in the driver's directory, changing nothing."""
     stored, ownership = stored_records(directory), Ownership(directory, boot_id)
     prepared = [
         f"{one.ref} ({', '.join(entry.name for entry in one.devices)})"

@@ -67,18 +67,7 @@ class ResharingTiming:
 
 
 class Resharing(Background):
-    """A thread that makes changes of divisions.
-
-    Args:
-        api: reads and lists claims.
-        slices: this node's.
-        divisions: this node's.
-        inventory: the GPUs of this node.
-        pool: the name of this node's pool in its ResourceSlices.
-        clock: monotonic seconds.
-        random: numbers in [0, 1), for jitter.
-        timing: delays.
-    """
+    """A thread that makes changes of divisions. `clock` is monotonic, in seconds."""
 
     def __init__(  # noqa: PLR0913 (the API server, the slices, the claims and the GPUs meet here)
         self,

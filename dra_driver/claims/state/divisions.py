@@ -65,12 +65,7 @@ class Change:
         return any(part.whole.overlaps(one) for one in self.served)
 
     def is_held_by(self, part: GpuPart, *, is_share: bool) -> bool:
-        """Tell whether a claim that has something has to give it back before.
-
-        Args:
-            part: what the claim has; of a share the device.
-            is_share: whether it is a share of any kind, and not the device itself.
-        """
+        """Tell whether a claim that has a part, or a share of any kind of it, is in the way."""
         if self.with_counters and len(self.served) == 1:
             return is_share and part.whole == self.part  # counters keep all else apart
         return self.concerns(part)

@@ -29,11 +29,7 @@ log = structlog.get_logger()
 
 
 class DivisionsInForce:
-    """The divisions in force. Methods may be called from any thread; none raises.
-
-    Args:
-        directory: the driver's own.
-    """
+    """The divisions in force. Methods may be called from any thread; none raises."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE

@@ -56,12 +56,8 @@ _MIB = 1024**2
 class Drafts:
     """Makes records of the claims of one checkpoint.
 
-    Args:
-        checkpoint: what that driver says.
-        inventory: the GPUs of this node.
-        boot_id: the kernel's.
-        mps_folder: where that driver has a folder for each of its MPS daemons.
-        makes_mig: whether MIG devices are made for claims on this node; None: not known yet.
+    `mps_folder` is where that driver has a folder for each of its MPS daemons, and `makes_mig`
+    whether MIG devices are made for claims on this node; None: not known yet.
     """
 
     def __init__(

@@ -75,14 +75,9 @@ class LookedAt(InventorySource, Protocol):
 class TakeOver:
     """Takes over, once at each start, and again while something stands in the way.
 
-    Args:
-        holdings: which claim has what, in the directory that is NVIDIA's driver's too.
-        locks: per claim and per GPU.
-        inventory: the GPUs of this node.
-        makes_mig: tells whether MIG devices are made for claims here; raises DriverError.
-        clock: monotonic, in seconds.
-        rival: the socket on which that driver listens, if it runs.
-        step: called with the name of each step that is done; tests end the process there.
+    `makes_mig` tells whether MIG devices are made for claims here, and raises DriverError; `rival`
+    returns the socket on which that driver listens, if it runs. `clock` is monotonic, in seconds.
+    `step` is called with the name of each step that is done; tests end the process there.
     """
 
     def __init__(  # noqa: PLR0913 (what it asks, each of its own kind)
