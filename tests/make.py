@@ -22,6 +22,9 @@ from dra_driver.devices.model import (
     Placement,
 )
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.sharing.enforcement import DividedDevice
+from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.share_memory import ShareMemory
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 
@@ -227,3 +230,16 @@ def gpu_config(strategy: str | None = None, **settings: Any) -> GpuConfig:
 def profile_like(shape: MigProfile, *, size: int, starts: Iterable[int]) -> MigProfile:
     """A MIG profile with other placements."""
     return replace(shape, placements=tuple(Placement(start=start, size=size) for start in starts))
+
+
+class _NoGroups(MemoryGroups):
+    """Control groups that cannot be had, for no reason that a record would hold."""
+
+    def why_not(self, device: DividedDevice) -> str:
+        return ""
+
+
+def limited_by_mps() -> ShareMemory:
+    """Memory that no control groups limit."""
+    never: Any = None
+    return ShareMemory(_NoGroups(never, lambda _: (), lambda _: (), lambda _: (), is_wanted=True))

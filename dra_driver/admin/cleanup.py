@@ -26,7 +26,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.roots import Roots, roots_of
+from dra_driver.cdi.roots import roots_of
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.prepare.parts import NodeClaims, NodeParts, open_claims
 from dra_driver.claims.reconcile.removal import Removal, look
@@ -67,19 +67,11 @@ from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.kubelet.sockets import is_live
 from dra_driver.mps.daemon import mounts
-from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import command as mps_cli
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
-from dra_driver.node.memory import MemorySettings, NodeMemory, node_memory
+from dra_driver.node.sharing import node_memory, node_sharing
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
-from dra_driver.sharing import nvidia_mps, shares
-from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from dra_driver.sharing.exclusive import Exclusive
-from dra_driver.sharing.mps import Mps
-from dra_driver.sharing.nvidia_smi import NvidiaSmi
-from dra_driver.sharing.time_slicing import TimeSlicing
-from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
 _EMPTY_SECONDS = 5.0
 _MPS_SECONDS = 30.0
@@ -283,27 +275,6 @@ class _Seen:
         """Do nothing: how they are by now is asked where it is needed."""
 
 
-def _strategies(
-    roots: Roots,
-    session: DriverSession,
-    requests: DomainRequests,
-    shared: SharedDomains,
-    memory: NodeMemory,
-) -> Mapping[str, Sharing]:
-    clock = time.monotonic
-    return {
-        EXCLUSIVE: Exclusive(),
-        str(SharingStrategy.TIME_SLICING): TimeSlicing(
-            NvidiaSmi(roots.driver, roots.proc, clock), session
-        ),
-        str(SharingStrategy.MPS): Mps(requests, clock, ready_seconds=_MPS_SECONDS),
-        nvidia_mps.NAME: nvidia_mps.NvidiaMps(session),
-        shares.NAME: shares.Shares(
-            requests, shared, session, clock, memory=memory.shares, ready_seconds=_MPS_SECONDS
-        ),
-    }
-
-
 @contextmanager
 def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     clock = time.monotonic
@@ -319,10 +290,16 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         calls=NvmlCalls(clock=clock),
     )
     seen = _Seen(session.look())
-    requests = _requests(directory)
-    shared = SharedDomains(directory / "mps", requests, clock)
     memory = node_memory(
-        MemorySettings(cgroup_root=settings.cgroup_root), session, roots, lambda: holder[0].holdings
+        session, roots, lambda: holder[0].holdings, cgroup_root=settings.cgroup_root
+    )
+    sharing = node_sharing(
+        session,
+        roots,
+        mps_folder=directory / "mps",
+        mps_ready_seconds=_MPS_SECONDS,
+        memory=memory.shares,
+        clock=clock,
     )
     holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
     parts = NodeParts(
@@ -335,11 +312,11 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
             nvml_version=lambda: seen.current().driver_version,
         ),
         specs=SpecStore(settings.cdi_root),
-        strategies=_strategies(roots, session, requests, shared, memory),
+        strategies=sharing.strategies,
         mig=MigInstances(session.mig, holders.of),
         switches=Refusals(holders.of, clock, lambda: None),
         switches_modes=False,  # what was switched for claims is put back all the same
-        tidy=shared.tidy,
+        tidy=sharing.shared_domains.tidy,
     )
     holder.append(
         open_claims(
@@ -351,7 +328,9 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         removal = Removal(holder[0], locks, clock)
         # Where their file does not say whether MIG devices were made for claims, they stay.
         take_over = TakeOver(holder[0].holdings, locks, seen, lambda: False, clock)
-        yield _Node(take_over=take_over, removal=removal, requests=requests, settings=settings)
+        yield _Node(
+            take_over=take_over, removal=removal, requests=sharing.requests, settings=settings
+        )
     finally:
         locks.close()
         session.close()

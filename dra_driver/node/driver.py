@@ -58,9 +58,8 @@ from dra_driver.kubelet.sockets import SocketPaths, socket_paths
 from dra_driver.mps.files import MpsFiles
 from dra_driver.node.exclusion import NodeExclusion
 from dra_driver.node.health import NodeHealth
-from dra_driver.node.memory import MemorySettings, node_memory
 from dra_driver.node.shares import NodeShares
-from dra_driver.node.sharing import node_sharing
+from dra_driver.node.sharing import node_memory, node_sharing
 from dra_driver.node.usage import NodeUsage, node_look, pods_of_claims, prepared_by_type
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.metrics import Metrics
@@ -204,14 +203,12 @@ class Driver:
             kept=self.paths.data_directory / last_good.FILE,
         )
         self._memory = node_memory(
-            MemorySettings(
-                by_groups=settings.share_memory == "auto",
-                cgroup_root=settings.cgroup_root,
-                hook_path=settings.nvidia_cdi_hook_path,
-            ),
             self._session,
             roots,
             lambda: self._claims.holdings,
+            cgroup_root=settings.cgroup_root,
+            hook_path=settings.nvidia_cdi_hook_path,
+            by_groups=settings.share_memory == "auto",
         )
         self._sharing = node_sharing(
             self._session,

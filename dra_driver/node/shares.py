@@ -24,7 +24,8 @@ from dra_driver.fields import at
 from dra_driver.shares.divide import Divided, divide
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
-from dra_driver.sharing.enforcement import DividedDevice, ShareMemory
+from dra_driver.sharing.enforcement import DividedDevice
+from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.slices.consumable import (
     ALLOWS_MULTIPLE,
     MEMORY,

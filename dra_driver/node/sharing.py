@@ -1,25 +1,75 @@
 """What carries out sharing on this node, put together: a strategy by each name that records have.
 
-In: settings, NVML, where the GPU driver is, and where the MPS supervisor looks for requests. Out:
-the strategies, and what MPS is asked by.
+In: NVML, where the GPU driver is, where the MPS supervisor looks for requests, where the node's
+control groups and CDI hooks are, and the claims. Out: the strategies, what chooses by which backend
+the memory of shares is limited, and what limits pods (for claims/memory/watch.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.cdi.hooks import find_hook_program
+from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
+from dra_driver.claims.memory.pod_groups import PodGroups
+from dra_driver.claims.memory.pod_limits import PodLimits
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from dra_driver.sharing.enforcement import ShareMemory
-from dra_driver.sharing.exclusive import Exclusive
+from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.time_slicing import TimeSlicing
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMemory:
+    """What limits pods, and what chooses by which backend the memory of shares is limited."""
+
+    pods: PodLimits
+    shares: ShareMemory
+
+
+def node_memory(
+    gpus: DriverSession,
+    roots: Roots,
+    holdings: Callable[[], Holdings],
+    *,
+    cgroup_root: Path | None,
+    hook_path: str | None = None,
+    by_groups: bool = True,
+) -> NodeMemory:
+    """Return what keeps shares to their memory.
+
+    Args:
+        gpus: sets limits.
+        roots: where the GPU driver is.
+        holdings: returns which claim has what, once there are claims.
+        cgroup_root: where control groups are, if a person says so.
+        hook_path: where the CDI hook program is, if a person says so.
+        by_groups: whether claims may be limited by control groups.
+    """
+    pods = PodLimits(gpus=gpus, groups=PodGroups(find_hierarchy(cgroup_root)))
+
+    def hooks(uuids: Sequence[str]) -> tuple[Hook, ...]:
+        program = find_hook_program(roots, hook_path)
+        return program.memory_limits(roots.driver_on_host, uuids) if program else ()
+
+    groups = MemoryGroups(
+        pods,
+        lambda gpu: holdings().tenants(gpu),
+        lambda pod: holdings().parts_of_pod(pod),
+        hooks,
+        is_wanted=by_groups,
+    )
+    return NodeMemory(pods=pods, shares=ShareMemory(groups))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +103,7 @@ def node_sharing(
     requests = DomainRequests(mps_folder, clock)
     shared_domains = SharedDomains(mps_folder, requests, clock)
     strategies: dict[str, Sharing] = {
-        EXCLUSIVE: Exclusive(),
+        EXCLUSIVE: Sharing(),
         str(SharingStrategy.TIME_SLICING): TimeSlicing(
             NvidiaSmi(roots.driver, roots.proc, clock), session
         ),

@@ -103,7 +103,10 @@ class Description:
 
 
 class ComputeModes(Protocol):
-    """Reads and sets compute modes as NVML numbers them (devices/session.py)."""
+    """Reads and sets compute modes as NVML numbers them: devices/session.py, kept out of reach.
+
+    A strategy describes its plans to modules that may not reach NVML.
+    """
 
     def compute_mode(self, uuid: str) -> int | None:
         """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
@@ -114,24 +117,23 @@ class ComputeModes(Protocol):
         ...
 
 
-class Sharing(Protocol):
-    """A sharing strategy. Methods that touch hardware are called with the plan's GPUs locked.
+class Sharing:
+    """A sharing strategy. As it stands it does nothing, which is all that `Exclusive` needs.
 
-    So none of them waits for a daemon: `wait_ready` and `let_go` do, with no GPU locked. Plans of
-    one claim are applied and undone side by side, on threads of their own. Deadlines are values of
-    the driver's monotonic clock, in seconds.
+    Methods that touch hardware are called with the plan's GPUs locked. So none of them waits for a
+    daemon: `wait_ready` and `let_go` do, with no GPU locked. Plans of one claim are applied and
+    undone side by side, on threads of their own. Deadlines are values of the driver's monotonic
+    clock, in seconds. What cannot be done now raises DeviceError or TransientError.
     """
 
-    @property
-    def survives_reboot(self) -> bool:
-        """Whether what a plan makes lives by itself, as a daemon does.
+    survives_reboot = False
+    """Whether what a plan makes lives by itself, as a daemon does.
 
-        Then it outlives a reboot, because it is wanted by something on disk, and nobody else can
-        have the GPUs before it is gone. Settings of hardware do neither.
-        """
-        ...
+    Then it outlives a reboot, because it is wanted by something on disk, and nobody else can have
+    the GPUs before it is gone. Settings of hardware do neither.
+    """
 
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002
         """Say what is to be done for all groups of a claim under this strategy.
 
         What cannot be had is refused here. Nothing is changed; a GPU whose abilities can only be
@@ -142,20 +144,16 @@ class Sharing(Protocol):
             ConfigError: these devices cannot do what a config asks.
             DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
-        ...
+        return ()
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002
         """Return what containers get for the plan, by the device they use. Touches nothing."""
-        ...
+        return {}
 
     @staticmethod
-    def describe(plan: SharingPlan, device: DeviceKey) -> Description:
-        """Return what the plan means for one of its devices.
-
-        Raises:
-            StateError: the plan was not made by this strategy.
-        """
-        ...
+    def describe(plan: SharingPlan, device: DeviceKey) -> Description:  # noqa: ARG004
+        """Return what the plan means for one of its devices. Raises StateError: not its plan."""
+        return Description()
 
     def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Bring the plan about. Repeating it is harmless.
@@ -164,15 +162,9 @@ class Sharing(Protocol):
             ConfigError: the card turns out not to have what the config asks for.
             DeviceError, TransientError: the hardware refused, or it takes too long.
         """
-        ...
 
     def ensure(self, plan: SharingPlan) -> None:
-        """See to it that a plan which was applied still is, touching no hardware.
-
-        Raises:
-            DeviceError, TransientError: it cannot be now.
-        """
-        ...
+        """See to it that a plan which was applied still is, touching no hardware."""
 
     def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
         """Wait until containers can be started with a plan that was applied.
@@ -182,7 +174,6 @@ class Sharing(Protocol):
         Raises:
             DeviceError, TransientError: they cannot by the deadline; the text says why.
         """
-        ...
 
     def let_go(self, plan: SharingPlan, deadline: float) -> None:
         """Ask for the end of what lives by itself for the plan, and wait for it; `undo` follows.
@@ -190,7 +181,6 @@ class Sharing(Protocol):
         Raises:
             TransientError: it has not ended by the deadline.
         """
-        ...
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Take back whatever of the plan has been brought about. Repeating it is harmless.
@@ -199,22 +189,17 @@ class Sharing(Protocol):
             DeviceError, TransientError: the hardware refused, or what lives by itself has not
                 ended; it is tried again later.
         """
-        ...
 
     def claims(self) -> frozenset[str]:
         """Return the UIDs of the claims for which something is there that lives by itself."""
-        ...
+        return frozenset()
 
     def sweep(self, claim: str, deadline: float) -> None:
         """Undo all that is there for a claim that has no record, and so no plans.
 
         What lives by itself is waited for until the deadline; one in the past is for callers that
         have GPUs locked.
-
-        Raises:
-            DeviceError, TransientError: it is not gone yet; it is tried again later.
         """
-        ...
 
 
 def share_key(uuid: DeviceUuid, label: str) -> DeviceKey:

@@ -14,15 +14,16 @@ from typing import Protocol
 
 from dra_driver.cdi.model import Edits, Hook
 from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.sharing.enforcement import MIB, DividedDevice, Means, MemoryPart
+from dra_driver.sharing.enforcement import DividedDevice, MemoryPart
 
 _LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 _REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 
 
 class Pods(Protocol):
-    """Limits pods (claims/memory/pod_limits.py)."""
+    """Limits pods: claims/memory/pod_limits.py, which reaches NVML and stands above this."""
 
     def why_not(self, gpu: GpuUuid) -> str | None:
         """Return why pods cannot be limited on a GPU. Raises DeviceError, TransientError."""
@@ -54,9 +55,7 @@ class Pods(Protocol):
 
 
 class MemoryGroups:
-    """Control groups as a means of enforcing memory (sharing/enforcement.py)."""
-
-    means = Means.CONTROL_GROUPS
+    """Has memory limited by control groups; to a part that is not limited so it does nothing."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class MemoryGroups:
         of_pod: Callable[[str], Sequence[MemoryPart]],
         hooks: Callable[[Sequence[str]], tuple[Hook, ...]],
         *,
-        is_wanted: bool = True,
+        is_wanted: bool,
     ) -> None:
         """Take what limits pods, and who knows what is to be limited.
 
@@ -78,7 +77,7 @@ class MemoryGroups:
             is_wanted: whether claims may be limited so; those that are stay so until they end.
         """
         self._pods = pods
-        self._tenants = tenants
+        self.tenants = tenants
         self._of_pod = of_pod
         self._hooks = hooks
         self._is_wanted = is_wanted
@@ -127,7 +126,8 @@ class MemoryGroups:
             DeviceError: NVML refuses, or somebody has more already.
             TransientError: the pod has no group yet, or NVML is not open at this moment.
         """
-        self._check_alone(part)
+        if part.mib:
+            self._check_alone(part)
         for gpu in sorted(part.mib):
             self._pods.limit(part.pod, {gpu: self._size(part, gpu)})
             self._pods.refuse_others(gpu)
@@ -178,7 +178,7 @@ class MemoryGroups:
             self._pods.unlimit(pod, [gpu])
         elif not self._pods.holds(pod, {gpu: left}):
             self._pods.limit(pod, {gpu: left})
-        if not any(gpu in one.mib for one in self._tenants(gpu)):
+        if not any(gpu in one.mib for one in self.tenants(gpu)):
             self._pods.admit_others(gpu)
 
     def _size(self, part: MemoryPart, gpu: GpuUuid) -> int:
@@ -187,7 +187,7 @@ class MemoryGroups:
 
     def _bytes(self, gpu: GpuUuid, pod: str) -> int:
         """Return what the claims of a pod may have of a GPU together, in bytes."""
-        return MIB * sum(one.mib.get(gpu, 0) for one in self._tenants(gpu) if one.pod == pod)
+        return MIB * sum(one.mib.get(gpu, 0) for one in self.tenants(gpu) if one.pod == pod)
 
     def _check_alone(self, part: MemoryPart) -> None:
         """Check that the hook does not limit a container that uses two claims to one of them.

@@ -11,7 +11,6 @@ GPU.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import DeviceKind, GpuPart
@@ -24,15 +23,13 @@ from dra_driver.mps.domain import (
     Domain,
     DomainDevice,
     DomainId,
-    Status,
     claim_of,
     domain_json,
     domain_of,
     mig_domain,
 )
-from dra_driver.mps.files import DomainPaths
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
+from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
@@ -49,23 +46,7 @@ _MPS, _LIMITS = (3, 5), (7, 0)
 _ALL = 100
 
 
-class DomainWaits(Protocol):
-    """The driver's side of the supervisor: how domains come and go (mps/requests.py)."""
-
-    def paths(self, domain: DomainId) -> DomainPaths:
-        """Return a domain's folders."""
-        ...
-
-    def wait_ready(self, domain: Domain, deadline: float, given_up: Callable[[], bool]) -> Status:
-        """Wait until it serves clients. Raises DeviceError, TransientError."""
-        ...
-
-    def wait_gone(self, domain: DomainId, deadline: float) -> None:
-        """Wait until it has ended. Raises TransientError."""
-        ...
-
-
-class Mps:
+class Mps(Sharing):
     """The strategy MPS: one plan and domain for all whole GPUs, and one for each MIG device."""
 
     survives_reboot = True

@@ -7,7 +7,7 @@ socket, which lies in a folder that tenants write: it names the Deployment for a
 Without clients such a daemon uses nothing of a GPU. No claim is given this strategy anew.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -17,7 +17,7 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import DriverError, StateError
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
-from dra_driver.sharing.base import ComputeModes, Description, DeviceKey, Group, SharingPlan
+from dra_driver.sharing.base import ComputeModes, Description, DeviceKey, Sharing, SharingPlan
 
 log = structlog.get_logger()
 
@@ -53,17 +53,11 @@ def plan_of(
     return SharingPlan(strategy=NAME, gpus=tuple(gpus), changes=changes, places=tuple(places))
 
 
-class NvidiaMps:
+class NvidiaMps(Sharing):
     """The strategy of claims whose daemon NVIDIA's driver runs. Their plans come from elsewhere."""
-
-    survives_reboot = False
 
     def __init__(self, modes: ComputeModes) -> None:
         self._modes = modes
-
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002
-        """Return no plan: no config asks for this."""
-        return ()
 
     def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
         """Return what makes containers clients of the daemon, as that driver's own spec does."""
@@ -90,18 +84,6 @@ class NvidiaMps:
         deployment = deployment_of(_text(plan, "daemon"))
         return Description(settings={"deployment": deployment}, words=f"Deployment {deployment}")
 
-    def apply(self, plan: SharingPlan, deadline: float) -> None:
-        """Do nothing: that driver has."""
-
-    def ensure(self, plan: SharingPlan) -> None:
-        """Do nothing: the Deployment keeps its daemon."""
-
-    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Do nothing: the Deployment keeps its daemon."""
-
-    def let_go(self, plan: SharingPlan, deadline: float) -> None:
-        """Do nothing: the Deployment keeps its daemon."""
-
     def undo(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
         """Put the GPUs' compute modes back, and name what is left for a person to delete.
 
@@ -122,13 +104,6 @@ class NvidiaMps:
             deployment=deployment_of(_text(plan, "daemon")),
             folder=_text(plan, "folder"),
         )
-
-    def claims(self) -> frozenset[str]:
-        """Return none: what is left is no longer anybody's."""
-        return frozenset()
-
-    def sweep(self, claim: str, deadline: float) -> None:
-        """Do nothing: only a record says what was set."""
 
 
 def _text(plan: SharingPlan, name: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import (
+    MIB,
     ConsumableShare,
     ConsumableSlot,
     Share,
@@ -24,7 +25,7 @@ from dra_driver.devices.shares import (
 )
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
-from dra_driver.sharing.enforcement import LIMITS_SINCE, MIB, Means
+from dra_driver.sharing.enforcement import LIMITS_SINCE, Backend
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from resource_nvidia_com.decode import Config
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
@@ -159,7 +160,7 @@ def described_size(limits: ShareLimits) -> tuple[dict[str, object], list[str]]:
 def memory_by_gpu(
     units: Sequence[ShareUnit],
     limits: Mapping[DeviceKey, ShareLimits],
-    by: Callable[[ShareUnit], Means],
+    by: Callable[[ShareUnit], Backend],
 ) -> dict[GpuUuid, int]:
     """Return the MiB that a claim may have of each GPU: that of all requests with shares of it.
 
@@ -177,7 +178,7 @@ def memory_by_gpu(
         total = unit.gpu.memory_bytes
         whole = None if total is None else total // MIB
         memory = limits[key_of(unit)].memory_mib.get(uuid)
-        if memory is None and by(unit) is Means.CONTROL_GROUPS:
+        if memory is None and by(unit) is Backend.CONTROL_GROUPS:
             memory = whole
         if memory is not None:
             sum_of = found.get(unit.gpu.uuid, 0) + memory

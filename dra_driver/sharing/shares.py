@@ -5,8 +5,8 @@ Of equal parts the node's config says which way, of consumable shares the first 
 In: shares that a claim got of divided devices. Out: for MPS the claim's membership in the domain
 that serves the device (mps/members.py), and edits that make its containers clients within their
 share; the first member brings a domain up and the last one ends it. Time-slicing divides neither
-memory nor SMs. Memory is kept to its share by the best means that the node has, which is another's
-concern (sharing/enforcement.py); what is said here of MPS's limits holds where that is MPS.
+memory nor SMs. What keeps memory to its share is chosen by sharing/share_memory.py; what is said
+here of MPS's limits of memory holds where that is MPS.
 
 Where a request has one equal share only, all tenants have the same limits, and the daemon keeps
 them. Where shares may be combined, or are as large as was asked for, tenants differ, and a client's
@@ -15,7 +15,7 @@ limits are in its environment: they hold for programs that leave it as it is.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import DeviceKind, GpuPart
@@ -38,12 +38,15 @@ from dra_driver.mps.domain import (
     domain_of,
     shared_domain,
 )
+from dra_driver.mps.members import SharedDomains
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import (
     ComputeModes,
     Description,
     DeviceKey,
     Group,
     ShareUnit,
+    Sharing,
     SharingPlan,
     key_uuid,
 )
@@ -56,15 +59,13 @@ from dra_driver.sharing.container_limits import (
 from dra_driver.sharing.enforcement import (
     KEY,
     LIMITS_SINCE,
+    Backend,
     DividedDevice,
-    Means,
     MemoryPart,
-    ShareMemory,
-    Tenant,
     part_json,
     part_of,
 )
-from dra_driver.sharing.mps import GONE_SECONDS, DomainWaits
+from dra_driver.sharing.mps import GONE_SECONDS
 from dra_driver.sharing.share_limits import (
     ShareLimits,
     described_size,
@@ -74,6 +75,7 @@ from dra_driver.sharing.share_limits import (
     memory_by_gpu,
     uuid_of,
 )
+from dra_driver.sharing.share_memory import ShareMemory
 
 NAME = "Shares"
 
@@ -83,35 +85,15 @@ _MODES: Mapping[int, str] = MappingProxyType(
 )
 
 
-class Membership(Protocol):
-    """Which claims have joined which MPS domains (mps/members.py)."""
-
-    def join(self, domain: Domain, claim: str) -> None:
-        """Ask for a domain on behalf of a claim. Raises ConflictError: it is another one now."""
-        ...
-
-    def leave(self, domain: DomainId, claim: str) -> bool:
-        """Ask for it no more; return whether nobody does, so that it ends."""
-        ...
-
-    def claims(self) -> frozenset[str]:
-        """Return the UIDs of all claims that have joined a domain."""
-        ...
-
-    def joined(self, claim: str) -> frozenset[DomainId]:
-        """Return the domains that a claim has joined."""
-        ...
-
-
-class Shares:
+class Shares(Sharing):
     """The strategy of shares: one plan for each domain, and one for each time-sliced device."""
 
     survives_reboot = True
 
     def __init__(
         self,
-        requests: DomainWaits,
-        members: Membership,
+        requests: DomainRequests,
+        members: SharedDomains,
         modes: ComputeModes,
         clock: Callable[[], float],
         *,
@@ -151,20 +133,18 @@ class Shares:
             name: self._memory.choose_for([*map(_divided, units)]) for name, units in served.items()
         }
 
-        def by(unit: ShareUnit) -> Means:
+        def by(unit: ShareUnit) -> Backend:
             return choices[_server_name(unit)].by
 
-        limits = limits_of(groups, lambda unit: by(unit) is not Means.NOTHING)
-        tenant = Tenant(
-            claim=groups[0].claim,
-            name=groups[0].name,
-            pods=groups[0].pods,
-            pod_groups=groups[0].pod_groups,
-            mib=memory_by_gpu([unit for units in served.values() for unit in units], limits, by),
-        )
+        limits = limits_of(groups, lambda unit: by(unit) is not Backend.NOTHING)
+        of_claim = memory_by_gpu([unit for units in served.values() for unit in units], limits, by)
         parts = {
             name: self._memory.part(
-                tenant, choices[name], memory_by_gpu(units, limits, by), [*map(_divided, units)]
+                groups[0],
+                choices[name],
+                [*map(_divided, units)],
+                mib=memory_by_gpu(units, limits, by),
+                of_claim=of_claim,
             )
             for name, units in served.items()
         }
@@ -186,7 +166,7 @@ class Shares:
         gpus = tuple(sorted(part.mib))
         if units[0].share.slot.strategy is ShareStrategy.MPS:
             changes["domain"] = domain_json(_domain(name, units, part.of_device))
-            by_mps = part.by is Means.MPS
+            by_mps = part.by is Backend.MPS
             found = container_limits(units, limits, memory_in_environment=by_mps)
             changes |= changes_of(found, limits)
             gpus = _together(units[0]) or (units[0].gpu.uuid,)
@@ -200,13 +180,13 @@ class Shares:
     def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
         """Return what makes containers clients, with limits where the domain has not the same."""
         domain, part = _domain_of(plan), memory_part(plan)
-        memory = self._memory.edits(part)
+        memory = self._memory.groups.edits(part)
         if domain is None:
             return dict.fromkeys(limits_in(plan), memory) if memory != Edits() else {}
         paths = self._requests.paths(domain.id)
         try:
             limits = limits_of_containers(
-                plan.changes, limits_in(plan), memory_in_environment=part.by is Means.MPS
+                plan.changes, limits_in(plan), memory_in_environment=part.by is Backend.MPS
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _unreadable(error) from error
@@ -242,14 +222,14 @@ class Shares:
             settings["activeThreadPercentage"] = limits.active_thread_percentage
             words.append(f"{limits.active_thread_percentage} % of threads")
         part = memory_part(plan)
-        memory = None if part.by is Means.NOTHING else limits.memory_mib.get(key_uuid(device))
+        memory = None if part.by is Backend.NOTHING else limits.memory_mib.get(key_uuid(device))
         if memory is not None:
-            settings["pinnedMemoryMiB" if part.by is Means.MPS else "memoryMiB"] = memory
+            settings["pinnedMemoryMiB" if part.by is Backend.MPS else "memoryMiB"] = memory
             words.append(f"{memory} MiB")
         words += words_for(plan.changes, device)
         enforced = part.choice.words()
         settings["enforcedBy"] = enforced
-        if memory is None and part.by is Means.CONTROL_GROUPS:
+        if memory is None and part.by is Backend.CONTROL_GROUPS:
             words.append("no limit of memory")
         else:
             words.append(f"enforced by {enforced}" if enforced else "nothing limits memory")
@@ -269,7 +249,7 @@ class Shares:
             ConflictError: other claims use the device in another way now.
             DeviceError: NVML refuses.
         """
-        self._memory.apply(memory_part(plan))
+        self._memory.groups.apply(memory_part(plan))
         domain = _domain_of(plan)
         if domain is not None:
             self._members.join(domain, _claim(plan))
@@ -283,7 +263,7 @@ class Shares:
         domain = _domain_of(plan)
         if domain is not None:
             self._members.join(domain, _claim(plan))
-        self._memory.ensure(memory_part(plan))
+        self._memory.groups.ensure(memory_part(plan))
 
     def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
         """Wait until the domain's daemon serves clients; `apply` and `ensure` limit memory.
@@ -319,7 +299,7 @@ class Shares:
         try:
             self.let_go(plan, self._clock())
         finally:
-            self._memory.undo(memory_part(plan))
+            self._memory.groups.undo(memory_part(plan))
 
     def claims(self) -> frozenset[str]:
         """Return the claims that have joined a domain."""
@@ -396,9 +376,9 @@ def memory_part(plan: SharingPlan) -> MemoryPart:
         raise _unreadable(error) from error
     if part is not None:
         return part
-    # Written before other means than MPS were known.
+    # Written before other backends than MPS were known.
     limits = limits_in(plan).values()
-    by = Means.MPS if any(one.memory_mib for one in limits) else Means.NOTHING
+    by = Backend.MPS if any(one.memory_mib for one in limits) else Backend.NOTHING
     return MemoryPart(by=by, of_device=by, claim=_claim(plan))
 
 
@@ -458,7 +438,7 @@ def _divided(unit: ShareUnit) -> DividedDevice:
     )
 
 
-def _domain(name: str, units: Sequence[ShareUnit], by: Means) -> Domain:
+def _domain(name: str, units: Sequence[ShareUnit], by: Backend) -> Domain:
     """Return the domain that serves the devices of these shares, the same for every tenant."""
     unit = units[0]
     together, division = _together(unit), _same_for_all(unit)
@@ -470,7 +450,7 @@ def _domain(name: str, units: Sequence[ShareUnit], by: Means) -> Domain:
     percent: int | None = None
     if has_limits and division is not None:
         total = memory_of(unit.share.of)
-        if by is Means.MPS and total is not None:
+        if by is Backend.MPS and total is not None:
             memory = memory_mib(total, 1, division.count)
         percent = None if division.free_compute else percentage(1, division.count)
     kind = DeviceKind.MIG if isinstance(unit.share.of, MigDevice) else DeviceKind.GPU

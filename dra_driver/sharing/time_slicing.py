@@ -10,7 +10,7 @@ Only whole GPUs have a time-slice: on MIG devices the strategy is accepted and n
 plan without GPUs says so, for `dra-driver status`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +18,6 @@ from typing import Protocol
 
 import structlog
 
-from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
@@ -29,6 +28,7 @@ from dra_driver.sharing.base import (
     DeviceKey,
     Group,
     MigUnit,
+    Sharing,
     SharingPlan,
 )
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
@@ -50,7 +50,7 @@ _PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of
 
 
 class TimeSlices(Protocol):
-    """Reads and sets time-slices by their numbers (sharing/nvidia_smi.py)."""
+    """Reads and sets time-slices by their numbers: sharing/nvidia_smi.py, which reaches NVML."""
 
     def find(self) -> object:
         """Return something if time-slices can be set on this node. Raises DeviceError."""
@@ -65,10 +65,8 @@ class TimeSlices(Protocol):
         ...
 
 
-class TimeSlicing:
+class TimeSlicing(Sharing):
     """The strategy TimeSlicing: one plan for each GPU."""
-
-    survives_reboot = False
 
     def __init__(self, time_slices: TimeSlices, modes: ComputeModes) -> None:
         self._time_slices = time_slices
@@ -102,10 +100,6 @@ class TimeSlicing:
         plans = [self._plan(one, slice_) for one, slice_ in zip(wanted, found, strict=True)]
         return (*plans, *(_nothing_to_do(unit) for group in groups for unit in group.migs))
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002 (a Sharing)
-        """Return none: nothing of it shows in a container."""
-        return {}
-
     def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Set time-slice and compute mode.
 
@@ -127,15 +121,6 @@ class TimeSlicing:
         if _found_mode(plan) != _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
         log.info("time-slice set", gpu=uuid, interval=str(interval))
-
-    def ensure(self, plan: SharingPlan) -> None:
-        """Do nothing: both settings stay until a reboot, and cannot or need not be set again."""
-
-    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Do nothing: there is no daemon."""
-
-    def let_go(self, plan: SharingPlan, deadline: float) -> None:
-        """Do nothing: there is no daemon."""
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Set the time-slice and the compute mode that were found.
@@ -163,13 +148,6 @@ class TimeSlicing:
             return Description(words="no effect on MIG devices")
         interval = str(_interval_of(plan))
         return Description(settings={"interval": interval}, words=f"interval {interval}")
-
-    def claims(self) -> frozenset[str]:
-        """Return none: a GPU does not say whose setting it has."""
-        return frozenset()
-
-    def sweep(self, claim: str, deadline: float) -> None:
-        """Do nothing: only a record says what was set."""
 
     def _find(self, wanted: Sequence["_Wanted"], deadline: float) -> list[Interval | None]:
         """Return the time-slice of each GPU; side by side, as one can take seconds.

@@ -22,9 +22,9 @@ from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import SharingPlan, share_key
-from dra_driver.sharing.enforcement import KEY, Means, MemoryPart, part_json
+from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
 
-NOTHING = Means.NOTHING
+NOTHING = Backend.NOTHING
 NOW = "2026-01-02T03:04:05Z"
 MOST = 32  # AllocationResultsMaxSize of the API
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sampled_from(

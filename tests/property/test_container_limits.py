@@ -16,7 +16,6 @@ from dra_driver.devices.shares import Division, Share, ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.mps.files import MpsFiles
 from dra_driver.sharing.base import DeviceKey, Group, ShareUnit
-from dra_driver.sharing.enforcement import MpsLimits, ShareMemory
 from dra_driver.sharing.share_limits import key_of
 from dra_driver.sharing.shares import Shares
 
@@ -45,8 +44,9 @@ class Server:
 def planned(units: Sequence[ShareUnit]) -> dict[DeviceKey, Edits]:
     """What containers get of each share."""
     server: Any = Server()
-    memory = ShareMemory([MpsLimits()], lambda _: ())
-    sharing = Shares(server, server, server, lambda: 0.0, memory=memory, ready_seconds=1.0)
+    sharing = Shares(
+        server, server, server, lambda: 0.0, memory=make.limited_by_mps(), ready_seconds=1.0
+    )
     group = Group(claim="uid", config=make.gpu_config(), shares=tuple(units))
     (plan,) = sharing.plan([group], 0.0)
     return dict(sharing.edits(plan))

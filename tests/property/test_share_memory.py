@@ -10,6 +10,7 @@ import make
 from dra_driver.devices.kinds import name_of
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import (
+    MIB,
     ConsumableShare,
     ConsumableSlot,
     Division,
@@ -20,8 +21,9 @@ from dra_driver.devices.shares import (
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
 from dra_driver.sharing.base import Group, ShareUnit, SharingPlan
-from dra_driver.sharing.enforcement import MIB, MemoryPart, MpsLimits, ShareMemory
+from dra_driver.sharing.enforcement import MemoryPart
 from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Shares, memory_part
 
 GPUS = (make.gpu(0), make.gpu(1, memory_bytes=15109 * MIB + 4096))
@@ -98,8 +100,8 @@ class Node:
         self.records: dict[str, tuple[str, tuple[SharingPlan, ...]]] = {}
         self.taken: dict[str, list[tuple[Gpu, int]]] = {}
         mps = PlayedMps()
-        groups = MemoryGroups(self.pods, self.tenants, lambda _: (), lambda _: ())
-        memory = ShareMemory([groups, MpsLimits()], self.tenants)
+        groups = MemoryGroups(self.pods, self.tenants, lambda _: (), lambda _: (), is_wanted=True)
+        memory = ShareMemory(groups)
         self.shares = Shares(mps, mps, mps, lambda: 0.0, memory=memory, ready_seconds=1.0)
         self.free = [(gpu, n) for gpu in GPUS for n in range(division.count)]
 

@@ -14,7 +14,6 @@ from dra_driver.devices.shares import Division, Share, ShareStrategy
 from dra_driver.mps.domain import domain_of
 from dra_driver.shares.divide import divide
 from dra_driver.sharing.base import DeviceKey, Group, ShareUnit
-from dra_driver.sharing.enforcement import MpsLimits, ShareMemory
 from dra_driver.sharing.share_limits import ShareLimits, key_of, limits_of, uuid_of
 from dra_driver.sharing.shares import Shares
 from dra_driver.slices.memory_counters import with_memory_counters
@@ -207,8 +206,9 @@ def check_limits(units: list[ShareUnit]) -> None:
 @given(nodes())
 def test_a_daemon_for_single_shares_gives_each_client_one_nth(found: Projection) -> None:
     never: Any = None
-    memory = ShareMemory([MpsLimits()], lambda _: ())
-    sharing = Shares(never, never, never, lambda: 0.0, memory=memory, ready_seconds=1.0)
+    sharing = Shares(
+        never, never, never, lambda: 0.0, memory=make.limited_by_mps(), ready_seconds=1.0
+    )
     for unit in units_of(list(found.sources), [0] * len(found.sources)):
         division = division_of(unit)
         if division.combines or division.strategy is not ShareStrategy.MPS:

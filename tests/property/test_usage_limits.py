@@ -13,12 +13,12 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.model.devices import DeviceRecord, recorded
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.shares import Division, Share, ShareStrategy
+from dra_driver.devices.shares import MIB, Division, Share, ShareStrategy
 from dra_driver.mps.files import MpsFiles
 from dra_driver.ops.usage_metrics import UsageMetric
 from dra_driver.sharing.base import Group, ShareUnit
-from dra_driver.sharing.enforcement import MIB, MpsLimits, ShareMemory
 from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Shares
 from dra_driver.usage.model import Known, used
 from dra_driver.usage.node import NodeUse
@@ -46,9 +46,8 @@ class Server:
 
 def strategy(*, by_groups: bool) -> Shares:
     server: Any = Server()
-    groups = MemoryGroups(server, lambda _: (), lambda _: (), lambda _: ())
-    means = [groups, MpsLimits()] if by_groups else [MpsLimits()]
-    memory = ShareMemory(means, lambda _: ())
+    groups = MemoryGroups(server, lambda _: (), lambda _: (), lambda _: (), is_wanted=by_groups)
+    memory = ShareMemory(groups)
     return Shares(server, server, server, lambda: 0.0, memory=memory, ready_seconds=1.0)
 
 

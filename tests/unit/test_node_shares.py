@@ -16,7 +16,7 @@ from dra_driver.errors import DeviceError, DriverError
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.notes import read_notes
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.enforcement import Choice, DividedDevice, Means
+from dra_driver.sharing.enforcement import Backend, Choice, DividedDevice
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.shares import SharePlacement
 from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
@@ -42,7 +42,7 @@ class Node:
     )
     inventory: Inventory = field(default_factory=lambda: make.inventory(GPU))
     in_use: dict[GpuPart, Division] = field(default_factory=dict)
-    choice: Choice | DriverError = Choice(by=Means.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
+    choice: Choice | DriverError = Choice(by=Backend.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
     cautions: dict[GpuUuid, str] = field(default_factory=dict)
     consumable: Consumable = NO_CONSUMABLES
 
@@ -112,8 +112,8 @@ def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path)
     node = Node(tmp_path)
     found = []
     for choice in (
-        Choice(by=Means.CONTROL_GROUPS),
-        Choice(by=Means.NOTHING, why="no cgroup v2"),
+        Choice(by=Backend.CONTROL_GROUPS),
+        Choice(by=Backend.NOTHING, why="no cgroup v2"),
         DeviceError("the GPU is away"),
     ):
         node.choice = choice

@@ -22,7 +22,7 @@ from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
 from dra_driver.devices.shares import Division, Share
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.enforcement import Choice, DividedDevice, Means
+from dra_driver.sharing.enforcement import Backend, Choice, DividedDevice
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import SharePlacement
@@ -162,7 +162,7 @@ class DividedNode:
 
     def choose(self, device: DividedDevice) -> Choice:
         del device
-        return Choice(by=Means.NOTHING)
+        return Choice(by=Backend.NOTHING)
 
     def caution(self, gpu: Gpu) -> str | None:
         del gpu

@@ -28,7 +28,6 @@ from dra_driver.devices.shares import Division
 from dra_driver.kube.client import KubeClient
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 from worlds.api import ClaimApi
 from worlds.configs import PATIENCE
@@ -89,8 +88,8 @@ class Driver:
         self.specs = SpecStore(root / "cdi")
         self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
         played: Mapping[str, Sharing] = {
-            EXCLUSIVE: Exclusive(),
-            shares.NAME: Exclusive(),  # time-sliced ones need nothing either
+            EXCLUSIVE: Sharing(),
+            shares.NAME: Sharing(),  # time-sliced ones need nothing either
             str(SharingStrategy.MPS): self.sharing,
         }
         self.strategies = strategies or played

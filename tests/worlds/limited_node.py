@@ -18,8 +18,7 @@ from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import DriverError
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
-from dra_driver.node.memory import MemorySettings, NodeMemory, node_memory
-from dra_driver.sharing.mps import DomainWaits
+from dra_driver.node.sharing import NodeMemory, node_memory
 from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
@@ -34,7 +33,7 @@ QUICK = MemoryWatchTiming(reservations=0.0)
 
 
 class PlayedDomains:
-    """Domains that are ready at once (sharing/mps.py DomainWaits)."""
+    """Domains that are ready at once (mps/requests.py DomainRequests)."""
 
     def __init__(self, mps: MpsDomains) -> None:
         self._mps = mps
@@ -98,14 +97,16 @@ class LimitedNode(Node):
 
     def memory(self) -> NodeMemory:
         roots = find_roots(driver_root=self.machine.driver_root, proc_root=self.machine.proc_root)
-        settings = MemorySettings(
-            by_groups=self.by_groups,
+        return node_memory(
+            self.session,
+            roots,
+            lambda: self.driver.claims.holdings,
             cgroup_root=self.groups.root,
             hook_path=str(self.hook) if self.hook.exists() else None,
+            by_groups=self.by_groups,
         )
-        return node_memory(settings, self.session, roots, lambda: self.driver.claims.holdings)
 
-    def mps_requests(self) -> DomainWaits:
+    def mps_requests(self) -> Any:
         return PlayedDomains(self.mps)
 
     def look_after(self) -> None:

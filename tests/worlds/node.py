@@ -24,11 +24,10 @@ from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.mps.domain import DomainId
-from dra_driver.node.memory import MemorySettings, NodeMemory, node_memory
+from dra_driver.node.sharing import NodeMemory, node_memory
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from dra_driver.sharing.exclusive import Exclusive
-from dra_driver.sharing.mps import DomainWaits, Mps
+from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
@@ -101,10 +100,14 @@ class Node:
     def memory(self) -> NodeMemory:
         """What keeps shares to their memory on this node, which has no control groups."""
         roots = find_roots(driver_root=self.machine.driver_root, proc_root=self.machine.proc_root)
-        settings = MemorySettings(cgroup_root=self.root / "cgroup")
-        return node_memory(settings, self.session, roots, lambda: self.driver.claims.holdings)
+        return node_memory(
+            self.session,
+            roots,
+            lambda: self.driver.claims.holdings,
+            cgroup_root=self.root / "cgroup",
+        )
 
-    def mps_requests(self) -> DomainWaits:
+    def mps_requests(self) -> Any:
         """The way from shares to the supervisor."""
         return self.mps.requests
 
@@ -112,7 +115,7 @@ class Node:
         self.node_memory = self.memory()
         smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         return {
-            EXCLUSIVE: Exclusive(),
+            EXCLUSIVE: Sharing(),
             "TimeSlicing": TimeSlicing(smi, self.session),
             nvidia_mps.NAME: nvidia_mps.NvidiaMps(self.session),
             "MPS": Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE),

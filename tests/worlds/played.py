@@ -13,7 +13,7 @@ from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.mig.making import Calls
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
 from dra_driver.errors import DriverError
-from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
+from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan
 
 
 class PlayedGpus:
@@ -43,7 +43,7 @@ class PlayedGpus:
         return Edits(device_nodes=(DeviceNode(path=node),))
 
 
-class FileSharing:
+class FileSharing(Sharing):
     """A strategy that changes hardware: a file for each GPU.
 
     With `survives_reboot` something on disk wants the files, so no reboot takes them away.

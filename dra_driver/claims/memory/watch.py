@@ -35,6 +35,7 @@ from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import (
     ConfigError,
     ConflictError,
@@ -48,7 +49,7 @@ from dra_driver.host.worker import Background
 from dra_driver.kube.client import KubeClient
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import SharingPlan
-from dra_driver.sharing.enforcement import KEY, MIB, Means, MemoryPart, part_json
+from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
 
 log = structlog.get_logger()
 
@@ -348,5 +349,5 @@ def _limited(record: ClaimRecord) -> Iterator[MemoryPart]:
     """Yield what control groups limit of a claim."""
     if record.state is not RecordState.RELEASED:
         for _, part in parts_of(record):
-            if part.by is Means.CONTROL_GROUPS and part.mib:
+            if part.by is Backend.CONTROL_GROUPS and part.mib:
                 yield part

@@ -50,7 +50,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.kube.client import KubeClient
-from dra_driver.sharing.enforcement import Means
+from dra_driver.sharing.enforcement import Backend
 
 log = structlog.get_logger()
 
@@ -435,7 +435,7 @@ def _facts(record: ClaimRecord) -> dict[str, object]:
 
 def _is_limited(record: ClaimRecord) -> bool:
     """Tell whether control groups limit memory of a claim."""
-    return any(part.by is Means.CONTROL_GROUPS and part.mib for _, part in parts_of(record))
+    return any(part.by is Backend.CONTROL_GROUPS and part.mib for _, part in parts_of(record))
 
 
 def _asked_pause(error: TransientError) -> float:

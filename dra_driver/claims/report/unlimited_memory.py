@@ -22,7 +22,7 @@ from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.host.worker import Background
 from dra_driver.sharing import mps
-from dra_driver.sharing.enforcement import Means
+from dra_driver.sharing.enforcement import Backend
 
 log = structlog.get_logger()
 
@@ -145,7 +145,7 @@ def note_of(record: ClaimRecord) -> str | None:
     found = {
         place: part.why
         for plan, part in parts_of(record)
-        if part.by is Means.NOTHING
+        if part.by is Backend.NOTHING
         for place in plan.places
     }
     names = [one.name for one in record.devices if one.device.part in found]

@@ -29,7 +29,7 @@ from dra_driver.devices.shares import (
 )
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import SharingPlan, share_key
-from dra_driver.sharing.enforcement import KEY, Means, MemoryPart, part_json
+from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
 
 GPU = make.gpu(0, mig=make.mig())
 MIG = make.mig_device(0, start=2, made_here=True)
@@ -56,7 +56,9 @@ def claim(*devices: Device, share_id: str | None = None, **facts: Any) -> ClaimR
     )
 
 
-def share_plan(share: Share | ConsumableShare, uuid: str, by: Means, why: str = "") -> SharingPlan:
+def share_plan(
+    share: Share | ConsumableShare, uuid: str, by: Backend, why: str = ""
+) -> SharingPlan:
     """What sharing/shares.py writes down for one share."""
     memory = MemoryPart(by=by, of_device=by, why=why, claim="uid")
     key = share_key(uuid, share.slot.label)  # type: ignore[arg-type]
@@ -125,7 +127,7 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
         count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
     )
     share = Share(of=GPU, index=1, division=division)
-    plan = share_plan(share, GPU.uuid, Means.CONTROL_GROUPS)
+    plan = share_plan(share, GPU.uuid, Backend.CONTROL_GROUPS)
     entry = only(claim(share, plans=(plan,)))
     assert entry.data["uuid"] == GPU.uuid
     assert entry.data["share"] == {"index": 1, "replicas": 4, "resourceName": "nvidia.com/gpu"}
@@ -144,7 +146,7 @@ def test_a_share_that_nothing_limits_says_so_and_why() -> None:
         count=4, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=False
     )
     share = Share(of=MIG, index=0, division=division)
-    plan = share_plan(share, MIG.uuid, Means.NOTHING, "too old")
+    plan = share_plan(share, MIG.uuid, Backend.NOTHING, "too old")
     entry = only(claim(share, plans=(plan,)))
     sharing: Any = entry.data["sharing"]
     assert (sharing["strategy"], sharing["enforcedBy"]) == ("TimeSlicing", "nothing")
@@ -158,7 +160,7 @@ def test_a_part_by_capacity_has_its_share_id_and_what_it_consumes() -> None:
         share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240, cores=20
     )
     part = ConsumableShare(of=GPU, slot=slot)
-    plan = share_plan(part, GPU.uuid, Means.MPS)
+    plan = share_plan(part, GPU.uuid, Backend.MPS)
     entry = only(claim(part, share_id="s1", plans=(plan,)))
     assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "s1")
     assert entry.data["share"] == {"memoryMiB": 10240, "cores": 20}
@@ -189,7 +191,7 @@ def test_of_what_is_too_long_for_the_api_the_identity_stays() -> None:
 
     def data(of: Gpu | MigDevice) -> Any:
         share = Share(of=of, index=0, division=division)
-        plan = share_plan(share, of.uuid, Means.NOTHING, long)
+        plan = share_plan(share, of.uuid, Backend.NOTHING, long)
         (device,) = make.record(GPU).devices
         one = replace(device, device=recorded(share))
         (entry,) = entries(make.record(devices=(one,), plans=(plan,)), node)

@@ -25,7 +25,7 @@ from dra_driver.devices.shares import (
 from dra_driver.mps.domain import DomainId
 from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.sharing.base import DeviceUuid, Group, ShareUnit, SharingPlan, share_key
-from dra_driver.sharing.enforcement import Means, MemoryPart, MpsLimits, ShareMemory
+from dra_driver.sharing.enforcement import Backend, MemoryPart
 from dra_driver.sharing.enforcement import part_json as memory_json
 from dra_driver.sharing.shares import NAME, Shares, limits_in, memory_part
 
@@ -48,8 +48,9 @@ class Server:
 
 def strategy() -> Shares:
     server: Any = Server()
-    memory = ShareMemory([MpsLimits()], lambda _: ())
-    return Shares(server, server, server, lambda: 0.0, memory=memory, ready_seconds=1.0)
+    return Shares(
+        server, server, server, lambda: 0.0, memory=make.limited_by_mps(), ready_seconds=1.0
+    )
 
 
 def unit(request: str, gpu: Gpu, share: Share | ConsumableShare, name: str) -> ShareUnit:
@@ -133,8 +134,8 @@ def consumable_shares() -> list[Group]:
 def limited_by_group(plan: SharingPlan) -> SharingPlan:
     """The plan where a node limits memory on the pod's control group."""
     limited = MemoryPart(
-        by=Means.CONTROL_GROUPS,
-        of_device=Means.CONTROL_GROUPS,
+        by=Backend.CONTROL_GROUPS,
+        of_device=Backend.CONTROL_GROUPS,
         claim=CLAIM,
         pod="22222222-0000-4000-8000-000000000000",
         mib={GPU.uuid: 12288},
@@ -195,12 +196,12 @@ def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
     for one in limits.values():
         assert (one.taken, one.count, one.active_thread_percentage) == (2, 10, 20)
         assert one.memory_mib == {GPU.uuid: 16384}
-    assert memory_part(by_mps).by is Means.MPS
+    assert memory_part(by_mps).by is Backend.MPS
     for edits in strategy().edits(by_mps).values():
         assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=16384M" in edits.env
     (one,) = limits_in(in_turns).values()
     assert (one.taken, one.count, one.memory_mib) == (1, 2, {})
-    assert memory_part(in_turns).by is Means.NOTHING
+    assert memory_part(in_turns).by is Backend.NOTHING
     assert strategy().edits(in_turns) == {}
 
 
@@ -227,6 +228,6 @@ def test_a_limit_on_a_control_group_that_is_owed_is_known_from_the_record() -> N
 
     assert isinstance(owed.of, SharingPlan)
     limited = memory_part(owed.of)
-    assert limited.by is Means.CONTROL_GROUPS
+    assert limited.by is Backend.CONTROL_GROUPS
     assert limited.pod == "22222222-0000-4000-8000-000000000000"
     assert limited.mib == {GPU.uuid: 12288}

@@ -9,8 +9,9 @@ from structlog.testing import capture_logs
 import make
 from dra_driver.cdi.model import Hook
 from dra_driver.devices.model import GpuUuid
-from dra_driver.sharing.enforcement import Means, MemoryPart, MpsLimits, ShareMemory
+from dra_driver.sharing.enforcement import Backend, MemoryPart
 from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.share_memory import ShareMemory
 
 HOOK = Hook(hook_name="createRuntime", path="/usr/bin/nvidia-cdi-hook")
 ON, OFF, UNKNOWN = (make.gpu(0, is_persistent=mode) for mode in (True, False, None))
@@ -47,9 +48,13 @@ class Pods:
 
 def memory(pods: Pods, *present: MemoryPart) -> ShareMemory:
     groups = MemoryGroups(
-        pods, lambda _: present, lambda _: (), lambda _: (HOOK,) if pods.by_kernel else ()
+        pods,
+        lambda _: present,
+        lambda _: (),
+        lambda _: (HOOK,) if pods.by_kernel else (),
+        is_wanted=True,
     )
-    return ShareMemory([groups, MpsLimits()], lambda _: present)
+    return ShareMemory(groups)
 
 
 def test_without_persistence_mode_limits_may_end() -> None:
@@ -65,8 +70,10 @@ def test_the_kernel_keeps_limits_itself() -> None:
     assert memory(Pods(by_kernel=True)).caution(OFF) is None
 
 
-@pytest.mark.parametrize(("present", "is_told"), [(Means.CONTROL_GROUPS, True), (Means.MPS, False)])
-def test_what_counts_is_what_the_tenants_are_limited_by(present: Means, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("present", "is_told"), [(Backend.CONTROL_GROUPS, True), (Backend.MPS, False)]
+)
+def test_what_counts_is_what_the_tenants_are_limited_by(present: Backend, is_told: bool) -> None:
     part = MemoryPart(by=present, of_device=present)
     pods = Pods(reason="no more" if is_told else None)
     assert (memory(pods, part).caution(OFF) is not None) is is_told

@@ -1,12 +1,11 @@
 import make
 from dra_driver.sharing.base import Group, Sharing, strategy_name
-from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import GpuSharing, SharingStrategy
 
 
 def test_exclusive_gpus_are_not_changed() -> None:
-    exclusive: Sharing = Exclusive()
+    exclusive: Sharing = Sharing()
     group = Group(claim="u", gpus=(make.gpu(0), make.gpu(1)), config=GpuConfig())
     assert exclusive.plan([group], 0.0) == ()
     assert exclusive.claims() == frozenset()

@@ -6,6 +6,7 @@ import make
 from dra_driver.devices.kinds import name_of
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import (
+    MIB,
     ConsumableShare,
     ConsumableSlot,
     Division,
@@ -13,7 +14,7 @@ from dra_driver.devices.shares import (
     ShareStrategy,
 )
 from dra_driver.sharing.base import Group, ShareUnit
-from dra_driver.sharing.enforcement import MIB, Means
+from dra_driver.sharing.enforcement import Backend
 from dra_driver.sharing.share_limits import limits_of, memory_by_gpu
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
@@ -34,12 +35,12 @@ def tenth(request: str, index: int) -> ShareUnit:
     return ShareUnit(name=name_of(GPU, share), request=request, gpu=GPU, share=share)
 
 
-def memory(*units: ShareUnit, by: Mapping[GpuUuid, Means] | None = None) -> dict[GpuUuid, int]:
-    def means(unit: ShareUnit) -> Means:
-        return (by or {}).get(unit.gpu.uuid, Means.CONTROL_GROUPS)
+def memory(*units: ShareUnit, by: Mapping[GpuUuid, Backend] | None = None) -> dict[GpuUuid, int]:
+    def means(unit: ShareUnit) -> Backend:
+        return (by or {}).get(unit.gpu.uuid, Backend.CONTROL_GROUPS)
 
     group = Group(claim="uid", config=make.gpu_config(), shares=units)
-    limits = limits_of([group], lambda unit: means(unit) is not Means.NOTHING)
+    limits = limits_of([group], lambda unit: means(unit) is not Backend.NOTHING)
     return memory_by_gpu(units, limits, means)
 
 
@@ -60,7 +61,7 @@ def test_without_a_limit_it_is_all_of_the_gpus_and_never_more() -> None:
 
 
 def test_without_a_limit_nothing_is_said_where_control_groups_limit_nobody() -> None:
-    by = {GPU.uuid: Means.MPS, OTHER.uuid: Means.NOTHING}
+    by = {GPU.uuid: Backend.MPS, OTHER.uuid: Backend.NOTHING}
     assert memory(part("a", 0), part("b", 100, OTHER), by=by) == {}
 
 

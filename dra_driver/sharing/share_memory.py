@@ -1,0 +1,162 @@
+"""Chooses what keeps the tenants of a divided device to their memory: the best the node has.
+
+In: divided devices, and the claims that get shares of them. Out: a `MemoryPart` for each plan of
+shares (sharing/enforcement.py); and for people what limits memory, and why nothing better does.
+
+The tenants of a device are all limited by the same backend: who comes later gets that of those who
+are there, since an MPS daemon has one set of limits.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.shares import ShareStrategy
+from dra_driver.errors import ConfigError
+from dra_driver.sharing.base import Group
+from dra_driver.sharing.enforcement import (
+    LIMITS_SINCE,
+    Backend,
+    Choice,
+    DividedDevice,
+    MemoryPart,
+)
+from dra_driver.sharing.memory_groups import MemoryGroups
+
+_BEST_FIRST = tuple(Backend)
+
+log = structlog.get_logger()
+
+
+class ShareMemory:
+    """Chooses what enforces memory; `groups` has it done by control groups. For any thread."""
+
+    def __init__(self, groups: MemoryGroups) -> None:
+        self.groups = groups
+        self._said: dict[GpuUuid, Choice] = {}
+        self._cautions: dict[GpuUuid, str | None] = {}
+
+    def choose(self, device: DividedDevice) -> Choice:
+        """Return what enforces memory on a device.
+
+        Raises:
+            DeviceError, TransientError: the GPU does not say what it can do.
+            StateError: the records cannot be read.
+        """
+        choice = self._best(device)
+        present = self._present(device)
+        if present is not None and present is not choice.by:
+            why = choice.why or "claims that came before are limited so; it changes when they end"
+            choice = Choice(by=present, why=why)
+        if self._said.get(device.gpu.uuid) != choice:
+            self._said[device.gpu.uuid] = choice
+            words = choice.with_condition() or "nothing"
+            log.info(
+                "memory enforcement chosen", gpu=device.gpu.uuid, limited_by=words, why=choice.why
+            )
+        return choice
+
+    def choose_for(self, devices: Sequence[DividedDevice]) -> Choice:
+        """Return what enforces memory on devices that are served together: the worst of them.
+
+        Raises as `choose`.
+        """
+        return _worst(map(self.choose, devices))
+
+    def caution(self, gpu: Gpu) -> str | None:
+        """Return what may end the limits that tenants of a GPU have; None if nothing does.
+
+        Raises as `choose`.
+        """
+        device = DividedDevice(gpu=gpu, is_mig=False, strategy=ShareStrategy.TIME_SLICING)
+        by = self._present(device) or self._best(device).by
+        found = self.groups.caution(gpu) if by is Backend.CONTROL_GROUPS else None
+        if found is not None and self._cautions.get(gpu.uuid) != found:
+            log.warning("memory limits can be lost", gpu=gpu.uuid, reason=found)
+        self._cautions[gpu.uuid] = found
+        return found
+
+    def part(
+        self,
+        claim: Group,
+        choice: Choice,
+        devices: Sequence[DividedDevice],
+        *,
+        mib: Mapping[GpuUuid, int],
+        of_claim: Mapping[GpuUuid, int],
+    ) -> MemoryPart:
+        """Return what a claim gets of the memory of GPUs.
+
+        Args:
+            claim: who it is, and whose.
+            choice: what enforces memory on these devices.
+            devices: those that are served together.
+            mib: MiB of each of their GPUs, for all of the claim's shares there.
+            of_claim: the same of every GPU that the claim has shares of.
+
+        Raises:
+            ConfigError: it is shared by several pods, or reserved for a PodGroup, whose pods
+                cannot be limited together.
+            DeviceError, TransientError: a GPU does not say what it can do.
+        """
+        found = MemoryPart(by=choice.by, of_device=choice.by, why=choice.why, claim=claim.claim)
+        if choice.by is not Backend.CONTROL_GROUPS:
+            return found
+        if (why := self.groups.why_not_for(of_claim)) is not None:
+            worst = _worst(_without_groups(one, why) for one in devices)
+            return replace(found, by=worst.by, why=worst.why)
+        return replace(found, pod=_only_pod(claim), mib=mib) if mib else found
+
+    def _best(self, device: DividedDevice) -> Choice:
+        why = self.groups.why_not(device)
+        return Choice(by=Backend.CONTROL_GROUPS) if why is None else _without_groups(device, why)
+
+    def _present(self, device: DividedDevice) -> Backend | None:
+        """Return by what the tenants of a device are limited; None while there is none."""
+        if device.is_mig:
+            return None
+        present = (one.of_device for one in self.groups.tenants(device.gpu.uuid))
+        return min(present, key=_BEST_FIRST.index, default=None)
+
+
+def _worst(choices: Iterable[Choice]) -> Choice:
+    return max(choices, key=lambda choice: _BEST_FIRST.index(choice.by))
+
+
+def _without_groups(device: DividedDevice, why: str) -> Choice:
+    """Return what enforces memory on a device where control groups cannot, for the given reason."""
+    by, reason = Backend.NOTHING, ""
+    if device.strategy is not ShareStrategy.MPS:
+        reason = "time-slicing divides no memory"
+    elif device.gpu.cuda_compute_capability < LIMITS_SINCE:
+        reason = f"MPS limits nothing on {device.gpu.product_name}, which is older than Volta"
+    else:
+        by = Backend.MPS
+    return Choice(by=by, why="; ".join(filter(None, (why, reason))))
+
+
+def _only_pod(claim: Group) -> str:
+    """Return the UID of a claim's pod.
+
+    Raises:
+        ConfigError: it has none, or several; or a PodGroup has it, all of whose pods may use it.
+    """
+    if claim.pod_groups:
+        raise ConfigError(
+            f"claim {claim.name} has a share of GPU memory and is reserved for PodGroup "
+            f"{', '.join(sorted(claim.pod_groups))}: memory is limited pod by pod, and one share "
+            "cannot be divided among a group; take the claim out of the PodGroup's "
+            "spec.resourceClaims, so that its resourceClaimTemplate makes one for each pod, or "
+            "give the group whole GPUs or MIG devices"
+        )
+    if len(claim.pods) == 1:
+        return next(iter(claim.pods))
+    names = ", ".join(sorted(claim.pods.values()))
+    pods = f"{len(claim.pods)} pods ({names})" if claim.pods else "no pod"
+    raise ConfigError(
+        f"claim {claim.name} has a share of GPU memory and is reserved for {pods}: memory is "
+        "limited pod by pod, and one share cannot be divided; give each pod a claim of its own by "
+        "a resourceClaimTemplate"
+    )
