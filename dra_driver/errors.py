@@ -23,6 +23,8 @@ The message is read by the person who reads a pod's events: first the cause, the
 Errors are caught in three places only: the gRPC method, a worker's loop, and main().
 """
 
+from collections.abc import Callable, Iterable
+
 
 class DriverError(Exception):
     """Any error this driver raises on purpose."""
@@ -114,3 +116,15 @@ class VersionError(StateError):
 
 class SetupError(DriverError):
     """The node or the command line lacks something without which nothing can start."""
+
+
+def try_all(works: Iterable[Callable[[], object]]) -> None:
+    """Do each, whatever comes of the others; raise the first error that this tree has, if any."""
+    errors: list[DriverError] = []
+    for work in works:
+        try:
+            work()
+        except DriverError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

@@ -24,8 +24,9 @@ from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.reconcile.resharing import Resharing
+from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import Reported, conditions, reported
-from dra_driver.claims.report.mps_events import ClaimEvents, EventTiming, MpsEvents
+from dra_driver.claims.report.mps_events import EventTiming, MpsEvents
 from dra_driver.claims.report.status_writer import status_writer
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.divisions import Divisions

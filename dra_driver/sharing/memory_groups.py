@@ -10,12 +10,13 @@ has tenants. Where the kernel counts (dmem), a hook limits each container before
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from dra_driver.cdi.model import Edits, Hook
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import MIB
-from dra_driver.errors import ConfigError, DriverError
+from dra_driver.errors import ConfigError, try_all
 from dra_driver.sharing.enforcement import DividedDevice, MemoryPart
 
 _LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
@@ -152,14 +153,7 @@ class MemoryGroups:
             DeviceError: NVML refuses.
             TransientError: NVML is not open at this moment.
         """
-        refusals: list[DriverError] = []
-        for gpu in sorted(part.mib):
-            try:
-                self._reduce(part.pod, gpu)
-            except DriverError as error:
-                refusals.append(error)
-        if refusals:
-            raise refusals[0]
+        try_all(partial(self._reduce, part.pod, gpu) for gpu in sorted(part.mib))
 
     def edits(self, part: MemoryPart) -> Edits:
         """Return what limits each container, and lets its programs see it; nothing under misc."""

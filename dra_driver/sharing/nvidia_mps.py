@@ -8,6 +8,7 @@ Without clients such a daemon uses nothing of a GPU. No claim is given this stra
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from dra_driver.cdi.model import Edits, Mount
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import DriverError, StateError
+from dra_driver.errors import StateError, try_all
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.sharing.base import ComputeModes, Description, DeviceKey, Sharing, SharingPlan
 
@@ -90,20 +91,16 @@ class NvidiaMps(Sharing):
         Raises:
             DeviceError, TransientError: a GPU refused; the others were still tried.
         """
-        failures: list[DriverError] = []
-        for uuid in plan.gpus:
-            try:
-                if self._modes.compute_mode(uuid) == _EXCLUSIVE_PROCESS:
-                    self._modes.set_compute_mode(uuid, _DEFAULT)
-            except DriverError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        try_all(partial(self._restore_mode, uuid) for uuid in plan.gpus)
         log.warning(
             "mps deployment of nvidia's driver is to be deleted",
             deployment=deployment_of(_text(plan, "daemon")),
             folder=_text(plan, "folder"),
         )
+
+    def _restore_mode(self, uuid: GpuUuid) -> None:
+        if self._modes.compute_mode(uuid) == _EXCLUSIVE_PROCESS:
+            self._modes.set_compute_mode(uuid, _DEFAULT)
 
 
 def _text(plan: SharingPlan, name: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,8 @@ from apiserver.server import ApiServer
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.claims.report.mps_events import DEATH, ClaimEvents
+from dra_driver.claims.report.claim_events import ClaimEvents
+from dra_driver.claims.report.mps_events import DEATH
 from dra_driver.claims.report.status_writer import status_writer
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import AccessError
@@ -30,7 +30,6 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.resource import Resource
 from dra_driver.kube.watch import Changed, Listed, Watch
-from dra_driver.mps.domain import DomainId, State, Status
 from dra_driver.ops.metrics import Metrics
 from dra_driver.slices.project import projection
 from dra_driver.slices.publish.publication import Publication
@@ -242,9 +241,8 @@ def labels_that_change_are_heard_without_asking_again(cluster: Cluster) -> bool:
 
 def deaths_of_daemons_are_told(cluster: Cluster) -> bool:
     cluster.server.put(make.claim_object("gpu-0"))
-    events = ClaimEvents(cluster.client, node=NODE, now=lambda: datetime.now(UTC))
-    status = Status(id=DomainId(CLAIM.uid), state=State.READY, supervisor="s", restarts=1)
-    events.post(CLAIM, DEATH, status)
+    events = ClaimEvents(cluster.client, node=NODE)
+    events.tell(CLAIM, reason=DEATH, action="RestartingDaemon", note="it died")
     about = {one["regarding"]["kind"] for one in cluster.server.objects("events")}
     return about == {"ResourceClaim", "Pod"}
 

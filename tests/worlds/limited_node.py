@@ -13,9 +13,10 @@ from typing import Any
 import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.claims.memory.watch import MemoryWatch, MemoryWatchTiming
-from dra_driver.claims.model.claim import ClaimRef, ConsumerGroup, ConsumerPod
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import DriverError
+from dra_driver.kube.events import Regarding
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
 from dra_driver.node.sharing import NodeMemory, node_memory
@@ -55,13 +56,11 @@ class Events:
         self.posted: list[tuple[str, str, str]] = []
         self.trouble: DriverError | None = None
 
-    def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
-        if self.trouble is not None:
+    def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
+        if self.trouble is not None and about.kind == "Pod":
             raise self.trouble
-        self.posted.append((pod.name, reason, note))
-
-    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
-        self.posted.append((f"PodGroup {group.name}", reason, note))
+        name = about.name if about.kind == "Pod" else f"{about.kind} {about.name}"
+        self.posted.append((name, reason, note))
 
 
 class LimitedNode(Node):

@@ -13,6 +13,7 @@ not decided here.
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from dra_driver.claims.memory.pod_groups import PodGroups
@@ -20,7 +21,7 @@ from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.session import DriverSession
-from dra_driver.errors import ConfigError, DriverError, TransientError
+from dra_driver.errors import ConfigError, DriverError, TransientError, try_all
 
 _NOTHING = 1024**2
 """So little, in bytes, that no CUDA context fits in."""
@@ -99,14 +100,11 @@ class PodLimits:
         group = self._groups.find(pod)
         if group is None or not self._gpus.knows_memory_limits():
             return
-        refusals = []
-        for uuid in sorted(gpus):
-            try:
-                self._set(uuid, group.path, None)
-            except DriverError as error:
-                refusals.append(error)
-        if refusals and self._groups.find(pod) is not None:
-            raise refusals[0]
+        try:
+            try_all(partial(self._set, uuid, group.path, None) for uuid in sorted(gpus))
+        except DriverError:
+            if self._groups.find(pod) is not None:
+                raise
 
     def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
         """Tell whether just these limits are in force for a pod, or it has no group.

@@ -10,11 +10,10 @@ record has left of the limit of all pods is taken back. Why all this is decision
 Takes the claim's lock and those of its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -30,6 +29,7 @@ from dra_driver.claims.model.claim import (
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.report.claim_events import ClaimEvents, about_group, about_pod
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
 from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.locks import NodeLocks
@@ -44,9 +44,11 @@ from dra_driver.errors import (
     NotFoundError,
     TransientError,
     UnavailableError,
+    try_all,
 )
 from dra_driver.host.worker import Background
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.events import Regarding
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import SharingPlan
 from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
@@ -82,18 +84,6 @@ class MemoryWatchTiming:
     """For one request to the API server."""
 
 
-class PodEvents(Protocol):
-    """Posts Events on pods (claims/report/mps_events.py)."""
-
-    def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
-        """Post one. Raises UnavailableError."""
-        ...
-
-    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
-        """Post one on a PodGroup. Raises UnavailableError."""
-        ...
-
-
 class MemoryWatch(Background):
     """A thread that looks after memory limits. `clock` is monotonic, in seconds."""
 
@@ -105,7 +95,7 @@ class MemoryWatch(Background):
         pods: PodLimits,
         inventory: InventorySource,
         locks: NodeLocks,
-        events: PodEvents,
+        events: ClaimEvents,
         clock: Callable[[], float],
         timing: MemoryWatchTiming = MemoryWatchTiming(),
     ) -> None:
@@ -181,7 +171,7 @@ class MemoryWatch(Background):
                 if now is not None:
                     record = self._handed_over(record, now)
                 try:
-                    _all_of(partial(self._mend, record, part) for part in _limited(record))
+                    try_all(partial(self._mend, record, part) for part in _limited(record))
                     self._not_in_force.discard(uid)
                 finally:
                     if now is not None:
@@ -241,7 +231,7 @@ class MemoryWatch(Background):
                 if one.pod == part.pod
             )
             free = self._pods.free_containers(part.pod, {gpu: size})
-            _all_of(partial(self._bind, record, part.pod, one, {gpu: size}) for one in free)
+            try_all(partial(self._bind, record, part.pod, one, {gpu: size}) for one in free)
 
     def _bind(
         self, record: ClaimRecord, pod: str, container: Path, limits: dict[GpuUuid, int]
@@ -258,14 +248,14 @@ class MemoryWatch(Background):
     def _tell_owner(self, record: ClaimRecord, pod: str, reason: str, note: str) -> None:
         for known in record.pods:
             if known.uid == pod:
-                self._tell(record, known, reason, note)
+                self._tell(record, about_pod(record.ref.namespace, known), reason, note)
 
-    def _tell(self, record: ClaimRecord, pod: ConsumerPod, reason: str, note: str) -> None:
-        """Post an Event, once for each pod and text."""
+    def _tell(self, record: ClaimRecord, about: Regarding, reason: str, note: str) -> None:
+        """Post an Event, once for each object and text."""
         told = self._told.setdefault(record.ref.uid, set())
-        if (pod.uid, note) not in told:
-            self._events.post_on_pod(record.ref.namespace, pod, reason, note)
-            told.add((pod.uid, note))
+        if (about.uid, note) not in told:
+            self._events.post(about, reason=reason, action="LimitingMemory", note=note)
+            told.add((about.uid, note))
 
     def _refuse_later_pods(self, record: ClaimRecord, now: Claim) -> None:
         parts = list(_limited(record))
@@ -276,15 +266,15 @@ class MemoryWatch(Background):
             "already has; give each pod a claim of its own by a resourceClaimTemplate"
         )
         later = [pod for pod in now.pods if pod.uid not in owners]
-        gpus = [gpu for part in parts for gpu in part.mib]
-        groups = now.groups if parts else ()
-        _all_of(
-            [
-                *(partial(self._refuse, pod, gpu) for pod in later for gpu in gpus),
-                *(partial(self._tell, record, pod, NO_MEMORY, note) for pod in later),
-                *(partial(self._tell_group, record, group, names) for group in groups),
-            ]
-        )
+        works = [
+            partial(self._refuse, pod, gpu) for pod in later for part in parts for gpu in part.mib
+        ]
+        for pod in later:
+            about = about_pod(record.ref.namespace, pod)
+            works.append(partial(self._tell, record, about, NO_MEMORY, note))
+        if parts:
+            works += [partial(self._tell_group, record, group, names) for group in now.groups]
+        try_all(works)
 
     def _refuse(self, pod: ConsumerPod, gpu: GpuUuid) -> None:
         if not self._has_share(pod.uid, gpu):
@@ -299,14 +289,12 @@ class MemoryWatch(Background):
             "has, and memory is limited pod by pod; take the claim out of the group's "
             "spec.resourceClaims and give each pod one of its own by a resourceClaimTemplate"
         )
-        told = self._told.setdefault(record.ref.uid, set())
-        if (group.uid, note) not in told:
-            reason = NOT_LIMITED if unlimited else NO_MEMORY
+        about = about_group(record.ref.namespace, group)
+        if (about.uid, note) not in self._told.get(record.ref.uid, ()):
             log.warning(
                 "pod group came to a limited share", claim=str(record.ref), group=group.name
             )
-            self._events.post_on_group(record.ref.namespace, group, reason, note)
-            told.add((group.uid, note))
+        self._tell(record, about, NOT_LIMITED if unlimited else NO_MEMORY, note)
 
     def _has_share(self, pod: str, gpu: GpuUuid) -> bool:
         """Tell whether another claim gives a pod memory of a GPU."""
@@ -323,18 +311,6 @@ class MemoryWatch(Background):
 
     def _is_shared(self, gpu: GpuUuid) -> bool:
         return any(gpu in part.mib for part in self._claims.holdings.tenants(gpu))
-
-
-def _all_of(works: Iterable[Callable[[], None]]) -> None:
-    """Do each, whatever comes of the others; raise the first error, if there is one."""
-    errors: list[DriverError] = []
-    for work in works:
-        try:
-            work()
-        except DriverError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 def _for_pod(plan: SharingPlan, pod: str) -> SharingPlan:

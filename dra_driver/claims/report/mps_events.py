@@ -12,35 +12,17 @@ reported once, and again by a restarted driver if it lasts.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
 
-from dra_driver.claims.model.claim import (
-    Claim,
-    ClaimRef,
-    ClaimUid,
-    ConsumerGroup,
-    ConsumerPod,
-    parse_claim,
-    uid_of,
-)
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.devices.names import CONTROLLER, DRIVER_NAME
-from dra_driver.errors import (
-    ConfigError,
-    DriverError,
-    NotFoundError,
-    StateError,
-    UnavailableError,
-    VersionError,
-)
+from dra_driver.errors import DriverError, StateError, UnavailableError, VersionError, try_all
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.host.worker import Background
-from dra_driver.kube.client import KubeClient
-from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
-from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS
 from dra_driver.mps.domain import DomainId, State, Status, is_shared
 from dra_driver.mps.files import read_file, write_file
 from dra_driver.mps.requests import DomainRequests
@@ -50,7 +32,6 @@ log = structlog.get_logger()
 DEATH = "MPSDaemonDied"
 FAULT = "MPSServerFault"
 FILE_NAME = "reported-deaths.json"
-REQUEST_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,107 +46,6 @@ class EventTiming:
 
     between_events: float = 60.0
     """Between two events of one reason for one claim."""
-
-
-class ClaimEvents:
-    """Posts an event on a claim and on each pod and PodGroup that has it reserved."""
-
-    def __init__(
-        self,
-        api: KubeClient,
-        *,
-        node: str,
-        now: Callable[[], datetime] = utc_now,
-        request_seconds: float = REQUEST_SECONDS,
-    ) -> None:
-        """Take the API server.
-
-        Args:
-            api: where claims are read and events created.
-            node: this node's name, which events carry.
-            now: the time of day.
-            request_seconds: how long one request may take.
-        """
-        self._api = api
-        self._reporter = Reporter(controller=CONTROLLER, instance=node)
-        self._now = now
-        self._timeout = request_seconds
-
-    def post(self, ref: ClaimRef, reason: str, status: Status) -> None:
-        """Say that of the claim's daemon, DEATH or FAULT; a claim that is gone is passed over.
-
-        Raises:
-            UnavailableError: the API server cannot be reached.
-        """
-        claim = self._find(ref)
-        if claim is None:
-            return
-        is_death = reason == DEATH
-        what = Happening(
-            reason=reason,
-            action="RestartingDaemon" if is_death else "WaitingForClients",
-            note=_note(claim.ref, status) if is_death else status.reason,
-            time=self._now(),
-        )
-        for regarding in _claim_and_pods(claim):
-            self._create(regarding, what)
-
-    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        """Say something of a claim and its pods and PodGroups; a claim that is gone has none.
-
-        Raises:
-            UnavailableError: the API server cannot be reached.
-        """
-        claim = self._find(ref)
-        what = Happening(reason=reason, action=action, note=note, time=self._now())
-        for regarding in _claim_and_pods(claim) if claim else ():
-            self._create(regarding, what)
-
-    def post_on_claim(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        """Say something of a claim alone, which need not be asked for.
-
-        Raises:
-            UnavailableError: the API server cannot be reached.
-        """
-        what = Happening(reason=reason, action=action, note=note, time=self._now())
-        self._create(_about_claim(ref), what)
-
-    def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
-        """Say something of one pod.
-
-        Raises:
-            UnavailableError: the API server cannot be reached.
-        """
-        what = Happening(reason=reason, action="LimitingMemory", note=note, time=self._now())
-        self._create(_about(namespace, pod), what)
-
-    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
-        """Say something of one PodGroup.
-
-        Raises:
-            UnavailableError: the API server cannot be reached.
-        """
-        what = Happening(reason=reason, action="LimitingMemory", note=note, time=self._now())
-        self._create(_about_group(namespace, group), what)
-
-    def _find(self, ref: ClaimRef) -> Claim | None:
-        """Return the claim with its pods as they are now; None if it is gone or has no devices."""
-        try:
-            found = self._api.get_claim(ref.namespace, ref.name, timeout=self._timeout)
-            return parse_claim(found, DRIVER_NAME) if uid_of(found) == ref.uid else None
-        except (NotFoundError, ConfigError):
-            return None
-
-    def _create(self, regarding: Regarding, what: Happening) -> None:
-        body = warning_event(regarding, what, self._reporter)
-        try:
-            self._api.create(EVENTS, body, namespace=regarding.namespace, timeout=self._timeout)
-        except UnavailableError:
-            raise
-        except DriverError as error:
-            # The namespace is being deleted, or the role lacks the right: the others still get one.
-            name = f"{regarding.kind} {regarding.name}"
-            log.warning("event not created", regarding=name, reason=str(error))
 
 
 class MpsEvents(Background):
@@ -217,16 +97,11 @@ class MpsEvents(Background):
         reported = {domain: before.get(domain, 0) for domain in listed}
         self._faulted.intersection_update(listed)
         self._reported_at = {one: at for one, at in self._reported_at.items() if one[0] in reported}
-        errors: list[DriverError] = []
-        for domain in listed:
-            try:
-                self._look_at(domain, reported)
-            except DriverError as error:
-                errors.append(error)
-        self._reported = reported
-        self._write_reported(before)
-        if errors:
-            raise errors[0]
+        try:
+            try_all(partial(self._look_at, domain, reported) for domain in listed)
+        finally:
+            self._reported = reported
+            self._write_reported(before)
 
     def _look_at(self, domain: DomainId, reported: dict[DomainId, int]) -> None:
         status = self._domains.status(domain)
@@ -266,16 +141,13 @@ class MpsEvents(Background):
     def _report(self, domain: DomainId, reason: str, status: Status) -> None:
         """Tell every claim of the domain; those that were told stay so if another cannot be."""
         told = self._told.setdefault((domain, reason), set())
-        errors: list[DriverError] = []
-        for uid in sorted(self._domains.claims_of(domain) - told):
-            try:
-                self._tell(ClaimUid(uid), reason, status)
-            except DriverError as error:
-                errors.append(error)
-            else:
-                told.add(uid)
-        if errors:
-            raise errors[0]
+
+        def tell(uid: str) -> None:
+            self._tell(ClaimUid(uid), reason, status)
+            told.add(uid)
+
+        untold = sorted(self._domains.claims_of(domain) - told)
+        try_all(partial(tell, uid) for uid in untold)
         del self._told[domain, reason]
         self._reported_at[domain, reason] = self._clock()
 
@@ -286,9 +158,14 @@ class MpsEvents(Background):
             return  # told by the version that prepared the claim
         if record is None:
             return  # the claim is being unprepared
-        what = "mps daemon of a claim died" if reason == DEATH else "mps server of a claim faulted"
+        if reason == DEATH:
+            what, action = "mps daemon of a claim died", "RestartingDaemon"
+            note = _note(record.ref, status)
+        else:
+            what, action = "mps server of a claim faulted", "WaitingForClients"
+            note = status.reason
         log.warning(what, claim=str(record.ref), deaths=status.restarts)
-        self._events.post(record.ref, reason, status)
+        self._events.tell(record.ref, reason=reason, action=action, note=note)
 
     def _read_reported(self) -> dict[DomainId, int]:
         data = read_file(self._file)
@@ -318,36 +195,4 @@ def _note(ref: ClaimRef, status: Status) -> str:
     return (
         f"the MPS daemon {of} {ref}{others} died{times}: CUDA programs in the claim's containers "
         f"have lost their GPU contexts and fail. Restart the pods; {after}"
-    )
-
-
-def _claim_and_pods(claim: Claim) -> list[Regarding]:
-    return [
-        _about_claim(claim.ref),
-        *(_about(claim.ref.namespace, pod) for pod in claim.pods),
-        *(_about_group(claim.ref.namespace, group) for group in claim.groups),
-    ]
-
-
-def _about_claim(ref: ClaimRef) -> Regarding:
-    return Regarding(
-        api_version=RESOURCE_CLAIMS.api_version,
-        kind="ResourceClaim",
-        namespace=ref.namespace,
-        name=ref.name,
-        uid=ref.uid,
-    )
-
-
-def _about(namespace: str, pod: ConsumerPod) -> Regarding:
-    return Regarding(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
-
-
-def _about_group(namespace: str, group: ConsumerGroup) -> Regarding:
-    return Regarding(
-        api_version=POD_GROUPS.api_version,
-        kind="PodGroup",
-        namespace=namespace,
-        name=group.name,
-        uid=group.uid,
     )

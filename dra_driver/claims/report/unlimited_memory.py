@@ -11,12 +11,12 @@ told when the driver ends stays untold, as `dra-driver status` says it anyway.
 
 import queue
 from contextlib import suppress
-from typing import Protocol
 
 import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_events import ClaimEvents, about_claim
 from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, UnavailableError
@@ -37,19 +37,11 @@ RETRY_SECONDS = 15.0
 """After the API server could not be reached."""
 
 
-class Events(Protocol):
-    """Posts Events on claims (claims/report/mps_events.py)."""
-
-    def post_on_claim(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        """Post one. Raises UnavailableError."""
-        ...
-
-
 class UnlimitedMemory(Background):
     """A thread that posts the Event."""
 
     def __init__(
-        self, records: RecordStore, events: Events, *, retry_seconds: float = RETRY_SECONDS
+        self, records: RecordStore, events: ClaimEvents, *, retry_seconds: float = RETRY_SECONDS
     ) -> None:
         super().__init__("unlimited-memory")
         self._records = records
@@ -102,7 +94,7 @@ class UnlimitedMemory(Background):
             return
         notes = notes_of(record)
         for reason, note in notes.items():
-            self._events.post_on_claim(ref, reason=reason, action="PreparingDevices", note=note)
+            self._events.post(about_claim(ref), reason=reason, action="PreparingDevices", note=note)
         if notes:
             self._told.add(ref.uid)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 import make
 from apiserver.server import ApiServer
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.report.mps_events import FILE_NAME, ClaimEvents, EventTiming, MpsEvents
+from dra_driver.claims.report.claim_events import ClaimEvents
+from dra_driver.claims.report.mps_events import FILE_NAME, EventTiming, MpsEvents
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, StateError, UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
@@ -42,7 +42,7 @@ class MpsClaim:
         return MpsEvents(
             DomainRequests(self.files.root, lambda: self.time),
             self.records,
-            ClaimEvents(self.kube, node="node-1", now=lambda: datetime.now(UTC)),
+            ClaimEvents(self.kube, node="node-1"),
             folder=self.files.root,
             clock=lambda: self.time,
             timing=EventTiming(look=0.01, retry=0.01),
@@ -108,7 +108,7 @@ def test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods(claim: MpsC
     found = make.claim_object("gpu-0", uid="uid-g", name="shared")
     found["status"]["reservedFor"] = [make.pod_group("gang")]
     claim.server.put(found)
-    events = ClaimEvents(claim.kube, node="node-1", now=lambda: datetime.now(UTC))
+    events = ClaimEvents(claim.kube, node="node-1")
     ref = ClaimRef(uid=ClaimUid("uid-g"), namespace="default", name="shared")
     events.tell(ref, reason="GPUNotWell", action="TaintingDevice", note="gpu-0: XID 79")
     assert claim.regarding() == [("PodGroup", "gang"), ("ResourceClaim", "shared")]

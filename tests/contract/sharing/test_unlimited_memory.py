@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import pytest
 
 from apiserver.server import ApiServer
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.report.mps_events import ClaimEvents
+from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.devices.shares import MIB, ShareStrategy, memory_of
+from dra_driver.kube.events import Regarding
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.mps.domain import DomainId
@@ -51,7 +51,7 @@ class Telling:
     def __init__(self, node: Node, server: ApiServer, folder: Path) -> None:
         self.node, self.server = node, server
         self.kube = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
-        events = ClaimEvents(self.kube, node="node-1", now=lambda: datetime.now(UTC))
+        events = ClaimEvents(self.kube, node="node-1")
         records = node.driver.claims.records
         self.thread = UnlimitedMemory(records, events, retry_seconds=0.05)
         self.calls = calls_beside(self.thread, node)
@@ -176,7 +176,7 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
     class Slow:
         """An API server that takes its time."""
 
-        def post_on_claim(self, ref: ClaimRef, **what: str) -> None:
+        def post(self, about: Regarding, **what: str) -> None:
             asked.set()
             assert answer.wait(PATIENCE)
 

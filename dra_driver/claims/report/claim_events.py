@@ -1,0 +1,100 @@
+"""Posts Kubernetes events on claims, and on the pods and PodGroups that have them reserved.
+
+In: the object, a reason and a note for people. Out: events of type Warning (kube/events.py), with
+this node's name in them. What the API server refuses is logged and harms nobody; that it cannot be
+reached is raised, so that the caller tries again.
+"""
+
+import structlog
+
+from dra_driver.claims.model.claim import (
+    Claim,
+    ClaimRef,
+    ConsumerGroup,
+    ConsumerPod,
+    parse_claim,
+    uid_of,
+)
+from dra_driver.devices.names import CONTROLLER, DRIVER_NAME
+from dra_driver.errors import ConfigError, DriverError, NotFoundError, UnavailableError
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
+from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS
+
+log = structlog.get_logger()
+
+_REQUEST_SECONDS = 10.0
+
+
+class ClaimEvents:
+    """Posts events for one node. UnavailableError says that the API server is out of reach."""
+
+    def __init__(self, api: KubeClient, *, node: str) -> None:
+        self._api = api
+        self._reporter = Reporter(controller=CONTROLLER, instance=node)
+
+    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Say something of a claim and its pods and PodGroups; one that is gone is passed over."""
+        claim = self._find(ref)
+        what = Happening(reason=reason, action=action, note=note, time=utc_now())
+        for about in _claim_and_pods(claim) if claim else ():
+            self._create(about, what)
+
+    def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
+        """Say something of one object, which is not asked for."""
+        self._create(about, Happening(reason=reason, action=action, note=note, time=utc_now()))
+
+    def _find(self, ref: ClaimRef) -> Claim | None:
+        """Return the claim with its pods as they are now; None if it is gone or has no devices."""
+        try:
+            found = self._api.get_claim(ref.namespace, ref.name, timeout=_REQUEST_SECONDS)
+            return parse_claim(found, DRIVER_NAME) if uid_of(found) == ref.uid else None
+        except (NotFoundError, ConfigError):
+            return None
+
+    def _create(self, about: Regarding, what: Happening) -> None:
+        body = warning_event(about, what, self._reporter)
+        try:
+            self._api.create(EVENTS, body, namespace=about.namespace, timeout=_REQUEST_SECONDS)
+        except UnavailableError:
+            raise
+        except DriverError as error:
+            # The namespace is being deleted, or the role lacks the right: the others still get one.
+            log.warning(
+                "event not created", regarding=f"{about.kind} {about.name}", reason=str(error)
+            )
+
+
+def _claim_and_pods(claim: Claim) -> list[Regarding]:
+    return [
+        about_claim(claim.ref),
+        *(about_pod(claim.ref.namespace, pod) for pod in claim.pods),
+        *(about_group(claim.ref.namespace, group) for group in claim.groups),
+    ]
+
+
+def about_claim(ref: ClaimRef) -> Regarding:
+    """Return what an event on a claim is about."""
+    return Regarding(
+        api_version=RESOURCE_CLAIMS.api_version,
+        kind="ResourceClaim",
+        namespace=ref.namespace,
+        name=ref.name,
+        uid=ref.uid,
+    )
+
+
+def about_pod(namespace: str, pod: ConsumerPod) -> Regarding:
+    """Return what an event on a pod is about."""
+    return Regarding(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
+
+
+def about_group(namespace: str, group: ConsumerGroup) -> Regarding:
+    """Return what an event on a PodGroup is about."""
+    return Regarding(
+        api_version=POD_GROUPS.api_version,
+        kind="PodGroup",
+        namespace=namespace,
+        name=group.name,
+        uid=group.uid,
+    )
