@@ -18,7 +18,7 @@ import structlog
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.memory.watch import MemoryWatch, MemoryWatchTiming
+from dra_driver.claims.memory.watch import MemoryWatch
 from dra_driver.claims.model.record import MIG
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
@@ -26,8 +26,8 @@ from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.reconcile.resharing import Resharing
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import Reported, conditions, reported
-from dra_driver.claims.report.mps_events import EventTiming, MpsEvents
-from dra_driver.claims.report.status_writer import status_writer
+from dra_driver.claims.report.mps_events import MpsEvents
+from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.holdings import HeldDevices
@@ -333,7 +333,7 @@ class Driver:
             locks=self._locks,
             events=self._claim_events,
             clock=clock,
-            timing=MemoryWatchTiming(period=self._settings.rescan_interval),
+            period=self._settings.rescan_interval,
         )
         self._metrics.watch_memory_limits(self._memory_watch.not_in_force)
         self._mps_events = MpsEvents(
@@ -342,17 +342,16 @@ class Driver:
             self._claim_events,
             folder=self._mps_folder,
             clock=clock,
-            timing=EventTiming(),
         )
 
     def _build_calls(self, clock: Callable[[], float]) -> None:
         """Build what the kubelet calls, and what tells how calls went."""
         may_begin = self._watcher.wait_until_looked
-        self._claim_status = status_writer(
-            self._settings.claim_status,
+        self._claim_status = StatusWriter(
             self._kube,
             self._claims,
             self._watcher,
+            on=self._settings.claim_status,
             conditions=conditions(self._health.of_device),
             may_begin=may_begin,
         )

@@ -21,7 +21,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.mps_events import DEATH
-from dra_driver.claims.report.status_writer import status_writer
+from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import AccessError
 from dra_driver.kube import resource
@@ -252,7 +252,7 @@ def claims_say_which_devices_they_have(cluster: Cluster) -> bool:
     driver = Driver(cluster.folder)  # its own requests are played
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
-    writer = status_writer(True, cluster.client, driver.claims, driver.gpus)
+    writer = StatusWriter(cluster.client, driver.claims, driver.gpus)
     writer.look()
     driver.close()
     (claim,) = cluster.server.objects("resourceclaims")

@@ -12,7 +12,7 @@ from typing import Any
 
 import make
 from dra_driver.cdi.roots import find_roots
-from dra_driver.claims.memory.watch import MemoryWatch, MemoryWatchTiming
+from dra_driver.claims.memory.watch import MemoryWatch
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import DriverError
@@ -30,7 +30,6 @@ from worlds.mps import MpsDomains
 from worlds.node import Node, Step, no_step
 
 HOOK = "usr/bin/nvidia-cdi-hook"
-QUICK = MemoryWatchTiming(reservations=0.0)
 
 
 class PlayedDomains:
@@ -124,7 +123,7 @@ class LimitedNode(Node):
                 locks=self.driver.locks,
                 events=self.events,
                 clock=time.monotonic,
-                timing=QUICK,
+                reservations=0.0,
             )
             self._watch = (self.driver, watch)
         return self._watch[1]

@@ -11,7 +11,7 @@ Takes the claim's lock and those of its GPUs, as the kubelet's calls do, and giv
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -66,26 +66,18 @@ NOT_IN_FORCE = "GPUMemoryLimitNotInForce"
 """Reason of the Event of a pod whose limit cannot be set again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryWatchTiming:
-    """How often to look. All in seconds."""
+_LOCK_SECONDS = 1.0
+"""How long to wait for a claim that the kubelet is busy with."""
 
-    period: float = 30.0
-    """Between looks at limits."""
-
-    reservations: float = 300.0
-    """Between looks at who has reserved a claim, where later pods have no memory anyway (misc);
-    else at each look."""
-
-    lock_timeout: float = 1.0
-    """How long to wait for a claim that the kubelet is busy with."""
-
-    request_timeout: float = 10.0
-    """For one request to the API server."""
+_REQUEST_SECONDS = 10.0
 
 
 class MemoryWatch(Background):
-    """A thread that looks after memory limits. `clock` is monotonic, in seconds."""
+    """A thread that looks after memory limits, every `period` seconds; `clock` is monotonic.
+
+    Every `reservations` seconds it asks who has reserved a claim, where later pods have no memory
+    anyway (misc); else at each look.
+    """
 
     def __init__(  # noqa: PLR0913 (all that a limit depends on)
         self,
@@ -97,7 +89,8 @@ class MemoryWatch(Background):
         locks: NodeLocks,
         events: ClaimEvents,
         clock: Callable[[], float],
-        timing: MemoryWatchTiming = MemoryWatchTiming(),
+        period: float = 30.0,
+        reservations: float = 300.0,
     ) -> None:
         super().__init__("memory-watch")
         self._api = api
@@ -107,7 +100,8 @@ class MemoryWatch(Background):
         self._locks = locks
         self._events = events
         self._clock = clock
-        self._timing = timing
+        self._period = period
+        self._reservations = reservations
         self._asked_at: dict[ClaimUid, float] = {}
         self._said: dict[str, str] = {}
         self._told: dict[ClaimUid, set[tuple[str, str]]] = {}
@@ -137,7 +131,7 @@ class MemoryWatch(Background):
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
-            pause = self._timing.period
+            pause = self._period
             self._try("all", self.look)
 
     def _try(self, subject: str, work: Callable[[], None]) -> None:
@@ -162,7 +156,7 @@ class MemoryWatch(Background):
 
     def _look_at(self, uid: ClaimUid) -> None:
         now = self._asked(uid)
-        end = self._clock() + self._timing.lock_timeout
+        end = self._clock() + _LOCK_SECONDS
         with self._locks.claim(uid, end):
             record = self._claims.records.read(uid)
             if record is None or not self._claims.holdings.is_prepared(record):
@@ -179,7 +173,7 @@ class MemoryWatch(Background):
 
     def _asked(self, uid: ClaimUid) -> Claim | None:
         """Return the claim as it is now; None if it is not time to ask, or it cannot be known."""
-        every = 0.0 if self._pods.are_counted_by_kernel() else self._timing.reservations
+        every = 0.0 if self._pods.are_counted_by_kernel() else self._reservations
         at = self._asked_at.get(uid)
         record = self._claims.records.peek(uid)
         if record is None or (at is not None and self._clock() < at + every):
@@ -188,7 +182,7 @@ class MemoryWatch(Background):
             return None  # limits are looked after without its word
         try:
             found = self._api.get_claim(
-                record.ref.namespace, record.ref.name, timeout=self._timing.request_timeout
+                record.ref.namespace, record.ref.name, timeout=_REQUEST_SECONDS
             )
             claim = parse_claim(found, DRIVER_NAME) if uid_of(found) == uid else None
         except (NotFoundError, ConfigError):
@@ -304,7 +298,7 @@ class MemoryWatch(Background):
         """Take the limit of all pods back that a claim without a record has left."""
         if self._is_shared(gpu) or not self._pods.are_others_refused(gpu):
             return
-        with self._locks.gpus([gpu], self._clock() + self._timing.lock_timeout):
+        with self._locks.gpus([gpu], self._clock() + _LOCK_SECONDS):
             if not self._is_shared(gpu):
                 self._pods.admit_others(gpu)
                 log.warning("limit of all pods was left, and taken back", gpu=gpu)

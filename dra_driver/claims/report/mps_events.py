@@ -11,7 +11,6 @@ reported once, and again by a restarted driver if it lasts.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,24 +33,14 @@ FAULT = "MPSServerFault"
 FILE_NAME = "reported-deaths.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTiming:
-    """How often to do what; seconds."""
-
-    look: float = 2.0
-    """Between two readings of the status files."""
-
-    retry: float = 15.0
-    """After the API server could not be reached, or the files not be read."""
-
-    between_events: float = 60.0
-    """Between two events of one reason for one claim."""
+BETWEEN_EVENTS = 60.0
+"""Seconds between two events of one reason for one claim."""
 
 
 class MpsEvents(Background):
     """A thread that posts events when an MPS daemon dies, or its server is in FAULT."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that an event is made of)
         self,
         domains: DomainRequests,
         records: RecordStore,
@@ -59,7 +48,8 @@ class MpsEvents(Background):
         *,
         folder: Path,
         clock: Callable[[], float],
-        timing: EventTiming,
+        look_seconds: float = 2.0,
+        retry_seconds: float = 15.0,
     ) -> None:
         """Take the parts it works with.
 
@@ -69,7 +59,8 @@ class MpsEvents(Background):
             events: posts them.
             folder: the MPS directory, which exists once there was a domain.
             clock: monotonic seconds.
-            timing: how often to look and to post.
+            look_seconds: between two readings of the status files.
+            retry_seconds: after the API server could not be reached, or the files not be read.
         """
         super().__init__("mps-events")
         self._domains = domains
@@ -77,7 +68,8 @@ class MpsEvents(Background):
         self._events = events
         self._file = folder / FILE_NAME
         self._clock = clock
-        self._timing = timing
+        self._look_seconds = look_seconds
+        self._retry_seconds = retry_seconds
         self._reported: dict[DomainId, int] | None = None
         self._faulted: set[DomainId] = set()
         self._reported_at: dict[tuple[DomainId, str], float] = {}
@@ -122,21 +114,21 @@ class MpsEvents(Background):
     def _run(self) -> None:
         pause, logged = 0.0, ""
         while not self._stop.wait(pause):
-            pause, problem = self._timing.look, ""
+            pause, problem = self._look_seconds, ""
             try:
                 self.look()
             except UnavailableError as error:
-                pause = max(self._timing.retry, error.retry_after or 0.0)
+                pause = max(self._retry_seconds, error.retry_after or 0.0)
                 log.debug("trouble of an mps daemon not reported yet", reason=str(error))
             except DriverError as error:
-                pause, problem = self._timing.retry, str(error)
+                pause, problem = self._retry_seconds, str(error)
                 if problem != logged:
                     log.warning("mps daemons not watched", reason=problem)
             logged = problem
 
     def _is_due(self, domain: DomainId, reason: str) -> bool:
         at = self._reported_at.get((domain, reason))
-        return at is None or self._clock() >= at + self._timing.between_events
+        return at is None or self._clock() >= at + BETWEEN_EVENTS
 
     def _report(self, domain: DomainId, reason: str, status: Status) -> None:
         """Tell every claim of the domain; those that were told stay so if another cannot be."""

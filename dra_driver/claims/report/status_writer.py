@@ -81,27 +81,23 @@ _ALLOCATION = "status.allocation"
 """The field that the API server names when it takes an applied status for a change of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusTiming:
-    """How often to do what. All in seconds."""
+# Seconds. Records that nobody has told of are looked at once in a period; they are read from disk.
+_PERIOD = 30.0
 
-    period: float = 30.0
-    """Between looks at records that nobody has told of; they are read from disk."""
+WITHDRAW_AFTER = 10.0
+"""Seconds from a claim's unprepare on: until then most are deallocated or deleted."""
 
-    withdraw_after: float = 10.0
-    """From a claim's unprepare on: until then most are deallocated or deleted."""
+FIRST_RETRY = 1.0
+_LONGEST_RETRY = 60.0
+"""Seconds after the API server failed, for a claim or for all."""
 
-    first_retry: float = 1.0
-    longest_retry: float = 60.0
-    """After the API server failed, for a claim or for all."""
+_STALE_RETRY = 1.0
+"""Seconds after somebody changed the claim at the same time."""
 
-    stale_retry: float = 1.0
-    """After somebody changed the claim at the same time."""
+REFUSED_RETRY = 600.0
+"""Seconds for a claim, after a refusal, as rights may be granted and policies changed later."""
 
-    refused_retry: float = 600.0
-    """For a claim, after a refusal, as rights may be granted and policies changed later."""
-
-    request_timeout: float = 10.0
+_REQUEST_TIMEOUT = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,23 +126,21 @@ class StatusWriter(Background):
 
     `conditions` says how a device is; whoever knows of a change rings. `may_begin` waits so many
     seconds for what they need, and says whether it is there: a writer that did not would take back
-    what its predecessor has written. `now` is the time of day. If it is not `on`, nothing is asked
-    or written.
+    what its predecessor has written. If it is not `on`,
+    nothing is asked or written.
     """
 
     def __init__(  # noqa: PLR0913 (all that a status is made of)
         self,
-        *,
-        on: bool = True,
         api: KubeClient,
         claims: NodeClaims,
         inventory: InventorySource,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
-        jitter: Callable[[], float],
+        *,
+        on: bool = True,
         conditions: Conditions = prepared,
         may_begin: Callable[[float], bool] = lambda _seconds: True,
-        timing: StatusTiming = StatusTiming(),
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         super().__init__("claim-status")
         self._on = on
@@ -154,10 +148,8 @@ class StatusWriter(Background):
         self._claims = claims
         self._inventory = inventory
         self._clock = clock
-        self._now = now
         self._conditions = conditions
         self._may_begin = may_begin
-        self._timing = timing
         self._bell = threading.Event()
         self._jitter = jitter
         self._backoff = self._new_backoff()
@@ -190,7 +182,7 @@ class StatusWriter(Background):
         Raises:
             StateError: the records cannot be read.
         """
-        self._next = self._clock() + self._timing.period
+        self._next = self._clock() + _PERIOD
         inventory = self._inventory.current()
         others: set[ClaimUid] = set()  # being prepared, or prepared before a reboot
         todo: list[tuple[_Told, Callable[[], None]]] = []
@@ -211,14 +203,13 @@ class StatusWriter(Background):
             told = self._told[uid]
             if not told.is_gone:
                 told.is_gone = True
-                told.due = self._clock() + self._timing.withdraw_after
+                told.due = self._clock() + WITHDRAW_AFTER
             todo.append((told, partial(self._withdraw, uid, told)))
         for told, work in sorted(todo, key=lambda one: one[0].due):
             self._attempt(told, work)
 
     def _new_backoff(self) -> Backoff:
-        timing = self._timing
-        return Backoff(first=timing.first_retry, most=timing.longest_retry, random=self._jitter)
+        return Backoff(first=FIRST_RETRY, most=_LONGEST_RETRY, random=self._jitter)
 
     def _run(self) -> None:
         while not self._stop.is_set() and not self._may_begin(1.0):
@@ -228,7 +219,7 @@ class StatusWriter(Background):
             try:
                 self.look()
             except DriverError as error:
-                self._next = self._clock() + self._timing.period
+                self._next = self._clock() + _PERIOD
                 self._say("claim status not written", str(error))
             self._bell.wait(max(0.0, self._next - self._clock()))
 
@@ -255,12 +246,12 @@ class StatusWriter(Background):
             return told.due
         except StaleError as error:
             log.debug("claim status changed meanwhile", claim=str(told.ref), reason=str(error))
-            told.due = now + self._timing.stale_retry
+            told.due = now + _STALE_RETRY
         except ApiError as error:
             if error.status == HTTPStatus.UNAUTHORIZED:
                 self._pause("claim status not written", error)
                 return self._paused_until
-            told.due = now + self._timing.refused_retry
+            told.due = now + REFUSED_RETRY
             if isinstance(error, AccessError) and told.said != _REFUSED:
                 self._say("claim status not written", str(error))  # a right, which many may need
                 told.said = _REFUSED
@@ -292,7 +283,7 @@ class StatusWriter(Background):
             stored = stored_entries(found)
             complete = kept(wanted, stored)
             if not are_stored(complete, stored):
-                answer = self._send(applied(told.ref, complete, stored, self._time()), found)
+                answer = self._send(applied(told.ref, complete, stored, _now()), found)
                 self._look_at_dropped(is_dropped=not stored_entries(answer))
         # Of a claim that is gone or has other devices now there is nothing to say.
         told.entries = wanted
@@ -313,15 +304,13 @@ class StatusWriter(Background):
         if found is not None and any(key_of(one) in ours for one in stored_entries(found)):
             # Not if it was allocated anew in between: then others may have spoken of it.
             version = str(found["metadata"].get("resourceVersion", ""))
-            self._send(applied(told.ref, (), (), self._time(), version), found)
+            self._send(applied(told.ref, (), (), _now(), version), found)
         del self._told[uid]
 
     def _read(self, ref: ClaimRef) -> Mapping[str, Any] | None:
         """Return the claim; None if it is gone, or is another one now."""
         try:
-            found = self._api.get_claim(
-                ref.namespace, ref.name, timeout=self._timing.request_timeout
-            )
+            found = self._api.get_claim(ref.namespace, ref.name, timeout=_REQUEST_TIMEOUT)
         except NotFoundError:
             return None
         return found if uid_of(found) == ref.uid else None
@@ -329,7 +318,6 @@ class StatusWriter(Background):
     def _send(self, body: dict[str, Any], found: Mapping[str, Any]) -> Mapping[str, Any]:
         """Apply a status to the claim that was found, or merge it where it cannot be applied."""
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
-        timeout = self._timing.request_timeout
         try:
             return self._api.apply_status(
                 RESOURCE_CLAIMS,
@@ -337,7 +325,7 @@ class StatusWriter(Background):
                 body,
                 namespace=namespace,
                 manager=MANAGER,
-                timeout=timeout,
+                timeout=_REQUEST_TIMEOUT,
             )
         except InvalidError as error:
             if _ALLOCATION not in str(error):
@@ -348,11 +336,8 @@ class StatusWriter(Background):
             merged(body, found),
             namespace=namespace,
             manager=MANAGER,
-            timeout=timeout,
+            timeout=_REQUEST_TIMEOUT,
         )
-
-    def _time(self) -> str:
-        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _say(self, event: str, reason: str) -> None:
         """Log once what keeps all claims from being told of, until something works."""
@@ -361,31 +346,12 @@ class StatusWriter(Background):
         self._said = event
 
 
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def _parsed(found: Mapping[str, Any]) -> Claim | None:
     try:
         return parse_claim(found, DRIVER_NAME)
     except ConfigError:
         return None  # not allocated any more
-
-
-def status_writer(
-    on: bool,
-    api: KubeClient,
-    claims: NodeClaims,
-    inventory: InventorySource,
-    *,
-    conditions: Conditions = prepared,
-    may_begin: Callable[[float], bool] = lambda _seconds: True,
-) -> StatusWriter:
-    """Return the writer of a driver's process, with the clocks of this machine."""
-    return StatusWriter(
-        on=on,
-        api=api,
-        claims=claims,
-        inventory=inventory,
-        clock=time.monotonic,
-        now=lambda: datetime.now(UTC),
-        jitter=random.random,
-        conditions=conditions,
-        may_begin=may_begin,
-    )

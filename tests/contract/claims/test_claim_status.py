@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,13 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.devices import DeviceRecord
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import Condition
-from dra_driver.claims.report.status_writer import MANAGER, StatusTiming, StatusWriter
+from dra_driver.claims.report.status_writer import (
+    FIRST_RETRY,
+    MANAGER,
+    REFUSED_RETRY,
+    WITHDRAW_AFTER,
+    StatusWriter,
+)
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_CLAIMS
@@ -60,7 +65,6 @@ class Place:
             claims=self.driver.claims,
             inventory=self.driver.gpus,
             clock=self.clock,
-            now=lambda: datetime.now(UTC),
             jitter=lambda: 0.0,
             conditions=self._conditions,
         )
@@ -266,7 +270,7 @@ def test_a_claim_that_is_unprepared_but_still_allocated_says_nothing_more(place:
     place.driver.unprepare(REF)
     place.look()
     assert len(place.status()) == 1
-    place.look(StatusTiming().withdraw_after)
+    place.look(WITHDRAW_AFTER)
     assert place.status() == []
     requests = len(place.server.seen())
     place.look(1000)
@@ -347,7 +351,7 @@ def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place) -> None
     assert len(server.seen("patch")) == 4
     # Once it is granted they are written by themselves.
     server.granted = None
-    place.look(StatusTiming().refused_retry)
+    place.look(REFUSED_RETRY)
     assert all(one["status"].get("devices") for one in server.objects("resourceclaims"))
 
 
@@ -398,7 +402,7 @@ def test_after_an_outage_claims_that_have_waited_longest_are_first(place: Place)
     place.look()
     asked = place.server.seen("get", "resourceclaims")[before:]
     assert len(asked) == 2  # the second failure in a row is the API server's
-    place.look(StatusTiming().first_retry)
+    place.look(FIRST_RETRY)
     names = [one.name for one in place.server.seen("get", "resourceclaims")]
     assert names[before:] == ["c-0", "c-1", "c-2", "c-3", "c-0", "c-1"]
 
@@ -449,7 +453,6 @@ def test_switched_off_it_asks_for_nothing(place: Place) -> None:
         claims=place.driver.claims,
         inventory=place.driver.gpus,
         clock=time.monotonic,
-        now=lambda: datetime.now(UTC),
         jitter=lambda: 0.0,
     )
     off.start()

@@ -11,7 +11,7 @@ import make
 from apiserver.server import ApiServer
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.report.claim_events import ClaimEvents
-from dra_driver.claims.report.mps_events import FILE_NAME, EventTiming, MpsEvents
+from dra_driver.claims.report.mps_events import FILE_NAME, MpsEvents
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, StateError, UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
@@ -45,7 +45,8 @@ class MpsClaim:
             ClaimEvents(self.kube, node="node-1"),
             folder=self.files.root,
             clock=lambda: self.time,
-            timing=EventTiming(look=0.01, retry=0.01),
+            look_seconds=0.01,
+            retry_seconds=0.01,
         )
 
     def say(
