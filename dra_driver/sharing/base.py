@@ -160,6 +160,7 @@ class Sharing:
 
         Raises:
             ConfigError: the card turns out not to have what the config asks for.
+            ConflictError: other claims use the device in another way now.
             DeviceError, TransientError: the hardware refused, or it takes too long.
         """
 
@@ -179,7 +180,7 @@ class Sharing:
         """Ask for the end of what lives by itself for the plan, and wait for it; `undo` follows.
 
         Raises:
-            TransientError: it has not ended by the deadline.
+            TransientError: it has not ended by the deadline; its end stays wanted.
         """
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:

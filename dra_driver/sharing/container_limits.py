@@ -163,11 +163,7 @@ def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
 def _check_same_devices(
     requests: Mapping[str, Sequence[ShareUnit]], each: Mapping[str, ContainerLimits]
 ) -> None:
-    """Check that requests that a container may have together are for the same devices.
-
-    Raises:
-        ConfigError: they are not, and have limits of their own.
-    """
+    """Check that requests that a container may have together are for the same devices."""
     devices = {name: frozenset(map(uuid_of, own)) for name, own in requests.items()}
     percents = {one.active_thread_percentage for one in each.values()}
     if len(set(devices.values())) == 1:

@@ -56,7 +56,11 @@ class Pods(Protocol):
 
 
 class MemoryGroups:
-    """Has memory limited by control groups; to a part that is not limited so it does nothing."""
+    """Has memory limited by control groups; to a part that is not limited so it does nothing.
+
+    TransientError says that the pod has no group yet, or NVML is not open at this moment;
+    DeviceError that NVML refuses, or somebody has more already.
+    """
 
     def __init__(
         self,
@@ -84,11 +88,7 @@ class MemoryGroups:
         self._is_wanted = is_wanted
 
     def why_not(self, device: DividedDevice) -> str | None:
-        """Return why shares of a device cannot be limited so; None if they can.
-
-        Raises:
-            DeviceError, TransientError: the GPU does not say.
-        """
+        """Return why shares of a device cannot be limited so; None if they can."""
         if not self._is_wanted:
             return "control groups are left out by --share-memory"
         if device.is_mig:
@@ -122,10 +122,7 @@ class MemoryGroups:
     def apply(self, part: MemoryPart) -> None:
         """Limit the pod to what all its claims hold, and leave the others nothing.
 
-        Raises:
-            ConfigError: another claim of the pod is limited on that GPU in its containers.
-            DeviceError: NVML refuses, or somebody has more already.
-            TransientError: the pod has no group yet, or NVML is not open at this moment.
+        Raises ConfigError: another claim of the pod is limited on that GPU in its containers.
         """
         if part.mib:
             self._check_alone(part)
@@ -134,12 +131,7 @@ class MemoryGroups:
             self._pods.refuse_others(gpu)
 
     def ensure(self, part: MemoryPart) -> None:
-        """See to it that the pod's limits are in force: set again those that are not.
-
-        Raises:
-            DeviceError: NVML refuses, or somebody has more already.
-            TransientError: NVML is not open at this moment.
-        """
+        """See to it that the pod's limits are in force: set again those that are not."""
         for gpu in sorted(part.mib):
             size = self._size(part, gpu)
             if not self._pods.holds(part.pod, {gpu: size}):
@@ -147,12 +139,7 @@ class MemoryGroups:
             self._pods.refuse_others(gpu)
 
     def undo(self, part: MemoryPart) -> None:
-        """Bring limits in line with the claims that are left. All GPUs are tried.
-
-        Raises:
-            DeviceError: NVML refuses.
-            TransientError: NVML is not open at this moment.
-        """
+        """Bring limits in line with the claims that are left. All GPUs are tried."""
         try_all(partial(self._reduce, part.pod, gpu) for gpu in sorted(part.mib))
 
     def edits(self, part: MemoryPart) -> Edits:
@@ -184,11 +171,7 @@ class MemoryGroups:
         return MIB * sum(one.mib.get(gpu, 0) for one in self.tenants(gpu) if one.pod == pod)
 
     def _check_alone(self, part: MemoryPart) -> None:
-        """Check that the hook does not limit a container that uses two claims to one of them.
-
-        Raises:
-            ConfigError: it would.
-        """
+        """Check that the hook does not limit a container that uses two claims to one of them."""
         if not self._pods.are_counted_by_kernel():
             return
         limit = set(part.mib.values())

@@ -47,30 +47,22 @@ _ALL = 100
 
 
 class Mps(Sharing):
-    """The strategy MPS: one plan and domain for all whole GPUs, and one for each MIG device."""
+    """The strategy MPS: one plan and domain for all whole GPUs, and one for each MIG device.
+
+    A daemon may take `ready_seconds` to be ready, within a call's deadline.
+    """
 
     survives_reboot = True
 
     def __init__(
         self, requests: DomainRequests, clock: Callable[[], float], *, ready_seconds: float
     ) -> None:
-        """Take the way to the supervisor.
-
-        Args:
-            requests: asks for domains.
-            clock: monotonic seconds; deadlines are its values.
-            ready_seconds: how long to wait for a daemon to be ready, within a call's deadline.
-        """
         self._requests = requests
         self._clock = clock
         self._ready_seconds = ready_seconds
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002 (a Sharing)
-        """Return the plan for all whole GPUs, and one for each MIG device.
-
-        Raises:
-            ConfigError: a limit is for a device that is not there, or a card cannot do it.
-        """
+        """Return the plan for all whole GPUs, and one for each MIG device."""
         limited = [(group, _config(group)) for group in groups]
         for group, config in limited:
             _check_cards((*group.gpus, *(unit.gpu for unit in group.migs)), config)
@@ -92,11 +84,7 @@ class Mps(Sharing):
 
     @staticmethod
     def describe(plan: SharingPlan, device: DeviceKey) -> Description:
-        """Return the domain, and the limits of the device's containers.
-
-        Raises:
-            StateError: the plan was not made by this strategy.
-        """
+        """Return the domain, and the limits of the device's containers."""
         domain = _domain(plan)
         percentage = _client_percentages(plan).get(device, _ALL)
         memory = next((one.pinned_memory_mib for one in domain.devices if one.uuid == device), None)
@@ -123,30 +111,16 @@ class Mps(Sharing):
         self._requests.write_desired(_domain(plan))
 
     def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Wait until the domain's daemon serves clients with these limits.
-
-        Raises:
-            DeviceError: several attempts to start it have failed, it is not ready in time, or no
-                supervisor runs.
-            TransientError: it was given up.
-        """
+        """Wait until the domain's daemon serves clients with these limits."""
         end = min(deadline, self._clock() + self._ready_seconds)
         self._requests.wait_ready(_domain(plan), end, given_up)
 
     def let_go(self, plan: SharingPlan, deadline: float) -> None:
-        """Ask for the domain's end and wait for it.
-
-        Raises:
-            TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
-        """
+        """Ask for the domain's end and wait for it."""
         self._end([_domain(plan).id], deadline)
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
-        """Ask for the domain's end.
-
-        Raises:
-            TransientError: it has not ended yet; its end stays wanted.
-        """
+        """Ask for the domain's end."""
         self._end([_domain(plan).id], self._clock())
 
     def claims(self) -> frozenset[str]:
@@ -155,11 +129,7 @@ class Mps(Sharing):
         return frozenset(claim for claim in found if claim is not None)
 
     def sweep(self, claim: str, deadline: float) -> None:
-        """Ask for the end of all domains of a claim, and wait for it.
-
-        Raises:
-            TransientError: as for `undo`.
-        """
+        """Ask for the end of all domains of a claim, and wait for it."""
         self._end(sorted(one for one in self._requests.list() if claim_of(one) == claim), deadline)
 
     def _end(self, domains: Sequence[DomainId], deadline: float) -> None:

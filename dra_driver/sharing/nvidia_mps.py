@@ -86,11 +86,7 @@ class NvidiaMps(Sharing):
         return Description(settings={"deployment": deployment}, words=f"Deployment {deployment}")
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
-        """Put the GPUs' compute modes back, and name what is left for a person to delete.
-
-        Raises:
-            DeviceError, TransientError: a GPU refused; the others were still tried.
-        """
+        """Put the GPUs' compute modes back, and name what is left for a person to delete."""
         try_all(partial(self._restore_mode, uuid) for uuid in plan.gpus)
         log.warning(
             "mps deployment of nvidia's driver is to be deleted",

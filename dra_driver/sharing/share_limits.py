@@ -252,11 +252,7 @@ def _check_request(members: Sequence[ShareUnit]) -> None:
 
 
 def _check_one_server(members: Sequence[ShareUnit]) -> None:
-    """Check that one MPS daemon serves all devices of a request.
-
-    Raises:
-        ConfigError: each is served by its own, and a process can be client of one.
-    """
+    """Check that one MPS daemon serves all devices of a request."""
     first = members[0].share
     if first.slot.strategy is not ShareStrategy.MPS:
         return
@@ -275,11 +271,7 @@ def _check_one_server(members: Sequence[ShareUnit]) -> None:
 
 
 def _check_one_strategy(units: Sequence[ShareUnit]) -> None:
-    """Check that a claim uses a device in one way, of which it has several consumable shares.
-
-    Raises:
-        ConfigError: its configs say two.
-    """
+    """Check that a claim uses a device in one way, of which it has several consumable shares."""
     first: dict[DeviceUuid, ShareUnit] = {}
     for unit in units:
         other = first.setdefault(uuid_of(unit), unit)
@@ -355,11 +347,7 @@ def _may_limit_itself(unit: ShareUnit) -> bool:
 
 
 def _check_holds(unit: ShareUnit, wanted: int) -> None:
-    """Check that a limit is no more than the device has.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Check that a limit is no more than the device has."""
     total = memory_of(unit.share.of)
     if total is not None and wanted > total // MIB:
         raise ConfigError(
@@ -369,11 +357,7 @@ def _check_holds(unit: ShareUnit, wanted: int) -> None:
 
 
 def _check_lower(unit: ShareUnit, what: str, wanted: int, share: int | None, of: str) -> None:
-    """Check that a config asks for no more than the share.
-
-    Raises:
-        ConfigError: it does, or the card knows no limits.
-    """
+    """Check that a config asks for no more than the share."""
     if share is None:
         raise ConfigError(
             f'{what} cannot be had: on device "{unit.name}" ({unit.gpu.product_name}) nothing '

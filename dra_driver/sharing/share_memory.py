@@ -138,11 +138,7 @@ def _without_groups(device: DividedDevice, why: str) -> Choice:
 
 
 def _only_pod(claim: Group) -> str:
-    """Return the UID of a claim's pod.
-
-    Raises:
-        ConfigError: it has none, or several; or a PodGroup has it, all of whose pods may use it.
-    """
+    """Return the UID of a claim's pod."""
     if claim.pod_groups:
         raise ConfigError(
             f"claim {claim.name} has a share of GPU memory and is reserved for PodGroup "

@@ -13,7 +13,8 @@ them. Where shares may be combined, or are as large as was asked for, tenants di
 limits are in its environment: they hold for programs that leave it as it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -79,6 +80,8 @@ from dra_driver.sharing.share_memory import ShareMemory
 
 NAME = "Shares"
 
+_UNREADABLE = "the record's plan for shares cannot be read"
+
 _DEFAULT_MODE = 0
 _MODES: Mapping[int, str] = MappingProxyType(
     {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
@@ -86,7 +89,10 @@ _MODES: Mapping[int, str] = MappingProxyType(
 
 
 class Shares(Sharing):
-    """The strategy of shares: one plan for each domain, and one for each time-sliced device."""
+    """The strategy of shares: one plan for each domain, and one for each time-sliced device.
+
+    A daemon may take `ready_seconds` to be ready, within a call's deadline.
+    """
 
     survives_reboot = True
 
@@ -100,16 +106,6 @@ class Shares(Sharing):
         memory: ShareMemory,
         ready_seconds: float,
     ) -> None:
-        """Take the way to the supervisor, and what limits memory.
-
-        Args:
-            requests: waits for domains.
-            members: lets claims join and leave them.
-            modes: compute modes of the GPUs.
-            clock: monotonic seconds; deadlines are its values.
-            memory: what keeps tenants to their memory.
-            ready_seconds: how long to wait for a daemon to be ready, within a call's deadline.
-        """
         self._requests = requests
         self._members = members
         self._modes = modes
@@ -118,13 +114,7 @@ class Shares(Sharing):
         self._ready_seconds = ready_seconds
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002 (a Sharing)
-        """Return a plan for each domain, and for each time-sliced device.
-
-        Raises:
-            ConfigError: a request or a config asks for what shares cannot give, or the claim has
-                several pods where its memory is limited by its pod.
-            DeviceError, TransientError: a GPU does not let several processes in.
-        """
+        """Return a plan for each domain, and for each time-sliced device."""
         served: dict[str, list[ShareUnit]] = {}
         for group in groups:
             for unit in group.shares:
@@ -184,12 +174,11 @@ class Shares(Sharing):
         if domain is None:
             return dict.fromkeys(limits_in(plan), memory) if memory != Edits() else {}
         paths = self._requests.paths(domain.id)
-        try:
+        of_requests = limits_in(plan)
+        with _reading():
             limits = limits_of_containers(
-                plan.changes, limits_in(plan), memory_in_environment=part.by is Backend.MPS
+                plan.changes, of_requests, memory_in_environment=part.by is Backend.MPS
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _unreadable(error) from error
         own = {device.uuid: device.pinned_memory_mib for device in domain.devices}
         return {
             key: client_edits(
@@ -209,11 +198,7 @@ class Shares(Sharing):
 
     @staticmethod
     def describe(plan: SharingPlan, device: DeviceKey) -> Description:
-        """Return the share, the limits of its containers, and what enforces them.
-
-        Raises:
-            StateError: the plan was not made by this strategy.
-        """
+        """Return the share, the limits of its containers, and what enforces them."""
         limits, domain = limits_in(plan).get(device), _domain_of(plan)
         if limits is None:
             raise StateError(f"the record's plan for shares does not know {device}")
@@ -242,60 +227,34 @@ class Shares(Sharing):
         )
 
     def apply(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
-        """Limit memory, and join the domain.
-
-        Raises:
-            ConfigError: the claim's pod has another share of the device that this would starve.
-            ConflictError: other claims use the device in another way now.
-            DeviceError: NVML refuses.
-        """
+        """Limit memory, and join the domain."""
         self._memory.groups.apply(memory_part(plan))
         domain = _domain_of(plan)
         if domain is not None:
             self._members.join(domain, _claim(plan))
 
     def ensure(self, plan: SharingPlan) -> None:
-        """See to it that the claim has joined, and set memory limits again that are gone.
-
-        Raises:
-            ConflictError, DeviceError, TransientError: it cannot be done now.
-        """
+        """See to it that the claim has joined, and set memory limits again that are gone."""
         domain = _domain_of(plan)
         if domain is not None:
             self._members.join(domain, _claim(plan))
         self._memory.groups.ensure(memory_part(plan))
 
     def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Wait until the domain's daemon serves clients; `apply` and `ensure` limit memory.
-
-        Raises:
-            DeviceError: several attempts to start the daemon have failed, it is not ready in time,
-                or no supervisor runs.
-            TransientError: it was given up.
-        """
+        """Wait until the domain's daemon serves clients; `apply` and `ensure` limit memory."""
         domain = _domain_of(plan)
         if domain is not None:
             end = min(deadline, self._clock() + self._ready_seconds)
             self._requests.wait_ready(domain, end, given_up)
 
     def let_go(self, plan: SharingPlan, deadline: float) -> None:
-        """Leave the domain, and wait for its end if nobody else is in it.
-
-        Raises:
-            TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
-        """
+        """Leave the domain, and wait for its end if nobody else is in it."""
         domain = _domain_of(plan)
         if domain is not None:
             self._leave([domain.id], _claim(plan), deadline)
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
-        """Leave the domain, and take limits back.
-
-        Raises:
-            DeviceError: NVML refuses to take a limit back.
-            TransientError: nobody else is in the domain, and it has not ended yet; its end stays
-                wanted.
-        """
+        """Leave the domain, and take limits back."""
         try:
             self.let_go(plan, self._clock())
         finally:
@@ -306,11 +265,7 @@ class Shares(Sharing):
         return self._members.claims()
 
     def sweep(self, claim: str, deadline: float) -> None:
-        """Leave all domains that a claim has joined.
-
-        Raises:
-            TransientError: as for `undo`.
-        """
+        """Leave all domains that a claim has joined."""
         self._leave(sorted(self._members.joined(claim)), claim, deadline)
 
     def _leave(self, domains: Sequence[DomainId], claim: str, deadline: float) -> None:
@@ -320,11 +275,7 @@ class Shares(Sharing):
             self._requests.wait_gone(domain, end)
 
     def _check_mode(self, unit: ShareUnit) -> None:
-        """Check that a GPU lets a second process in.
-
-        Raises:
-            DeviceError: it does not.
-        """
+        """Check that a GPU lets a second process in."""
         if not isinstance(unit.share.of, Gpu):
             return  # in MIG mode there are no compute modes
         mode = self._modes.compute_mode(unit.gpu.uuid)
@@ -342,7 +293,7 @@ def limits_in(plan: SharingPlan) -> dict[DeviceKey, ShareLimits]:
     Raises:
         StateError: the plan was not made by this strategy.
     """
-    try:
+    with _reading():
         shares: Mapping[str, Any] = plan.changes["shares"]  # type: ignore[assignment]  # what is wrong raises below
         return {
             DeviceKey(key): ShareLimits(
@@ -355,8 +306,6 @@ def limits_in(plan: SharingPlan) -> dict[DeviceKey, ShareLimits]:
             )
             for key, value in shares.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(error) from error
 
 
 def _below(limit: int | None, of_daemon: int | None) -> int | None:
@@ -370,10 +319,8 @@ def memory_part(plan: SharingPlan) -> MemoryPart:
     Raises:
         StateError: the plan was not made by this strategy.
     """
-    try:
+    with _reading():
         part = part_of(plan)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(error) from error
     if part is not None:
         return part
     # Written before other backends than MPS were known.
@@ -385,20 +332,22 @@ def memory_part(plan: SharingPlan) -> MemoryPart:
 def _claim(plan: SharingPlan) -> str:
     claim = plan.changes.get("claim")
     if not isinstance(claim, str):
-        raise _unreadable("it names no claim")
+        raise StateError(f"{_UNREADABLE}: it names no claim")
     return claim
 
 
 def _domain_of(plan: SharingPlan) -> Domain | None:
     value = plan.changes.get("domain")
-    try:
+    with _reading():
         return None if value is None else domain_of(value)
-    except StateError as error:
-        raise _unreadable(error) from error
 
 
-def _unreadable(reason: object) -> StateError:
-    return StateError(f"the record's plan for shares cannot be read: {reason}")
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, StateError) as error:
+        raise StateError(f"{_UNREADABLE}: {error}") from error
 
 
 def _part(unit: ShareUnit) -> GpuPart:

@@ -77,11 +77,6 @@ class TimeSlicing(Sharing):
         """Return a plan for each GPU, with the time-slice and compute mode that are found on it.
 
         For a MIG device it is one that changes nothing.
-
-        Raises:
-            ConfigError: a card cannot have the interval.
-            DeviceError, TransientError: nvidia-smi is missing or fails, or a GPU does not say its
-                mode.
         """
         wanted = [
             _Wanted(gpu=gpu, interval=_interval(group.config), former=_former(gpu, group.owed))
@@ -101,12 +96,7 @@ class TimeSlicing(Sharing):
         return (*plans, *(_nothing_to_do(unit) for group in groups for unit in group.migs))
 
     def apply(self, plan: SharingPlan, deadline: float) -> None:
-        """Set time-slice and compute mode.
-
-        Raises:
-            ConfigError: the card has no time-slices.
-            DeviceError, TransientError: nvidia-smi or NVML refused.
-        """
+        """Set time-slice and compute mode."""
         if not plan.gpus:
             return
         (uuid,) = plan.gpus
@@ -126,9 +116,6 @@ class TimeSlicing(Sharing):
         """Set the time-slice and the compute mode that were found.
 
         A mode that somebody else has set meanwhile stays.
-
-        Raises:
-            DeviceError, TransientError: nvidia-smi or NVML refused; the other one was still tried.
         """
         if not plan.gpus:
             return
@@ -150,12 +137,7 @@ class TimeSlicing(Sharing):
         return Description(settings={"interval": interval}, words=f"interval {interval}")
 
     def _find(self, wanted: Sequence["_Wanted"], deadline: float) -> list[Interval | None]:
-        """Return the time-slice of each GPU; side by side, as one can take seconds.
-
-        Raises:
-            ConfigError: a card cannot have the interval.
-            DeviceError: nvidia-smi fails.
-        """
+        """Return the time-slice of each GPU; side by side, as one can take seconds."""
 
         def find(one: _Wanted) -> Interval | None:
             if one.former is None:

@@ -28,21 +28,20 @@ _NOTHING = 1024**2
 
 
 class PodLimits:
-    """Limits pods. For any thread; calls about one pod and GPU come one after the other."""
+    """Limits pods. For any thread; calls about one pod and GPU come one after the other.
+
+    TransientError says that NVML is not open at this moment, or that a pod has no group yet;
+    DeviceError that NVML refuses, that processes of a group have more already than its limit, or
+    that a pod has two groups.
+    """
 
     def __init__(self, *, gpus: DriverSession, groups: PodGroups) -> None:
-        """Take who sets limits, and who knows where pods are."""
         self._gpus = gpus
         self._groups = groups
         self._writing = threading.Lock()
 
     def why_not(self, gpu: GpuUuid) -> str | None:
-        """Tell why pods cannot be limited on a GPU; None if they can.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses, or the GPU does not answer.
-        """
+        """Tell why pods cannot be limited on a GPU; None if they can."""
         tops = self._groups.tops()
         if not tops:
             # An old driver is the reason to be told first, since no other can be mended without.
@@ -62,7 +61,7 @@ class PodLimits:
         return hierarchy is not None and kernel_counts_gpus(hierarchy)
 
     def has_group(self, pod: str) -> bool:
-        """Tell whether a pod has a control group. Raises DeviceError: it has two."""
+        """Tell whether a pod has a control group."""
         return self._groups.find(pod) is not None
 
     def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
@@ -70,11 +69,6 @@ class PodLimits:
 
         A limit that is there already is set anew. When one GPU refuses, the limits that were set
         before stay.
-
-        Raises:
-            ConfigError: a limit is not above 0.
-            TransientError: the pod has no control group yet, or NVML is not open at this moment.
-            DeviceError: NVML refuses, or the pod's processes have more than that already.
         """
         for uuid, size in limits.items():
             if size <= 0:
@@ -92,10 +86,6 @@ class PodLimits:
         """Take a pod's limits away, as far as its group is still there.
 
         All GPUs are tried, whatever one of them says. A driver that is too old by now has none.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses.
         """
         group = self._groups.find(pod)
         if group is None or not self._gpus.knows_memory_limits():
@@ -111,10 +101,6 @@ class PodLimits:
 
         They are not after the kubelet has made the group anew, or the driver was loaded anew; then
         that of all pods may be.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses.
         """
         group = self._groups.find(pod)
         if group is None or not self._all_hold(group.path, limits):
@@ -132,10 +118,6 @@ class PodLimits:
 
         There are none where the kernel counts. Where the driver does, a container may have a limit
         of its own: set by somebody else, or left by a group that was at the same place before.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses.
         """
         group = self._groups.find(pod)
         if group is None or self.are_counted_by_kernel():
@@ -143,12 +125,7 @@ class PodLimits:
         return tuple(one for one in group.containers if not self._all_hold(one, limits))
 
     def bind_container(self, container: Path, limits: Mapping[GpuUuid, int]) -> None:
-        """Give a container that its pod's limits do not bind the same ones of its own.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses, or the container's processes have more than that already.
-        """
+        """Give a container that its pod's limits do not bind the same ones of its own."""
         for uuid in sorted(limits):
             self._set(uuid, container, limits[uuid])
 
@@ -156,22 +133,13 @@ class PodLimits:
         """Leave one pod no memory of a GPU, if it has a control group.
 
         Only where the kernel counts; else `refuse_others` does it, and leaves no entry behind.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses, or the pod's processes have some already.
         """
         group = self._groups.find(pod) if self.are_counted_by_kernel() else None
         if group is not None and not self._all_hold(group.path, {gpu: _NOTHING}):
             self._set(gpu, group.path, _NOTHING)
 
     def are_others_refused(self, gpu: GpuUuid) -> bool:
-        """Tell whether `refuse_others` is in force on a GPU.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses.
-        """
+        """Tell whether `refuse_others` is in force on a GPU."""
         if self.are_counted_by_kernel() or not self._gpus.knows_memory_limits():
             return False
         return any(self._all_hold(top, {gpu: _NOTHING}) for top in self._groups.tops())
@@ -181,10 +149,6 @@ class PodLimits:
 
         Only where the driver counts: it asks nobody but the nearest group with a limit, so that
         pods with one are not concerned. Where the kernel counts, this does nothing.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses, or pods without a limit are on the GPU.
         """
         if self.are_counted_by_kernel():
             return
@@ -193,12 +157,7 @@ class PodLimits:
                 self._set(gpu, top, _NOTHING)
 
     def admit_others(self, gpu: GpuUuid) -> None:
-        """Take back what `refuse_others` has done, however often.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-            DeviceError: NVML refuses.
-        """
+        """Take back what `refuse_others` has done, however often."""
         if self.are_counted_by_kernel():
             return
         tops = self._groups.tops()

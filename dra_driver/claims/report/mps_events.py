@@ -38,7 +38,11 @@ BETWEEN_EVENTS = 60.0
 
 
 class MpsEvents(Background):
-    """A thread that posts events when an MPS daemon dies, or its server is in FAULT."""
+    """A thread that posts events when an MPS daemon dies, or its server is in FAULT.
+
+    It looks at the status files every `look_seconds`, and again after `retry_seconds` when they
+    cannot be read or the API server is out of reach. `folder` is the MPS directory.
+    """
 
     def __init__(  # noqa: PLR0913 (all that an event is made of)
         self,
@@ -51,17 +55,6 @@ class MpsEvents(Background):
         look_seconds: float = 2.0,
         retry_seconds: float = 15.0,
     ) -> None:
-        """Take the parts it works with.
-
-        Args:
-            domains: where deaths are counted, and whom they concern.
-            records: the claims' names.
-            events: posts them.
-            folder: the MPS directory, which exists once there was a domain.
-            clock: monotonic seconds.
-            look_seconds: between two readings of the status files.
-            retry_seconds: after the API server could not be reached, or the files not be read.
-        """
         super().__init__("mps-events")
         self._domains = domains
         self._records = records
