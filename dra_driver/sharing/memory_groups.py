@@ -9,7 +9,7 @@ Where the NVIDIA driver counts (misc), pods without a limit are left none of a G
 has tenants. Where the kernel counts (dmem), a hook limits each container before its code runs.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -34,16 +34,16 @@ class Pods(Protocol):
         """Tell whether the kernel counts (dmem), and not the NVIDIA driver (misc)."""
         ...
 
-    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
+    def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
         """Limit a pod, in bytes. Raises ConfigError, DeviceError, TransientError."""
         ...
 
-    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
-        """Take a pod's limits away. Raises DeviceError, TransientError."""
+    def unlimit(self, pod: str, gpu: GpuUuid) -> None:
+        """Take a pod's limit away. Raises DeviceError, TransientError."""
         ...
 
-    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
-        """Tell whether a pod's limits are in force. Raises DeviceError, TransientError."""
+    def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
+        """Tell whether a pod's limit is in force. Raises DeviceError, TransientError."""
         ...
 
     def refuse_others(self, gpu: GpuUuid) -> None:
@@ -127,15 +127,15 @@ class MemoryGroups:
         if part.mib:
             self._check_alone(part)
         for gpu in sorted(part.mib):
-            self._pods.limit(part.pod, {gpu: self._size(part, gpu)})
+            self._pods.limit(part.pod, gpu, self._size(part, gpu))
             self._pods.refuse_others(gpu)
 
     def ensure(self, part: MemoryPart) -> None:
         """See to it that the pod's limits are in force: set again those that are not."""
         for gpu in sorted(part.mib):
             size = self._size(part, gpu)
-            if not self._pods.holds(part.pod, {gpu: size}):
-                self._pods.limit(part.pod, {gpu: size})
+            if not self._pods.holds(part.pod, gpu, size):
+                self._pods.limit(part.pod, gpu, size)
             self._pods.refuse_others(gpu)
 
     def undo(self, part: MemoryPart) -> None:
@@ -156,9 +156,9 @@ class MemoryGroups:
     def _reduce(self, pod: str, gpu: GpuUuid) -> None:
         left = self._bytes(gpu, pod)
         if left == 0:
-            self._pods.unlimit(pod, [gpu])
-        elif not self._pods.holds(pod, {gpu: left}):
-            self._pods.limit(pod, {gpu: left})
+            self._pods.unlimit(pod, gpu)
+        elif not self._pods.holds(pod, gpu, left):
+            self._pods.limit(pod, gpu, left)
         if not any(gpu in one.mib for one in self.tenants(gpu)):
             self._pods.admit_others(gpu)
 

@@ -33,7 +33,7 @@ def test_no_pod_ever_has_more_than_its_limit(
         pods = PodLimits(gpus=session, groups=PodGroups(groups.root))
         made = [groups.pod(3) for _ in limits]
         for (pod, _), size in zip(made, limits, strict=True):
-            pods.limit(pod, {GpuUuid(uuid): size * GIB})
+            pods.limit(pod, GpuUuid(uuid), size * GIB)
         has: Counter[int] = Counter()
         for number, container, size, ends in asked:
             which = number % len(made)

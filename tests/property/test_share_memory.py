@@ -1,6 +1,6 @@
 """For any tenants, in any order: no GPU is promised twice, and each pod's limit is what it got."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -46,15 +46,14 @@ class PlayedPods:
     def are_counted_by_kernel(self) -> bool:
         return False
 
-    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
-        self.limits |= {(pod, gpu): size for gpu, size in limits.items()}
+    def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
+        self.limits[pod, gpu] = size
 
-    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
-        for gpu in gpus:
-            self.limits.pop((pod, gpu), None)
+    def unlimit(self, pod: str, gpu: GpuUuid) -> None:
+        self.limits.pop((pod, gpu), None)
 
-    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
-        return all(self.limits.get((pod, gpu)) == size for gpu, size in limits.items())
+    def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
+        return self.limits.get((pod, gpu)) == size
 
     def refuse_others(self, gpu: GpuUuid) -> None:
         self.refused.add(gpu)

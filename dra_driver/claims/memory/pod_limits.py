@@ -1,6 +1,6 @@
 """The memory of GPUs that a pod may have: set on its control group, and taken back.
 
-In: a pod's UID, and bytes for each GPU. Out: limits that NVML has in force for all of the pod's
+In: a pod's UID, a GPU, and bytes. Out: limits that NVML has in force for all of the pod's
 processes together. All calls can be repeated. Nothing is set on the group of a container, unless
 it is found to escape: where the NVIDIA driver keeps the limits (backend misc), a container's own
 replaces the pod's, and one that is cleared ends it.
@@ -11,19 +11,17 @@ not decided here.
 """
 
 import threading
-from collections.abc import Collection, Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 from dra_driver.claims.memory.pod_groups import PodGroups
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
-from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.session import DriverSession
-from dra_driver.errors import ConfigError, DriverError, TransientError, try_all
+from dra_driver.devices.shares import MIB
+from dra_driver.errors import ConfigError, DriverError, TransientError
 
-_NOTHING = 1024**2
+_NOTHING = MIB
 """So little, in bytes, that no CUDA context fits in."""
 
 
@@ -64,57 +62,49 @@ class PodLimits:
         """Tell whether a pod has a control group."""
         return self._groups.find(pod) is not None
 
-    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
-        """Give a pod no more than so many bytes of each GPU, its containers taken together.
+    def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
+        """Give a pod no more than so many bytes of a GPU, its containers taken together.
 
-        A limit that is there already is set anew. When one GPU refuses, the limits that were set
-        before stay.
+        A limit that is there already is set anew.
         """
-        for uuid, size in limits.items():
-            if size <= 0:
-                raise ConfigError(f"pod {pod} cannot have {size} bytes of {uuid}; give it 1 MiB")
+        if size <= 0:
+            raise ConfigError(f"pod {pod} cannot have {size} bytes of {gpu}; give it 1 MiB")
         group = self._groups.find(pod)
         if group is None:
             raise TransientError(
                 f"pod {pod} has no control group, without which its GPU memory cannot be limited;"
                 " this is tried again (the kubelet makes one unless --cgroups-per-qos is false)"
             )
-        for uuid in sorted(limits):
-            self._set(uuid, group.path, limits[uuid])
+        self._set(gpu, group.path, size)
 
-    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
-        """Take a pod's limits away, as far as its group is still there.
+    def unlimit(self, pod: str, gpu: GpuUuid) -> None:
+        """Take a pod's limit away, as far as its group is still there.
 
-        All GPUs are tried, whatever one of them says. A driver that is too old by now has none.
+        A driver that is too old by now has none.
         """
         group = self._groups.find(pod)
         if group is None or not self._gpus.knows_memory_limits():
             return
         try:
-            try_all(partial(self._set, uuid, group.path, None) for uuid in sorted(gpus))
+            self._set(gpu, group.path, None)
         except DriverError:
             if self._groups.find(pod) is not None:
                 raise
 
-    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
-        """Tell whether just these limits are in force for a pod, or it has no group.
+    def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
+        """Tell whether just this limit is in force for a pod, or it has no group.
 
-        They are not after the kubelet has made the group anew, or the driver was loaded anew; then
-        that of all pods may be.
+        It is not after the kubelet has made the group anew, or the driver was loaded anew; then
+        that of all pods may be. The driver may have rounded down by less than a MiB.
         """
         group = self._groups.find(pod)
-        if group is None or not self._all_hold(group.path, limits):
-            return group is None
-        # The driver may have rounded down by less than a MiB.
-        less = {uuid: max(0, size - 1024**2) for uuid, size in limits.items()}
-        found = (self._gpus.memory_limits(uuid, group.path) for uuid in less)
-        return all(
-            one is not None and (one.hard_bytes or 0) > size
-            for one, size in zip(found, less.values(), strict=True)
-        )
+        if group is None:
+            return True
+        found = self._hard_bytes(gpu, group.path)
+        return found is not None and max(0, size - MIB) < found <= size
 
-    def free_containers(self, pod: str, limits: Mapping[GpuUuid, int]) -> tuple[Path, ...]:
-        """Return the groups of a pod's containers that its limits do not bind.
+    def free_containers(self, pod: str, gpu: GpuUuid, size: int) -> tuple[Path, ...]:
+        """Return the groups of a pod's containers that its limit does not bind.
 
         There are none where the kernel counts. Where the driver does, a container may have a limit
         of its own: set by somebody else, or left by a group that was at the same place before.
@@ -122,12 +112,11 @@ class PodLimits:
         group = self._groups.find(pod)
         if group is None or self.are_counted_by_kernel():
             return ()
-        return tuple(one for one in group.containers if not self._all_hold(one, limits))
+        return tuple(one for one in group.containers if not self._is_within(gpu, one, size))
 
-    def bind_container(self, container: Path, limits: Mapping[GpuUuid, int]) -> None:
-        """Give a container that its pod's limits do not bind the same ones of its own."""
-        for uuid in sorted(limits):
-            self._set(uuid, container, limits[uuid])
+    def bind_container(self, container: Path, gpu: GpuUuid, size: int) -> None:
+        """Give a container that its pod's limit does not bind the same one of its own."""
+        self._set(gpu, container, size)
 
     def refuse_pod(self, pod: str, gpu: GpuUuid) -> None:
         """Leave one pod no memory of a GPU, if it has a control group.
@@ -135,14 +124,14 @@ class PodLimits:
         Only where the kernel counts; else `refuse_others` does it, and leaves no entry behind.
         """
         group = self._groups.find(pod) if self.are_counted_by_kernel() else None
-        if group is not None and not self._all_hold(group.path, {gpu: _NOTHING}):
+        if group is not None and not self._is_within(gpu, group.path, _NOTHING):
             self._set(gpu, group.path, _NOTHING)
 
     def are_others_refused(self, gpu: GpuUuid) -> bool:
         """Tell whether `refuse_others` is in force on a GPU."""
         if self.are_counted_by_kernel() or not self._gpus.knows_memory_limits():
             return False
-        return any(self._all_hold(top, {gpu: _NOTHING}) for top in self._groups.tops())
+        return any(self._is_within(gpu, top, _NOTHING) for top in self._groups.tops())
 
     def refuse_others(self, gpu: GpuUuid) -> None:
         """Leave pods that have no limit no memory of a GPU (1 MiB for all of them together).
@@ -153,7 +142,7 @@ class PodLimits:
         if self.are_counted_by_kernel():
             return
         for top in self._groups.tops():
-            if not self._all_hold(top, {gpu: _NOTHING}):
+            if not self._is_within(gpu, top, _NOTHING):
                 self._set(gpu, top, _NOTHING)
 
     def admit_others(self, gpu: GpuUuid) -> None:
@@ -171,11 +160,10 @@ class PodLimits:
         with self._writing if self.are_counted_by_kernel() else nullcontext():
             self._gpus.set_memory_limit(gpu, group, hard_bytes)
 
-    def _all_hold(self, group: Path, limits: Mapping[GpuUuid, int]) -> bool:
-        return all(
-            _holds(self._gpus.memory_limits(uuid, group), size) for uuid, size in limits.items()
-        )
+    def _is_within(self, gpu: GpuUuid, group: Path, size: int) -> bool:
+        hard_bytes = self._hard_bytes(gpu, group)
+        return hard_bytes is not None and hard_bytes <= size
 
-
-def _holds(limits: MemoryLimits | None, size: int) -> bool:
-    return limits is not None and limits.hard_bytes is not None and limits.hard_bytes <= size
+    def _hard_bytes(self, gpu: GpuUuid, group: Path) -> int | None:
+        limits = self._gpus.memory_limits(gpu, group)
+        return None if limits is None else limits.hard_bytes

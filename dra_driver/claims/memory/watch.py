@@ -224,13 +224,13 @@ class MemoryWatch(Background):
                 for one in self._claims.holdings.tenants(gpu)
                 if one.pod == part.pod
             )
-            free = self._pods.free_containers(part.pod, {gpu: size})
-            try_all(partial(self._bind, record, part.pod, one, {gpu: size}) for one in free)
+            free = self._pods.free_containers(part.pod, gpu, size)
+            try_all(partial(self._bind, record, part.pod, one, gpu, size) for one in free)
 
     def _bind(
-        self, record: ClaimRecord, pod: str, container: Path, limits: dict[GpuUuid, int]
+        self, record: ClaimRecord, pod: str, container: Path, gpu: GpuUuid, size: int
     ) -> None:
-        self._pods.bind_container(container, limits)
+        self._pods.bind_container(container, gpu, size)
         log.warning("container had no memory limit", claim=str(record.ref), group=str(container))
         note = (
             f"a container of this pod ({container.name}) had a GPU memory limit of its own, or "

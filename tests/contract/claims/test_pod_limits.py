@@ -3,6 +3,7 @@
 import shutil
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
-from dra_driver.errors import ConfigError, DeviceError, LostError, TransientError
+from dra_driver.errors import ConfigError, DeviceError, LostError, TransientError, try_all
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 from worlds.groups import GIB, R615, kernels_groups, limited
@@ -55,8 +56,8 @@ def misc(tmp_path: Path) -> Iterator[Node]:
 
 def test_an_over_asking_pod_is_refused_and_its_neighbour_is_not(node: Node) -> None:
     (greedy, group), (modest, beside) = node.groups.pod(2), node.groups.pod(1)
-    node.limits.limit(greedy, {node.one: 60 * GIB})
-    node.limits.limit(modest, {node.one: 15 * GIB})
+    node.limits.limit(greedy, node.one, 60 * GIB)
+    node.limits.limit(modest, node.one, 15 * GIB)
     first, second = sorted(group.glob("*.scope"))
 
     assert node.take(first, 40 * GIB, pid=1)
@@ -67,14 +68,15 @@ def test_an_over_asking_pod_is_refused_and_its_neighbour_is_not(node: Node) -> N
 
 def test_each_gpu_has_its_own_limit(node: Node) -> None:
     pod, group = node.groups.pod()
-    node.limits.limit(pod, {node.one: 10 * GIB, node.two: 20 * GIB})
+    node.limits.limit(pod, node.one, 10 * GIB)
+    node.limits.limit(pod, node.two, 20 * GIB)
 
     assert [node.hard(uuid, group) for uuid in (node.one, node.two)] == [10 * GIB, 20 * GIB]
 
 
 def test_a_container_that_comes_later_is_limited_from_its_start(node: Node) -> None:
     pod, group = node.groups.pod()
-    node.limits.limit(pod, {node.one: 10 * GIB})
+    node.limits.limit(pod, node.one, 10 * GIB)
     place = group.relative_to(node.groups.root)
 
     assert not node.take(node.groups.make(f"{place}/cri-containerd-late.scope"), 11 * GIB)
@@ -83,62 +85,62 @@ def test_a_container_that_comes_later_is_limited_from_its_start(node: Node) -> N
 def test_both_calls_can_be_repeated(node: Node) -> None:
     pod, group = node.groups.pod()
     for _ in range(2):
-        node.limits.limit(pod, {node.one: 10 * GIB})
+        node.limits.limit(pod, node.one, 10 * GIB)
         assert node.hard(node.one, group) == 10 * GIB
-    node.limits.limit(pod, {node.one: 12 * GIB})
+    node.limits.limit(pod, node.one, 12 * GIB)
     assert node.hard(node.one, group) == 12 * GIB
     for _ in range(2):
-        node.limits.unlimit(pod, [node.one])
+        node.limits.unlimit(pod, node.one)
         assert node.hard(node.one, group) is None
     shutil.rmtree(group)
-    node.limits.unlimit(pod, [node.one])
+    node.limits.unlimit(pod, node.one)
 
 
 def test_a_limit_below_what_the_pod_has_is_an_error_and_the_old_one_stays(node: Node) -> None:
     pod, group = node.groups.pod(1)
-    node.limits.limit(pod, {node.one: 10 * GIB})
+    node.limits.limit(pod, node.one, 10 * GIB)
     node.take(next(group.glob("*.scope")), 8 * GIB)
 
     with pytest.raises(DeviceError, match="end them, and try again"):
-        node.limits.limit(pod, {node.one: 4 * GIB})
+        node.limits.limit(pod, node.one, 4 * GIB)
     assert node.hard(node.one, group) == 10 * GIB
 
 
 def test_nothing_is_set_on_containers_at_any_time(node: Node) -> None:
     pod, group = node.groups.pod(1)
     container = next(group.glob("*.scope"))
-    node.limits.limit(pod, {node.one: 10 * GIB})
-    node.limits.unlimit(pod, [node.one])
-    node.limits.limit(pod, {node.one: 5 * GIB})
+    node.limits.limit(pod, node.one, 10 * GIB)
+    node.limits.unlimit(pod, node.one)
+    node.limits.limit(pod, node.one, 5 * GIB)
 
     assert not node.take(container, 6 * GIB)
-    assert node.limits.free_containers(pod, {node.one: 5 * GIB}) == ()
+    assert node.limits.free_containers(pod, node.one, 5 * GIB) == ()
 
 
 def test_limits_that_are_gone_are_noticed(node: Node) -> None:
     pod, group = node.groups.pod()
-    wanted = {node.one: 10 * GIB}
-    assert not node.limits.holds(pod, wanted)
-    node.limits.limit(pod, wanted)
-    assert node.limits.holds(pod, wanted)
-    assert not node.limits.holds(pod, {node.one: 9 * GIB})
+    wanted = (node.one, 10 * GIB)
+    assert not node.limits.holds(pod, *wanted)
+    node.limits.limit(pod, *wanted)
+    assert node.limits.holds(pod, *wanted)
+    assert not node.limits.holds(pod, node.one, 9 * GIB)
     # Aside, not away: a new folder can have the identity of one that is gone.
     group.rename(node.groups.root / "aside")
-    assert node.limits.holds(pod, wanted)  # there is nobody to be limited
+    assert node.limits.holds(pod, *wanted)  # there is nobody to be limited
     node.groups.make(str(group.relative_to(node.groups.root)))
-    assert not node.limits.holds(pod, wanted)
+    assert not node.limits.holds(pod, *wanted)
 
 
 def test_pods_without_a_limit_are_refused_where_the_driver_counts(node: Node) -> None:
     (shared, group), (other, beside) = node.groups.pod(1), node.groups.pod(1)
-    node.limits.limit(shared, {node.one: 10 * GIB})
+    node.limits.limit(shared, node.one, 10 * GIB)
     node.limits.refuse_others(node.one)
     is_counted_by_kernel = kernel_counts_gpus(node.groups.root)
     late = next(beside.glob("*.scope"))
 
     assert node.take(next(group.glob("*.scope")), 10 * GIB, pid=1)
     assert node.take(late, GIB, pid=2) is is_counted_by_kernel
-    node.limits.limit(other, {node.one: 2 * GIB})
+    node.limits.limit(other, node.one, 2 * GIB)
     assert node.take(late, GIB, pid=2)
     for _ in range(2):
         node.limits.admit_others(node.one)
@@ -148,26 +150,27 @@ def test_pods_without_a_limit_are_refused_where_the_driver_counts(node: Node) ->
 
 def test_a_pod_without_a_group_is_waited_for(node: Node) -> None:
     with pytest.raises(TransientError, match="pod absent has no control group"):
-        node.limits.limit("absent", {node.one: GIB})
-    node.limits.unlimit("absent", [node.one])
+        node.limits.limit("absent", node.one, GIB)
+    node.limits.unlimit("absent", node.one)
 
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_no_memory_at_all_cannot_be_a_limit(node: Node, size: int) -> None:
     pod, group = node.groups.pod()
     with pytest.raises(ConfigError, match=f"cannot have {size} bytes"):
-        node.limits.limit(pod, {node.two: GIB, node.one: size})
-    assert node.hard(node.two, group) is None
+        node.limits.limit(pod, node.one, size)
+    assert node.hard(node.one, group) is None
 
 
 def test_a_gpu_that_refuses_keeps_no_other_from_being_cleared(node: Node) -> None:
     pod, group = node.groups.pod()
     first, second = sorted((node.one, node.two))
-    node.limits.limit(pod, {first: GIB, second: GIB})
+    for gpu in (first, second):
+        node.limits.limit(pod, gpu, GIB)
     node.machine.lose_gpu(first)
 
     with pytest.raises(LostError):
-        node.limits.unlimit(pod, [first, second])
+        try_all(partial(node.limits.unlimit, pod, gpu) for gpu in (first, second))
     assert node.hard(second, group) is None
 
 
@@ -176,26 +179,27 @@ def test_a_refused_limit_leaves_those_that_were_set(node: Node) -> None:
     first, second = sorted((node.one, node.two))
     node.machine.fail_call(SET, 4, uuid=second)
 
+    node.limits.limit(pod, first, GIB)
     with pytest.raises(DeviceError, match="may not set memory limits"):
-        node.limits.limit(pod, {first: GIB, second: GIB})
+        node.limits.limit(pod, second, GIB)
     assert node.hard(first, group) == GIB
 
 
 def test_a_cleared_container_escapes_its_pod_and_is_noticed(misc: Node) -> None:
     pod, group = misc.groups.pod(2)
-    misc.limits.limit(pod, {misc.one: 10 * GIB})
-    assert misc.limits.free_containers(pod, {misc.one: 10 * GIB}) == ()
+    misc.limits.limit(pod, misc.one, 10 * GIB)
+    assert misc.limits.free_containers(pod, misc.one, 10 * GIB) == ()
     escaped, _ = sorted(group.glob("*.scope"))
     misc.session.set_memory_limit(misc.one, escaped, None)
 
     assert misc.take(escaped, 30 * GIB)
-    assert misc.limits.free_containers(pod, {misc.one: 10 * GIB}) == (escaped,)
+    assert misc.limits.free_containers(pod, misc.one, 10 * GIB) == (escaped,)
 
 
 def test_clearing_before_the_group_goes_keeps_a_later_group_free(misc: Node) -> None:
     pod, group = misc.groups.pod()
-    misc.limits.limit(pod, {misc.one: GIB})
-    misc.limits.unlimit(pod, [misc.one])
+    misc.limits.limit(pod, misc.one, GIB)
+    misc.limits.unlimit(pod, misc.one)
     # A rename keeps the directory's identity, as a new group at the same place can have it.
     other = group.rename(misc.groups.root / "other")
 
@@ -204,13 +208,13 @@ def test_clearing_before_the_group_goes_keeps_a_later_group_free(misc: Node) -> 
 
 def test_limits_end_with_the_last_session_on_the_gpu_and_are_set_again(misc: Node) -> None:
     pod, _ = misc.groups.pod()
-    misc.limits.limit(pod, {misc.one: GIB})
+    misc.limits.limit(pod, misc.one, GIB)
     misc.session.close()
     misc.session.look()
 
-    assert not misc.limits.holds(pod, {misc.one: GIB})
-    misc.limits.limit(pod, {misc.one: GIB})
-    assert misc.limits.holds(pod, {misc.one: GIB})
+    assert not misc.limits.holds(pod, misc.one, GIB)
+    misc.limits.limit(pod, misc.one, GIB)
+    assert misc.limits.holds(pod, misc.one, GIB)
 
 
 def test_without_the_nodes_control_groups_the_reason_says_so(node: Node) -> None:
@@ -228,9 +232,9 @@ def test_a_pod_in_the_kernels_own_hierarchy_is_limited(tmp_path: Path) -> None:
         session = session_on(machine)
         gpu = GpuUuid(session.look().gpus[0].uuid)
         limits = PodLimits(gpus=session, groups=PodGroups(mount))
-        limits.limit(uid, {gpu: GIB})
+        limits.limit(uid, gpu, GIB)
 
         assert not machine.take_memory(gpu, 2 * GIB, group=container)
         assert machine.take_memory(gpu, GIB, group=container)
-        assert limits.holds(uid, {gpu: GIB})
+        assert limits.holds(uid, gpu, GIB)
         session.close()

@@ -1,6 +1,5 @@
 """What may end memory limits is told of GPUs whose tenants are limited so, and of no others."""
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -30,13 +29,13 @@ class Pods:
     def are_counted_by_kernel(self) -> bool:
         return self.by_kernel
 
-    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
+    def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
         raise AssertionError("nobody is limited here")
 
-    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
+    def unlimit(self, pod: str, gpu: GpuUuid) -> None:
         raise AssertionError("nobody is limited here")
 
-    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
+    def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
         raise AssertionError("nobody is limited here")
 
     def refuse_others(self, gpu: GpuUuid) -> None:
