@@ -10,13 +10,12 @@ smallest counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import (
     MIB,
     ConsumableShare,
-    ConsumableSlot,
     Share,
     ShareStrategy,
     memory_mib,
@@ -106,29 +105,24 @@ def _of_request(
     devices: dict[str, list[ShareUnit]] = {}
     for unit in members:
         devices.setdefault(uuid_of(unit), []).append(unit)
-    parts = {uuid: _part_of(units) for uuid, units in devices.items()}
+    parts = {uuid: _of_device(units) for uuid, units in devices.items()}
     percent: int | None = None
     memory: dict[str, int] = {}
     if all(map(_has_limits, members)):
-        percents = [part.percent for part in parts.values() if part.percent is not None]
-        percent = min(percents, default=_ALL)
+        percents = [part.active_thread_percentage for part, _ in parts.values()]
+        percent = min((one for one in percents if one is not None), default=_ALL)
     if all(map(is_limited, members)):
-        memory = {uuid: one.memory for uuid, one in parts.items() if one.memory is not None}
+        memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
     sharing = group.config.sharing
     if sharing is not None and sharing.mps_config is not None:
         percent = _lowered_percentage(members[0], sharing.mps_config, percent)
         firsts = {uuid: units[0] for uuid, units in devices.items()}
         memory = _lowered_memory(group, sharing.mps_config, memory, firsts)
     return {
-        key_of(unit): ShareLimits(
-            taken=part.taken,
-            count=part.count,
-            consumed_memory_mib=part.consumed[0],
-            consumed_cores=part.consumed[1],
-            active_thread_percentage=None if percent == _ALL else percent,
-            memory_mib=memory,
+        key_of(unit): replace(
+            part, active_thread_percentage=None if percent == _ALL else percent, memory_mib=memory
         )
-        for uuid, part in parts.items()
+        for uuid, (part, _) in parts.items()
         for unit in devices[uuid]
     }
 
@@ -186,42 +180,26 @@ def memory_by_gpu(
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """What a request has of one device: percent of SMs and MiB are None where nothing says so.
-
-    `consumed` are MiB and percent of SMs that a claim consumed.
-    """
-
-    taken: int
-    count: int | None
-    percent: int | None
-    memory: int | None
-    consumed: tuple[int, int] = (0, 0)
-
-
-def _part_of(units: Sequence[ShareUnit]) -> _Part:
-    """Return what shares of one device are together."""
+def _of_device(units: Sequence[ShareUnit]) -> tuple[ShareLimits, int | None]:
+    """Return what shares of one device are together, and their MiB; None where nothing says so."""
     equal = [one.share for one in units if isinstance(one.share, Share)]
     if equal:
         division, total = equal[0].division, memory_of(equal[0].of)
         count = division.count
-        return _Part(
-            taken=len(equal),
-            count=count,
-            percent=_ALL if division.free_compute else percentage(len(equal), count),
-            memory=None if total is None else memory_mib(total, len(equal), count),
-        )
+        percent = _ALL if division.free_compute else percentage(len(equal), count)
+        limits = ShareLimits(taken=len(equal), count=count, active_thread_percentage=percent)
+        return limits, None if total is None else memory_mib(total, len(equal), count)
     slots = [one.share.slot for one in units if isinstance(one.share, ConsumableShare)]
     memory, cores = [one.memory_mib for one in slots], [one.cores for one in slots]
-    return _Part(
+    limits = ShareLimits(
         taken=len(slots),
         count=None,
+        consumed_memory_mib=sum(memory),
+        consumed_cores=sum(cores),
         # Beside a share without a limit, another one's would be less than what was allocated.
-        percent=sum(cores) if all(cores) else None,
-        memory=sum(memory) if all(memory) else None,
-        consumed=(sum(memory), sum(cores)),
+        active_thread_percentage=sum(cores) if all(cores) else None,
     )
+    return limits, sum(memory) if all(memory) else None
 
 
 def _has_limits(unit: ShareUnit) -> bool:
@@ -287,12 +265,8 @@ def _check_one_strategy(units: Sequence[ShareUnit]) -> None:
 def _check_config(unit: ShareUnit, config: Config) -> None:
     if config.sharing is None:
         return
-    slot = unit.share.slot
-    strategy = slot.strategy
-    if isinstance(slot, ConsumableSlot):
-        _check_interval(unit, config)
-        return
-    if str(config.sharing.strategy) != str(strategy):
+    strategy = unit.share.slot.strategy
+    if isinstance(unit.share, Share) and str(config.sharing.strategy) != str(strategy):
         raise ConfigError(
             f'device "{unit.name}" is a share of a device that all its tenants use by {strategy}, '
             f"as the share config of the node says: the claim's config cannot make it "
@@ -331,13 +305,14 @@ def _lowered_memory(
     found = dict(memory)
     for uuid, unit in devices.items():
         limit = wanted[uuid]
-        if limit is not None and uuid not in memory and _may_limit_itself(unit):
+        if limit is None:
+            continue
+        if uuid not in memory and _may_limit_itself(unit):
             _check_holds(unit, limit)
-            found[uuid] = limit
-        elif limit is not None:
+        else:
             what = "the limit of pinned device memory"
             _check_lower(unit, what, limit, memory.get(uuid), "MiB")
-            found[uuid] = limit
+        found[uuid] = limit
     return found
 
 

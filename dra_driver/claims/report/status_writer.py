@@ -126,8 +126,7 @@ class StatusWriter(Background):
 
     `conditions` says how a device is; whoever knows of a change rings. `may_begin` waits so many
     seconds for what they need, and says whether it is there: a writer that did not would take back
-    what its predecessor has written. If it is not `on`,
-    nothing is asked or written.
+    what its predecessor has written. If it is not `on`, nothing is asked or written.
     """
 
     def __init__(  # noqa: PLR0913 (all that a status is made of)

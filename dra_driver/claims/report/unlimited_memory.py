@@ -33,15 +33,11 @@ TOO_HIGH = "GPUMemoryLimitTooHigh"
 _MOST_WAITING = 1000
 
 
-RETRY_SECONDS = 15.0
-"""After the API server could not be reached."""
-
-
 class UnlimitedMemory(Background):
-    """A thread that posts the Event."""
+    """A thread that posts the Event; again after `retry_seconds` if the API server was away."""
 
     def __init__(
-        self, records: RecordStore, events: ClaimEvents, *, retry_seconds: float = RETRY_SECONDS
+        self, records: RecordStore, events: ClaimEvents, *, retry_seconds: float = 15.0
     ) -> None:
         super().__init__("unlimited-memory")
         self._records = records
@@ -92,21 +88,13 @@ class UnlimitedMemory(Background):
         record = self._records.peek(ref.uid)
         if record is None:
             return
-        notes = notes_of(record)
+        notes = {NOT_LIMITED: _not_limited(record), TOO_HIGH: _too_high(record)}
+        about = about_claim(ref)
         for reason, note in notes.items():
-            self._events.post(about_claim(ref), reason=reason, action="PreparingDevices", note=note)
-        if notes:
+            if note is not None:
+                self._events.post(about, reason=reason, action="PreparingDevices", note=note)
+        if any(notes.values()):
             self._told.add(ref.uid)
-
-
-def notes_of(record: ClaimRecord) -> dict[str, str]:
-    """Return what a claim is to be told of its memory, by the reason of the Event.
-
-    Raises:
-        StateError: a plan in the record cannot be read.
-    """
-    notes = {NOT_LIMITED: note_of(record), TOO_HIGH: _too_high(record)}
-    return {reason: note for reason, note in notes.items() if note is not None}
 
 
 def _too_high(record: ClaimRecord) -> str | None:
@@ -128,12 +116,8 @@ def _too_high(record: ClaimRecord) -> str | None:
     )
 
 
-def note_of(record: ClaimRecord) -> str | None:
-    """Return what a claim is to be told; None if something limits the memory of all its shares.
-
-    Raises:
-        StateError: a plan in the record cannot be read.
-    """
+def _not_limited(record: ClaimRecord) -> str | None:
+    """Return what a claim is to be told; None if something limits the memory of all its shares."""
     found = {
         place: part.why
         for plan, part in parts_of(record)
