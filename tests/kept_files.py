@@ -22,8 +22,7 @@ from dra_driver.claims.report.mps_events import MpsEvents
 from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.devices.exclusion import Exclusion
-from dra_driver.devices.exclusion_note import ExclusionNote, read_note, write_note
+from dra_driver.devices.exclusion import Exclusion, ExclusionNote, read_note, write_note
 from dra_driver.devices.health.record import HealthFile, HealthRecord, read_health
 from dra_driver.devices.kinds import DeviceKind, GpuPart
 from dra_driver.devices.model import MigSlot, Placement, Refusal
@@ -315,7 +314,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="GPUs that are left out",
-        writer="devices/exclusion_note.py",
+        writer="devices/exclusion.py",
         value=EXCLUSION,
         write=write_note,
         read=read_note,

@@ -44,8 +44,7 @@ from dra_driver.common_settings import (
     SysRoot,
     WholeGpusBesideShares,
 )
-from dra_driver.devices.exclusion import Exclusion, without_excluded
-from dra_driver.devices.exclusion_note import read_note
+from dra_driver.devices.exclusion import Exclusion, read_note, without_excluded
 from dra_driver.devices.kinds import NodeDevice, name_of
 from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import (

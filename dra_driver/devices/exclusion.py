@@ -3,20 +3,28 @@
 In: the setting `--exclude-gpus`, the Node's label, and a look at the machine. Out: the same without
 these GPUs, but for those of which a claim still has something: such a GPU stays until that is taken
 back, so that what its pods have keeps working, and new claims are refused. What names no GPU is
-told with the reason. Pure.
+told with the reason. What is left out is noted in a sealed file of the driver's directory: commands
+that look at the node by themselves leave out the same by it, for none of them asks for the label.
 """
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
+from dra_driver.errors import StateError
 from dra_driver.gpu_words import GpuWord, gpu_word, words
+from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.host.files import read_whole, write_whole
 
 LABEL = "nvidia.com/dra-driver.exclude-gpus"
 """The label of a Node that names GPUs which are left out beside those of the setting."""
 
 SETTING = "--exclude-gpus"
+
+NOTE_FILE = "exclusion.json"
+"""Its name in the driver's directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +135,53 @@ def _meaning(text: str) -> GpuWord | str:
 
 def _why(source: str, word: GpuWord) -> str:
     return f'it is left out by "{word.text}" of {source}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusionNote:
+    """What is left out, as the driver notes it for the commands on its node.
+
+    Attributes:
+        exclusion: setting and label.
+        excluded: a line for each GPU that is.
+        unmatched: a line for each word that leaves nothing out.
+    """
+
+    exclusion: Exclusion = field(default_factory=Exclusion)
+    excluded: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+
+
+def write_note(directory: Path, note: ExclusionNote) -> None:
+    """Write the note.
+
+    Raises:
+        StateError: the disk cannot be written.
+    """
+    payload = {
+        "setting": note.exclusion.setting,
+        "label": note.exclusion.label,
+        "excluded": note.excluded,
+        "unmatched": note.unmatched,
+    }
+    path = directory / NOTE_FILE
+    try:
+        write_whole(path, seal(payload), mode=0o600, durable=False)
+    except OSError as error:
+        raise StateError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read_note(directory: Path) -> ExclusionNote:
+    """Return the note; an empty one where there is none, or it is damaged."""
+    try:
+        found = read_whole(directory / NOTE_FILE)
+        if found is None:
+            return ExclusionNote()
+        payload = unseal(found[0])
+        return ExclusionNote(
+            exclusion=Exclusion(setting=str(payload["setting"]), label=str(payload["label"])),
+            excluded=tuple(map(str, payload["excluded"])),
+            unmatched=tuple(map(str, payload["unmatched"])),
+        )
+    except (OSError, StateError, *MALFORMED):
+        return ExclusionNote()

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
-from dra_driver.devices.vitals import Vitals
-
 GpuUuid = NewType("GpuUuid", str)
 """`GPU-xxxxxxxx-…`, as nvmlDeviceGetUUID gives it."""
 
@@ -219,6 +217,31 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What NVML says at a look of how a GPU is doing. Numbers mean what nvml.h says.
+
+    A value is None where the card or its driver does not say, which is no sign of anything.
+
+    Attributes:
+        recovery_action: what the driver wants done, NVML_GPU_RECOVERY_ACTION_*; 0 is nothing.
+        rows_pending: memory is to be replaced by spare memory at the next reset.
+        rows_failed: that has failed once, for good.
+        uncorrected: errors of memory that could not be corrected, since the driver was loaded.
+        slowdown: why clocks are lower than they could be, nvmlClocksEventReason*.
+        fabric_state: how far it has come in joining its NVLink fabric; 0 if it has none.
+        fabric_status: how that ended, an nvmlReturn_t.
+    """
+
+    recovery_action: int | None = None
+    rows_pending: bool | None = None
+    rows_failed: bool | None = None
+    uncorrected: int | None = None
+    slowdown: int | None = None
+    fabric_state: int | None = None
+    fabric_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One physical GPU with all facts that are published, prepared or injected.
 
@@ -251,11 +274,39 @@ class Gpu:
     vitals: Vitals = field(default_factory=Vitals, compare=False)
 
     @property
+    def mig_instances(self) -> tuple[Instance, ...]:
+        """The GPU instances that there are now; none for a card without MIG."""
+        return () if self.mig is None else self.mig.instances
+
+    @property
     def was_put_in_mig_mode(self) -> bool:
         """Whether it is in MIG mode without this driver having turned it on."""
         if self.mig_mode is not MigMode.ENABLED:
             return False
         return self.mig is None or not self.mig.turned_on_here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceId:
+    """A GPU instance by NVML's number, and if only one of its compute instances is meant that."""
+
+    gpu_instance: int
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuEvent:
+    """What NVML reported of a GPU by itself (nvmlEventSetWait_v2).
+
+    Attributes:
+        gpu: its UUID.
+        xid: the XID; None for an event of another kind, which says only that it is time to look.
+        instance: the MIG instance that it is about; None for the whole GPU.
+    """
+
+    gpu: str
+    xid: int | None = None
+    instance: InstanceId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

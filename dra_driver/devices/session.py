@@ -23,14 +23,13 @@ from typing import TypeVar
 from dra_driver.devices.discovery import discover, with_ownership
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.mig.partitions import awaits_reset
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigSlot
+from dra_driver.devices.model import Gpu, GpuEvent, GpuUuid, Inventory, MigSlot
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.devices.pci import PciBus
 from dra_driver.devices.versions import running_driver
-from dra_driver.devices.vitals import GpuEvent
 from dra_driver.errors import DeviceError, SilenceError, TransientError
 
 T = TypeVar("T")

@@ -13,8 +13,14 @@ import structlog
 
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.takeover import peer_claims
-from dra_driver.devices.exclusion import LABEL, Exclusion, without_excluded
-from dra_driver.devices.exclusion_note import ExclusionNote, read_note, write_note
+from dra_driver.devices.exclusion import (
+    LABEL,
+    Exclusion,
+    ExclusionNote,
+    read_note,
+    without_excluded,
+    write_note,
+)
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.errors import StateError
 from dra_driver.kube.own_node import Labels, OwnNode

@@ -21,15 +21,14 @@ from dra_driver.claims.model.devices import RecordedDevice, RecordedMig
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
 from dra_driver.claims.takeover.take_over import LookedAt
-from dra_driver.devices.health import judge
-from dra_driver.devices.health.course import Ailment, HealthTiming
+from dra_driver.devices.health import findings
+from dra_driver.devices.health.debounce import GpuCondition, HealthTiming
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.health.listener import Listener
+from dra_driver.devices.health.presence import Presence
 from dra_driver.devices.health.record import GpuHealth, HealthFile
-from dra_driver.devices.health.sightings import Sightings
-from dra_driver.devices.health.ward import Ward, WardSettings
-from dra_driver.devices.model import GpuUuid, Inventory
-from dra_driver.devices.vitals import GpuEvent
+from dra_driver.devices.health.tracker import HealthTracker
+from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.host.worker import Background
 from dra_driver.ops.metrics import Metrics
@@ -82,7 +81,7 @@ class Events(Protocol):
 class _News:
     uuid: str
     gpu: GpuHealth
-    ailment: Ailment
+    condition: GpuCondition
 
 
 class NodeHealth:
@@ -124,18 +123,16 @@ class NodeHealth:
             Severity.FAULT: Effect(settings.taint_fault),
             Severity.LOSS: Effect(settings.taint_loss),
         }
-        self._ward = Ward(
+        self._tracker = HealthTracker(
             HealthFile(directory, boot_id),
-            WardSettings(
-                timing=HealthTiming(settle=round(settings.health_settle)),
-                ignored_xids=judge.parse_xids(settings.additional_xids_to_ignore),
-                remarks=self._effects[Severity.REMARK] is not Effect.OFF,
-            ),
+            timing=HealthTiming(settle=round(settings.health_settle)),
+            ignored_xids=findings.parse_xids(settings.additional_xids_to_ignore),
+            remarks=self._effects[Severity.REMARK] is not Effect.OFF,
             clock=clock,
             on_change=on_change,
             on_begin=self._begun,
         )
-        self._sightings = Sightings[ClaimRecord](lambda record: holders().still_holds(record))
+        self._presence = Presence(lambda record: holders().still_holds(record))
         self._listener: Listener | None = None
         self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
         self._teller: HealthEvents | None = None
@@ -143,10 +140,10 @@ class NodeHealth:
 
     def look(self) -> Inventory:
         """Look at all GPUs, for the watcher. Raises DeviceError."""
-        number = self._sightings.begin()
+        number = self._presence.begin()
         inventory = self._session.look()
-        self._sightings.end(number, inventory)
-        self._ward.look(inventory)
+        self._presence.end(number, inventory)
+        self._tracker.look(inventory)
         return inventory
 
     def start(self, metrics: Metrics, events: Events) -> None:
@@ -172,15 +169,15 @@ class NodeHealth:
 
     def current(self) -> Inventory:
         """Return the latest inventory as it is published: with GPUs out of reach as they were."""
-        return self._ward.published(self._watcher().current())
+        return self._tracker.published(self._watcher().current())
 
     def published(self, inventory: Inventory) -> Inventory:
         """Return an inventory as it is published."""
-        return self._ward.published(inventory)
+        return self._tracker.published(inventory)
 
     def tainted(self, found: Projection) -> Projection:
         """Return what is published with the taints of what is not well."""
-        return tainted(found, Health(ailments=self._ward.in_force(), effects=self._effects))
+        return tainted(found, Health(ailments=self._tracker.in_force(), effects=self._effects))
 
     def of_device(self, record: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
         """Return how a device of a claim is doing now.
@@ -190,9 +187,9 @@ class NodeHealth:
 
         def is_gone(mig: RecordedMig) -> bool:
             uid = record.ref.uid
-            return self._sightings.is_gone(mig.uuid, mig.gpu, claim=uid, record=record)
+            return self._presence.is_gone(mig.uuid, mig.gpu, claim=uid, record=record)
 
-        return health_of(device, self._watcher().current(), self._ward.in_force(), is_gone)
+        return health_of(device, self._watcher().current(), self._tracker.in_force(), is_gone)
 
     def _hear(self, event: GpuEvent) -> bool:
         excluded = self._watcher().current().excluded
@@ -200,20 +197,20 @@ class NodeHealth:
             return False  # it is none of this driver's
         if self._metrics is not None and event.xid is not None:
             self._metrics.xid_heard()
-        return self._ward.hear(event)
+        return self._tracker.hear(event)
 
-    def _begun(self, uuid: str, gpu: GpuHealth, one: Ailment) -> None:
+    def _begun(self, uuid: str, gpu: GpuHealth, one: GpuCondition) -> None:
         if one.finding.severity in {Severity.REMARK, Severity.WARNING}:
             return
         try:
-            self._news.put_nowait(_News(uuid=uuid, gpu=gpu, ailment=one))
+            self._news.put_nowait(_News(uuid=uuid, gpu=gpu, condition=one))
         except queue.Full:
             log.warning("event not created", regarding=gpu.name, reason="too many are waiting")
 
     def _count(self) -> Mapping[tuple[str, str], int]:
         counts: dict[tuple[str, str], int] = {}
-        for ailments in self._ward.in_force().values():
-            for one in ailments:
+        for conditions in self._tracker.in_force().values():
+            for one in conditions:
                 key = (str(one.finding.cause), str(one.finding.severity))
                 counts[key] = counts.get(key, 0) + 1
         return counts
@@ -255,11 +252,11 @@ class HealthEvents(Background):
         except DriverError as error:
             log.warning("event not created", regarding=one.gpu.name, reason=str(error))
             return []
-        note = f"{one.gpu.name}: {one.ailment.finding.text}"
+        note = f"{one.gpu.name}: {one.condition.finding.text}"
         return [
             _Letter(ref=record.ref, note=note)
             for record in records
-            if any(concerns(one.ailment, entry.device) for entry in record.devices)
+            if any(concerns(one.condition, entry.device) for entry in record.devices)
         ]
 
     def _sent(self, one: "_Letter") -> float | None:

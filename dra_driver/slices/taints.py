@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.kinds import Device, NodeDevice
 from dra_driver.devices.model import Gpu, Instance, MigDevice, MigSlot, Partition
@@ -61,11 +61,11 @@ DEFAULT_EFFECTS: Effects = MappingProxyType(
 class Health:
     """What is wrong with GPUs, by UUID, and what follows from that."""
 
-    ailments: Mapping[str, Ailments] = field(default_factory=dict)
+    ailments: Mapping[str, GpuConditions] = field(default_factory=dict)
     effects: Effects = field(default_factory=lambda: DEFAULT_EFFECTS)
 
 
-def ailments_of(source: NodeDevice, ailments: Ailments) -> Ailments:
+def ailments_of(source: NodeDevice, ailments: GpuConditions) -> GpuConditions:
     """Return what is wrong with one device, of all that is wrong with its GPU.
 
     What a MIG instance has, that alone has.
@@ -120,12 +120,12 @@ _WITHHELD = (
 )
 
 
-def _tainted(device: WireDevice, ailments: Ailments, health: Health) -> WireDevice:
+def _tainted(device: WireDevice, ailments: GpuConditions, health: Health) -> WireDevice:
     taints = list(_taints_of(ailments, health.effects))
     return {**device, TAINTS: taints[:MOST_TAINTS]} if taints else device
 
 
-def _taints_of(ailments: Sequence[Ailment], effects: Effects) -> Iterator[dict[str, object]]:
+def _taints_of(ailments: Sequence[GpuCondition], effects: Effects) -> Iterator[dict[str, object]]:
     """Yield a taint for each cause, of what is the gravest of it: they come in that order."""
     told: set[Cause] = set()
     for one in ailments:
@@ -144,9 +144,9 @@ def _taints_of(ailments: Sequence[Ailment], effects: Effects) -> Iterator[dict[s
         }
 
 
-def _has(source: NodeDevice, one: Ailment) -> bool:
+def _has(source: NodeDevice, one: GpuCondition) -> bool:
     slot = _slot(source.device)
-    instances: Sequence[Instance] = source.gpu.mig.instances if source.gpu.mig else ()
+    instances: Sequence[Instance] = source.gpu.mig_instances
     return slot is not None and any(
         instance.slot == slot and instance.gpu_instance == one.instance.gpu_instance
         for instance in instances

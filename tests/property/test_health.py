@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import make
-from dra_driver.devices.health.course import HealthTiming
+from dra_driver.devices.health.debounce import HealthTiming
 from dra_driver.devices.health.record import HealthFile
-from dra_driver.devices.health.ward import Ward, WardSettings
-from dra_driver.devices.model import Gpu, SickGpu
-from dra_driver.devices.vitals import GpuEvent, Vitals
+from dra_driver.devices.health.tracker import HealthTracker
+from dra_driver.devices.model import Gpu, GpuEvent, SickGpu, Vitals
 from dra_driver.slices.project import projection
 from dra_driver.slices.taints import DEFAULT_EFFECTS, Effect, Health, tainted
 
@@ -77,11 +76,12 @@ class Node:
         self.look()
 
     def restart(self) -> None:
-        self.ward = Ward(
+        self.tracker = HealthTracker(
             HealthFile(self.folder, "boot"),
-            WardSettings(timing=HealthTiming(settle=60)),
+            timing=HealthTiming(settle=60),
             clock=lambda: float(self.now),
             on_change=lambda: None,
+            on_begin=lambda _uuid, _gpu, _one: None,
         )
 
     def take(self, step: Step) -> None:
@@ -89,7 +89,7 @@ class Node:
         if step.restart:
             self.restart()
         if step.xid is not None:
-            self.ward.hear(GpuEvent(gpu=GPUS[step.gpu].uuid, xid=step.xid))
+            self.tracker.hear(GpuEvent(gpu=GPUS[step.gpu].uuid, xid=step.xid))
         if step.state is not None:
             self.states[step.gpu] = step.state
         self.look()
@@ -105,11 +105,11 @@ class Node:
                 lost, silent = state == "lost", state == "silent"
                 sick.append(SickGpu(index=gpu.index, reason=state, is_lost=lost, is_silent=silent))
         self.seen = make.inventory(sick=tuple(sick), gpus=tuple(well))
-        self.ward.look(self.seen)
+        self.tracker.look(self.seen)
 
     def published(self) -> dict[str, object]:
-        found = projection(self.ward.published(self.seen))
-        health = Health(ailments=self.ward.in_force(), effects=ALL_TAINT)
+        found = projection(self.tracker.published(self.seen))
+        health = Health(ailments=self.tracker.in_force(), effects=ALL_TAINT)
         return {str(one["name"]): one for one in tainted(found, health).devices}
 
     def heal(self) -> None:
@@ -134,9 +134,9 @@ def test_whatever_happens_to_one_gpu_changes_nothing_of_another(course: list[Ste
                 step if step.gpu != 0 else Step(seconds=step.seconds, gpu=0, restart=step.restart)
             )
             for name in ("gpu-1", "gpu-2"):
-                assert whole.ward.in_force().get(
+                assert whole.tracker.in_force().get(
                     GPUS[int(name[-1])].uuid
-                ) == less.ward.in_force().get(GPUS[int(name[-1])].uuid)
+                ) == less.tracker.in_force().get(GPUS[int(name[-1])].uuid)
 
 
 @settings(max_examples=25, deadline=None)
@@ -159,9 +159,9 @@ def test_a_restart_and_a_look_at_the_same_moment_change_nothing(course: list[Ste
         for step in course:
             one.take(step)
         one.look()
-        before = one.ward.in_force()
+        before = one.tracker.in_force()
         one.look()
-        assert one.ward.in_force() == before
+        assert one.tracker.in_force() == before
         one.restart()
         one.look()
-        assert one.ward.in_force() == before
+        assert one.tracker.in_force() == before

@@ -14,8 +14,16 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.device_health import WELL as WELL_DEVICE
 from dra_driver.claims.report.device_health import DeviceHealth, Wellness
 from dra_driver.devices.exclusion import Exclusion, without_excluded
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
-from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
+from dra_driver.devices.model import (
+    Gpu,
+    GpuEvent,
+    GpuUuid,
+    InstanceId,
+    Inventory,
+    MigDevice,
+    MigMode,
+    Vitals,
+)
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
 from dra_driver.node.health import REASON, NodeHealth
 from dra_driver.ops.metrics import Metrics

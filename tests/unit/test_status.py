@@ -11,7 +11,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, Con
 from dra_driver.claims.model.devices import RecordedGpu, RecordedMig, RecordedShare, recorded
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
 from dra_driver.claims.state.records import RecordStore, StoredRecords
-from dra_driver.devices.exclusion_note import ExclusionNote
+from dra_driver.devices.exclusion import ExclusionNote
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumableSlot, ShareStrategy

@@ -6,30 +6,30 @@ from pathlib import Path
 from dra_driver import cli
 from dra_driver.admin.status import health_part
 from dra_driver.admin.status.health_part import HealthNotes, read_notes
-from dra_driver.devices.health import tables
-from dra_driver.devices.health.course import Ailment
+from dra_driver.devices.health import findings
+from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.record import FILE, GpuHealth, HealthFile
-from dra_driver.devices.vitals import InstanceId
+from dra_driver.devices.model import InstanceId
 
 SICK = {
     "GPU-b": GpuHealth(
         name="gpu-3",
         index=3,
         pci_address="0000:13:00.0",
-        ailments=(
-            Ailment(finding=tables.ROWS_PENDING, since=1_770_000_000),
-            Ailment(finding=tables.XIDS[79], since=1_770_000_060),
-            Ailment(finding=tables.SLOWDOWNS[0x40], since=1, counts=False),
-            Ailment(finding=tables.LOST, since=1, passed_at=2),
+        conditions=(
+            GpuCondition(finding=findings.ROWS_PENDING, since=1_770_000_000),
+            GpuCondition(finding=findings.XIDS[79], since=1_770_000_060),
+            GpuCondition(finding=findings.SLOWDOWNS[0x40], since=1, counts=False),
+            GpuCondition(finding=findings.LOST, since=1, passed_at=2),
         ),
     ),
     "GPU-a": GpuHealth(
         name="gpu-0",
         index=0,
         pci_address="0000:10:00.0",
-        ailments=(
-            Ailment(
-                finding=tables.XIDS[62],
+        conditions=(
+            GpuCondition(
+                finding=findings.XIDS[62],
                 since=1_770_000_000,
                 instance=InstanceId(gpu_instance=5),
             ),

@@ -38,7 +38,7 @@ from dra_driver.common_settings import (
     Seconds,
     SysRoot,
 )
-from dra_driver.devices.exclusion_note import ExclusionNote, read_note
+from dra_driver.devices.exclusion import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
 from dra_driver.host.boot import read_boot_id

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dra_driver.admin.table import aligned
-from dra_driver.devices.health.course import Ailment, in_force
+from dra_driver.devices.health.debounce import GpuCondition, in_force
 from dra_driver.devices.health.record import HealthRecord, read_health
 from dra_driver.errors import StateError
 
@@ -65,14 +65,14 @@ def as_json(notes: HealthNotes) -> dict[str, object]:
     }
 
 
-def _wrong(notes: HealthNotes) -> Iterator[tuple[str, str, Ailment]]:
+def _wrong(notes: HealthNotes) -> Iterator[tuple[str, str, GpuCondition]]:
     gpus = sorted(notes.record.gpus.items(), key=lambda item: (item[1].index, item[0]))
     for uuid, gpu in gpus:
-        for one in in_force(gpu.ailments):
+        for one in in_force(gpu.conditions):
             yield uuid, gpu.name, one
 
 
-def _row(name: str, one: Ailment) -> tuple[str, ...]:
+def _row(name: str, one: GpuCondition) -> tuple[str, ...]:
     where = name if one.instance is None else f"{name}, GPU instance {one.instance.gpu_instance}"
     since = datetime.fromtimestamp(one.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return where, str(one.finding.severity), f"since {since}", one.finding.text

@@ -15,7 +15,7 @@ from enum import IntEnum
 from dra_driver.claims.model.devices import DeviceRecord, RecordedDevice, RecordedMig, undivided
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import Condition, Conditions, prepared
-from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Severity
 from dra_driver.devices.model import Inventory
 
@@ -68,7 +68,7 @@ class Reported:
 def health_of(
     device: RecordedDevice,
     inventory: Inventory,
-    ailments: Mapping[str, Ailments],
+    ailments: Mapping[str, GpuConditions],
     is_gone: Callable[[RecordedMig], bool] = lambda _device: False,
 ) -> DeviceHealth:
     """Return how a device is doing.
@@ -77,7 +77,7 @@ def health_of(
         device: as a claim's record has it.
         inventory: what the latest look found.
         ailments: what is wrong now, by UUID of the GPU, the gravest first.
-        is_gone: tells whether a MIG device is not there any more (devices/health/sightings.py).
+        is_gone: tells whether a MIG device is not there any more (devices/health/presence.py).
     """
     wrong = [
         one
@@ -99,7 +99,7 @@ def health_of(
     return _ailing(Wellness.WELL, wrong) if wrong else WELL
 
 
-def concerns(one: Ailment, device: RecordedDevice) -> bool:
+def concerns(one: GpuCondition, device: RecordedDevice) -> bool:
     """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
     if one.instance is None:
         return True
@@ -143,7 +143,7 @@ def condition(health: DeviceHealth) -> Condition:
     )
 
 
-def _destroyed(device: RecordedMig, wrong: Iterable[Ailment]) -> DeviceHealth:
+def _destroyed(device: RecordedMig, wrong: Iterable[GpuCondition]) -> DeviceHealth:
     """Return it of a MIG device that is gone; what is wrong with its GPU is told beside it."""
     gone = (
         f"{device.uuid} ({device.place.profile} of {device.gpu}) does not exist any more: its GPU "
@@ -158,7 +158,7 @@ def _destroyed(device: RecordedMig, wrong: Iterable[Ailment]) -> DeviceHealth:
     )
 
 
-def _ailing(wellness: Wellness, wrong: Iterable[Ailment]) -> DeviceHealth:
+def _ailing(wellness: Wellness, wrong: Iterable[GpuCondition]) -> DeviceHealth:
     findings = [one.finding for one in wrong]
     words = f"{findings[0].cause}-{findings[0].value}".rstrip("-").split("-")
     # What is wrong with a GPU and with the instance alone can be the same.

@@ -191,7 +191,7 @@ class Drafts:
     def _find(self, mig: PeerMig) -> tuple[Gpu | None, MigDevice | None]:
         """Return the GPU of a MIG device, and the device if it is there."""
         for gpu in self._gpus:
-            for one in _instances(gpu):
+            for one in gpu.mig_instances:
                 if isinstance(one, MigDevice) and _is_noted(one, mig):
                     return gpu, one
         return None if mig.parent is None else self._gpu(mig.parent), None
@@ -269,7 +269,7 @@ class Drafts:
         return _entry(result, device, result.pool, (cdi_device_id,))
 
     def _half_made(self, gpu: Gpu, place: RecordedPartition) -> RecordedPartition | RecordedMig:
-        live = next((one for one in _instances(gpu) if one.slot == place.slot), None)
+        live = next((one for one in gpu.mig_instances if one.slot == place.slot), None)
         if not isinstance(live, MigDevice) or live.uuid in self._claimed:
             return place
         return RecordedMig(
@@ -319,7 +319,7 @@ class Drafts:
     def _is_half_made(self, place: RecordedPartition) -> bool:
         """Tell whether that driver was killed between making a GPU instance and what is on it."""
         gpu = self._gpu(place.gpu)
-        there = () if gpu is None else _instances(gpu)
+        there = () if gpu is None else gpu.mig_instances
         is_there = any(one.slot == place.slot and isinstance(one, BareInstance) for one in there)
         return is_there and self._was_made()
 
@@ -331,10 +331,6 @@ class Drafts:
             clients=[str(e.device.device_uuid) for e in entries if e.device.device_uuid],
             places=[e.device.part for e in entries],
         )
-
-
-def _instances(gpu: Gpu) -> Sequence[MigDevice | BareInstance]:
-    return () if gpu.mig is None else gpu.mig.instances
 
 
 def _is_noted(device: MigDevice, mig: PeerMig) -> bool:

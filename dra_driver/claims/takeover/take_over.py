@@ -207,7 +207,7 @@ class TakeOver:
 
     def _drafts(self, checkpoint: PeerCheckpoint) -> Drafts:
         inventory = self._inventory.current()
-        has_mig = any(gpu.mig and gpu.mig.instances for gpu in inventory.gpus)
+        has_mig = any(gpu.mig_instances for gpu in inventory.gpus)
         makes_mig: bool | None = False
         try:
             makes_mig = has_mig and self._makes_mig()

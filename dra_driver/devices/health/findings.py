@@ -1,11 +1,18 @@
-"""The words of health: what can be wrong with a GPU, how grave it is, and what makes it pass.
+"""What can be wrong with a GPU: the words for it, the facts there are, and what NVML says of them.
 
-A `Finding` is a fact in these words; devices/health/tables.py says which facts there are. Nothing
-here knows of Kubernetes or NVML.
+Meanings: NVIDIA's catalog of XIDs ("Analyzing Xid Errors with the Xid Catalog"), nvml.h for the
+rest. What an application can cause by a bug of its own says nothing of the GPU, so it is in no
+table but `APPLICATION_XIDS`: a tenant could else take GPUs away from others. The page
+docs/health.md shows these tables, and a test compares them. Nothing here knows of Kubernetes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
+
+from dra_driver.devices.model import SickGpu, Vitals
+from dra_driver.errors import ConfigError
 
 
 class Severity(StrEnum):
@@ -82,3 +89,325 @@ class Finding:
     def text(self) -> str:
         """Return it for people: what it is, and what makes it pass."""
         return f"{self.reason}; what makes it pass: {self.remedy}"
+
+
+WARNING, FAULT, LOSS = Severity.WARNING, Severity.FAULT, Severity.LOSS
+
+APPLICATION_XIDS = frozenset(
+    {13, 31, 32, 43, 45, 68, 69, 94, 109}
+    | {*range(39, 42), *range(70, 73), *range(75, 78), *range(82, 87), 88, 89}
+    | {*range(96, 106), *range(126, 136), 139}
+)
+"""Errors of the program that ran, or contained to it: the GPU is as good as before."""
+
+INFORMATIVE_XIDS = frozenset(
+    {37, 38, 44, 63, 66, 67, 106, 107, 121, 137, 141, 154, 157, 160, 161, 171, 172}
+)
+"""What only accompanies something else, or is read at each look: 154 says that the recovery action
+has changed, 63 that memory is to be replaced, 171 and 172 where an error of 48 or 95 was."""
+
+
+def _xid(number: int, severity: Severity, remedy: Remedy, reason: str) -> Finding:
+    return Finding(
+        cause=Cause.XID,
+        value=str(number),
+        severity=severity,
+        remedy=remedy,
+        reason=f"XID {number}: {reason}",
+    )
+
+
+_NVLINK = "an NVLink has failed"
+
+XIDS = MappingProxyType(
+    {
+        int(one.value): one
+        for one in (
+            _xid(46, FAULT, Remedy.RESET, "the GPU stopped processing"),
+            _xid(48, FAULT, Remedy.RESET, "an error of its memory could not be corrected"),
+            _xid(62, FAULT, Remedy.RESET, "its power management unit halted"),
+            _xid(64, FAULT, Remedy.RESET, "bad memory could not be put out of use"),
+            _xid(74, FAULT, Remedy.RESET, _NVLINK),
+            _xid(79, LOSS, Remedy.REBOOT, "the GPU has fallen off the bus"),
+            _xid(92, WARNING, Remedy.NONE, "many errors of its memory had to be corrected"),
+            _xid(95, FAULT, Remedy.RESET, "an error of its memory was not contained"),
+            _xid(110, FAULT, Remedy.RESET, "a security fault of the GPU"),
+            _xid(119, FAULT, Remedy.RESET, "its GSP firmware does not answer"),
+            _xid(120, FAULT, Remedy.RESET, "its GSP firmware failed"),
+            _xid(136, FAULT, Remedy.RESET, "link training failed"),
+            _xid(140, FAULT, Remedy.RESET, "an ECC error was not recovered"),
+            _xid(143, FAULT, Remedy.RESET, "the GPU could not be initialised"),
+            *(_xid(number, FAULT, Remedy.RESET, _NVLINK) for number in range(144, 151)),
+            _xid(151, FAULT, Remedy.REBOOT, "a key could not be rotated"),
+            _xid(155, FAULT, Remedy.RESET, "an NVLink software fault"),
+            _xid(156, FAULT, Remedy.RESET, "a resource was retired"),
+            _xid(158, FAULT, Remedy.RESET, "a fatal timeout inside the GPU"),
+            _xid(167, LOSS, Remedy.REBOOT, "a fatal PCIe timeout"),
+        )
+    }
+)
+"""By number. Of any other XID is said what `unknown_xid` says."""
+
+
+def remark(number: int, *, is_ignored: bool) -> Finding:
+    """Return what is told of an XID that says nothing of the GPU, to those who want to know.
+
+    NVIDIA's own DRA driver has a taint without effect for these. It is never kept on disk, where
+    the same number could be another finding once this node's admin does not ignore it any more.
+    """
+    why = "this node's settings ignore it" if is_ignored else "a program failed on the GPU"
+    return _xid(number, Severity.REMARK, Remedy.NONE, why)
+
+
+def unknown_xid(number: int) -> Finding:
+    """Return what an XID means that no table has: nothing good, until the card itself says so."""
+    return _xid(number, FAULT, Remedy.RESET, "an error of the GPU that this driver does not know")
+
+
+def _action(value: str, severity: Severity, remedy: Remedy, wanted: str) -> Finding:
+    return Finding(
+        cause=Cause.RECOVERY,
+        value=value,
+        severity=severity,
+        remedy=remedy,
+        reason=f"the NVIDIA driver wants {wanted}",
+    )
+
+
+RECOVERY_ACTIONS = MappingProxyType(
+    {
+        1: _action("gpu-reset", FAULT, Remedy.RESET, "the GPU to be reset"),
+        2: _action("node-reboot", FAULT, Remedy.REBOOT, "the node to be rebooted"),
+        3: _action("drain-p2p", FAULT, Remedy.DRAIN, "peer-to-peer work on the GPU to be ended"),
+        4: _action("drain-and-reset", FAULT, Remedy.RESET, "the GPU to be drained and reset"),
+        5: _action("recover-imex-domain", WARNING, Remedy.NONE, "its IMEX domain to be recovered"),
+        6: _action("bus-reset", FAULT, Remedy.REBOOT, "the GPU's bus to be reset"),
+        7: _action("system-reboot", FAULT, Remedy.REBOOT, "the whole system to be rebooted"),
+    }
+)
+"""By NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
+
+UNKNOWN_ACTION = _action("unknown", FAULT, Remedy.REBOOT, "something this driver does not know")
+
+ROWS_FAILED = Finding(
+    cause=Cause.ROW_REMAP,
+    value="failed",
+    severity=FAULT,
+    remedy=Remedy.REPLACE,
+    reason="bad memory of the GPU could not be replaced by spare memory",
+)
+ROWS_PENDING = Finding(
+    cause=Cause.ROW_REMAP,
+    value="pending",
+    severity=WARNING,
+    remedy=Remedy.RESET,
+    reason="bad memory of the GPU is put out of use, and is replaced at its next reset",
+)
+UNCORRECTED = Finding(
+    cause=Cause.ECC,
+    value="uncorrected",
+    severity=WARNING,
+    remedy=Remedy.RESET,
+    reason="errors of its memory could not be corrected since the NVIDIA driver was loaded",
+)
+
+
+def _slowdown(value: str, reason: str) -> Finding:
+    return Finding(
+        cause=Cause.SLOWDOWN,
+        value=value,
+        severity=WARNING,
+        remedy=Remedy.NONE,
+        reason=f"the GPU is slowed down: {reason}",
+        has_to_last=True,
+    )
+
+
+SLOWDOWNS = MappingProxyType(
+    {
+        0x40: _slowdown("thermal", "it is too hot; check its cooling"),
+        0x80: _slowdown("power-brake", "the power supply asks for it; check the node's power"),
+    }
+)
+"""By the bit of nvmlClocksEventReason*. The software's own slowdowns are how a GPU works."""
+
+
+def _fabric(value: str, remedy: Remedy, reason: str) -> Finding:
+    return Finding(
+        cause=Cause.FABRIC,
+        value=value,
+        severity=FAULT,
+        remedy=remedy,
+        reason=f"the GPU has not joined its NVLink fabric, so CUDA cannot start on it: {reason}",
+        has_to_last=True,
+    )
+
+
+FABRIC_STATES = MappingProxyType(
+    {
+        1: _fabric("not-started", Remedy.NONE, "it has not begun to; check Fabric Manager"),
+        2: _fabric("in-progress", Remedy.NONE, "it is still at it; check Fabric Manager"),
+    }
+)
+"""By NVML_GPU_FABRIC_STATE_*; 0 is a card without, 3 that it is done."""
+
+FABRIC_DONE = 3
+FABRIC_FAILED = _fabric("failed", Remedy.RESET, "it tried and failed; check Fabric Manager's log")
+
+LOST = Finding(
+    cause=Cause.LOST,
+    value="",
+    severity=LOSS,
+    remedy=Remedy.REBOOT,
+    reason="the GPU is out of reach",
+)
+SILENT = Finding(
+    cause=Cause.SILENT,
+    value="",
+    severity=FAULT,
+    remedy=Remedy.REBOOT,
+    reason="the GPU does not answer NVML",
+)
+REFUSED = Finding(
+    cause=Cause.REFUSED,
+    value="",
+    severity=FAULT,
+    remedy=Remedy.RESET,
+    reason="NVML cannot describe the GPU",
+)
+
+POLLED = frozenset({Cause.RECOVERY, Cause.ROW_REMAP, Cause.ECC, Cause.SLOWDOWN, Cause.FABRIC})
+"""What each look reads of a GPU that answers."""
+
+UNREACHED = frozenset({Cause.LOST, Cause.SILENT, Cause.REFUSED})
+"""What a look finds of a GPU that does not."""
+
+
+def known() -> tuple[Finding, ...]:
+    """Return every finding there is, but XIDs and actions that are not known."""
+    return (
+        *XIDS.values(),
+        *RECOVERY_ACTIONS.values(),
+        *(ROWS_FAILED, ROWS_PENDING, UNCORRECTED),
+        *SLOWDOWNS.values(),
+        *FABRIC_STATES.values(),
+        FABRIC_FAILED,
+        *(LOST, SILENT, REFUSED),
+    )
+
+
+def finding_of(cause: Cause, value: str) -> Finding:
+    """Return the finding of a cause and value as they stand in a record.
+
+    Raises:
+        ValueError: there is no such.
+    """
+    for one in (*known(), UNKNOWN_ACTION):
+        if one.key == (cause, value):
+            return one
+    if cause is Cause.XID and value.isdecimal():
+        return unknown_xid(int(value))
+    raise ValueError(f"there is no finding {cause} {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What one look found of a GPU.
+
+    Attributes:
+        findings: what is wrong.
+        unanswered: causes of which the look says neither yes nor no.
+        answered: the GPU was described.
+        says_well: the NVIDIA driver says that nothing has to be done about it.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    unanswered: frozenset[Cause] = frozenset()
+    answered: bool = True
+    says_well: bool = False
+
+
+def examined(vitals: Vitals) -> Examination:
+    """Return what is wrong with a GPU that answers."""
+    found: list[Finding] = []
+    if vitals.recovery_action:
+        action = RECOVERY_ACTIONS.get(vitals.recovery_action, UNKNOWN_ACTION)
+        found.append(action)
+    if vitals.rows_failed:
+        found.append(ROWS_FAILED)
+    if vitals.rows_pending:
+        found.append(ROWS_PENDING)
+    if vitals.uncorrected:
+        found.append(UNCORRECTED)
+    bits = vitals.slowdown or 0
+    found += [one for bit, one in SLOWDOWNS.items() if bits & bit]
+    if joining := FABRIC_STATES.get(vitals.fabric_state or 0):
+        found.append(joining)
+    elif vitals.fabric_state == FABRIC_DONE and vitals.fabric_status:
+        found.append(FABRIC_FAILED)
+    return Examination(
+        findings=tuple(found),
+        unanswered=_unanswered(vitals),
+        says_well=vitals.recovery_action == 0,
+    )
+
+
+def out_of_reach(sick: SickGpu) -> Examination:
+    """Return what is wrong with a GPU that NVML counts and cannot describe."""
+    if sick.is_lost:
+        what = LOST
+    elif sick.is_silent:
+        what = SILENT
+    else:
+        what = REFUSED
+    return Examination(
+        findings=(replace(what, reason=f"{what.reason} ({sick.reason})"),),
+        unanswered=POLLED,
+        answered=False,
+    )
+
+
+def of_xid(
+    number: int, ignored: AbstractSet[int] = frozenset(), *, remarks: bool = False
+) -> Finding | None:
+    """Return what an XID says of the GPU; None if it says nothing.
+
+    Args:
+        number: the XID.
+        ignored: XIDs that this node's admin wants to be ignored too.
+        remarks: XIDs of programs, and those that are ignored, are a remark instead of nothing.
+    """
+    if number in APPLICATION_XIDS | ignored:
+        return remark(number, is_ignored=number in ignored) if remarks else None
+    if number in INFORMATIVE_XIDS:
+        return None
+    return XIDS.get(number) or unknown_xid(number)
+
+
+def asks_for_look(number: int) -> bool:
+    """Tell whether an XID is a reason to look at the GPU at once: not what programs can cause."""
+    return number not in APPLICATION_XIDS
+
+
+def parse_xids(text: str) -> frozenset[int]:
+    """Return the XIDs of a list such as `94,119`.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = [word for word in words if not (word.isascii() and word.isdecimal())]
+    if wrong:
+        raise ConfigError(f"{wrong[0]!r} is no XID: give numbers, separated by commas")
+    return frozenset(map(int, words))
+
+
+def _unanswered(vitals: Vitals) -> frozenset[Cause]:
+    said = {
+        Cause.RECOVERY: vitals.recovery_action is not None,
+        Cause.ROW_REMAP: None not in (vitals.rows_pending, vitals.rows_failed),
+        Cause.ECC: vitals.uncorrected is not None,
+        Cause.SLOWDOWN: vitals.slowdown is not None,
+        Cause.FABRIC: vitals.fabric_state is not None,
+    }
+    return frozenset(cause for cause, is_said in said.items() if not is_said)

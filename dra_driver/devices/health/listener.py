@@ -1,6 +1,6 @@
 """The thread that waits for NVML's events, and has GPUs looked at when there was one.
 
-In: a way to wait (devices/session.py). Out: events to the ward, and a look soon after what is no
+In: a way to wait (devices/session.py). Out: events to the tracker, and a look soon after what is no
 fault of a program: the looks' own rhythm would be too slow for a GPU that is lost. A program can
 cause events as fast as it likes, and each of them costs no more than being passed over.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from dra_driver.devices.vitals import GpuEvent
+from dra_driver.devices.model import GpuEvent
 from dra_driver.errors import DriverError, LostError, TransientError
 
 log = structlog.get_logger()

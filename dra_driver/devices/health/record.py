@@ -1,7 +1,7 @@
 """The record of what is wrong with this node's GPUs: one file, whole or not at all.
 
-In: ailments by GPU. Out: the same after a restart of the driver, and for `dra-driver status`. It is
-there because NVML tells an XID once. What another boot left behind is over, for a reboot is a reset
+It is there for a restart of the driver, because NVML tells an XID once, and for `dra-driver
+status`. What another boot left behind is over, for a reboot is a reset
 of every GPU; what lasts longer is read again at the first look. A damaged file is put aside under
 another name, for people; a newer version's is left alone, and nothing is written until it is gone.
 """
@@ -14,10 +14,9 @@ from typing import Any
 
 import structlog
 
-from dra_driver.devices.health.course import Ailment, Ailments
-from dra_driver.devices.health.findings import Cause, Severity
-from dra_driver.devices.health.tables import finding_of
-from dra_driver.devices.vitals import InstanceId
+from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
+from dra_driver.devices.health.findings import Cause, Severity, finding_of
+from dra_driver.devices.model import InstanceId
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.host.files import read_whole, write_whole
@@ -39,13 +38,13 @@ class GpuHealth:
         name: the name of its device, such as `gpu-3`.
         index: NVML's position when it was last described.
         pci_address: where it is.
-        ailments: what is or was wrong.
+        conditions: what is or was wrong.
     """
 
     name: str
     index: int
     pci_address: str
-    ailments: Ailments = ()
+    conditions: GpuConditions = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +78,8 @@ def read_health(directory: Path) -> HealthRecord | None:
 
 def lasting(gpu: GpuHealth) -> GpuHealth:
     """Return it without remarks, which are of the moment."""
-    kept = (one for one in gpu.ailments if one.finding.severity is not Severity.REMARK)
-    return replace(gpu, ailments=tuple(kept))
+    kept = (one for one in gpu.conditions if one.finding.severity is not Severity.REMARK)
+    return replace(gpu, conditions=tuple(kept))
 
 
 class HealthFile:
@@ -120,7 +119,7 @@ class HealthFile:
 
     def write(self, gpus: Mapping[str, GpuHealth]) -> bool:
         """Write what is wrong, if that differs from what was written; return whether it is."""
-        sick = {uuid: lasting(one) for uuid, one in gpus.items() if lasting(one).ailments}
+        sick = {uuid: lasting(one) for uuid, one in gpus.items() if lasting(one).conditions}
         data = seal(_json(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE
         if data == self._written or (not sick and not path.exists()):
@@ -149,14 +148,14 @@ def _json(record: HealthRecord) -> dict[str, object]:
                 "name": one.name,
                 "index": one.index,
                 "pciAddress": one.pci_address,
-                "ailments": [_ailment_json(ailment) for ailment in one.ailments],
+                "ailments": [_condition_json(condition) for condition in one.conditions],
             }
             for uuid, one in sorted(record.gpus.items())
         },
     }
 
 
-def _ailment_json(one: Ailment) -> dict[str, object]:
+def _condition_json(one: GpuCondition) -> dict[str, object]:
     instance = one.instance
     return {
         "cause": str(one.finding.cause),
@@ -181,17 +180,17 @@ def _record(payload: Mapping[str, Any]) -> HealthRecord:
                 name=str(one["name"]),
                 index=int(one["index"]),
                 pci_address=str(one["pciAddress"]),
-                ailments=tuple(map(_ailment, one["ailments"])),
+                conditions=tuple(map(_condition, one["ailments"])),
             )
             for uuid, one in payload["gpus"].items()
         },
     )
 
 
-def _ailment(one: Mapping[str, Any]) -> Ailment:
+def _condition(one: Mapping[str, Any]) -> GpuCondition:
     found = finding_of(Cause(one["cause"]), str(one["value"]))
     instance = one["gpuInstance"]
-    return Ailment(
+    return GpuCondition(
         finding=replace(found, reason=str(one["reason"])),
         instance=None
         if instance is None

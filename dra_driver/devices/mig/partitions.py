@@ -81,14 +81,12 @@ def partitions(gpu: Gpu) -> tuple[Partition, ...]:
 
 def found_by_others(gpu: Gpu) -> tuple[Instance, ...]:
     """Return the GPU instances that this driver did not make."""
-    instances = () if gpu.mig is None else gpu.mig.instances
-    return tuple(entry for entry in instances if not entry.made_here)
+    return tuple(entry for entry in gpu.mig_instances if not entry.made_here)
 
 
 def made_here(gpu: Gpu) -> tuple[Instance, ...]:
     """Return the GPU instances that this driver made for claims, or is making."""
-    instances = () if gpu.mig is None else gpu.mig.instances
-    return tuple(entry for entry in instances if entry.made_here)
+    return tuple(entry for entry in gpu.mig_instances if entry.made_here)
 
 
 def partition_name(gpu: Gpu, device: Partition | MigDevice, suffix: str = "") -> DeviceName:

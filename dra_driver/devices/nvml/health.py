@@ -17,10 +17,9 @@ from typing import Any
 import pynvml
 import structlog
 
-from dra_driver.devices.model import Fabric
+from dra_driver.devices.model import Fabric, GpuEvent, InstanceId, Vitals
 from dra_driver.devices.nvml.calls import ANSWER_SECONDS, HEARING, NvmlCalls
 from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors
-from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
 from dra_driver.errors import DeviceError, TransientError
 
 _RECOVERY = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION

@@ -24,7 +24,7 @@ import pynvml
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.model import Fabric, GpuUuid, Mig, MigMode, NvLink, PciAddress
+from dra_driver.devices.model import Fabric, GpuUuid, Mig, MigMode, NvLink, PciAddress, Vitals
 from dra_driver.devices.nvml.busy import Busy, Clocks, read_busy, read_clocks
 from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml.errors import nvml_errors, optional
@@ -40,7 +40,6 @@ from dra_driver.devices.nvml.memory_limits import (
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.devices.nvml.nvlink import NvLinkReader, read_fabric
 from dra_driver.devices.pci import pci_address
-from dra_driver.devices.vitals import Vitals
 from dra_driver.errors import DeviceError, SilenceError
 
 T = TypeVar("T")

@@ -325,7 +325,7 @@ def _offer_undivided(offer: GpuOffer, reason: str | None) -> None:
             "its MIG mode was turned on while claims have it as a whole, so it is offered in MIG"
             " devices once they have ended"
         )
-    elif gpu.mig is not None and gpu.mig.instances:
+    elif gpu.mig_instances:
         return
     can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
     if gpu.mig_mode is not MigMode.ENABLED or is_kept or can_be_whole:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.devices.model import GpuEvent, InstanceId, Vitals
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
-from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
 from dra_driver.errors import LostError, TransientError
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options

@@ -17,13 +17,12 @@ from dra_driver.claims.report.device_health import (
     health_of,
     reported,
 )
-from dra_driver.devices.health import tables
-from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health import findings
+from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Finding
 from dra_driver.devices.kinds import Device
-from dra_driver.devices.model import SickGpu
+from dra_driver.devices.model import InstanceId, SickGpu
 from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
-from dra_driver.devices.vitals import InstanceId
 
 MIG = make.mig_device(0, "1g.10gb", 2)
 OTHER = make.mig_device(0, "2g.20gb", 4)
@@ -38,11 +37,11 @@ SHARE = ConsumableShare(
 )
 
 
-def ailing(*findings: Finding, of: InstanceId | None = None) -> Ailments:
-    return tuple(Ailment(finding=one, instance=of, since=7) for one in findings)
+def ailing(*findings: Finding, of: InstanceId | None = None) -> GpuConditions:
+    return tuple(GpuCondition(finding=one, instance=of, since=7) for one in findings)
 
 
-def health(device: Device, wrong: Mapping[str, Ailments], **facts: object) -> DeviceHealth:
+def health(device: Device, wrong: Mapping[str, GpuConditions], **facts: object) -> DeviceHealth:
     return health_of(recorded(device), replace(NODE, **facts), wrong)
 
 
@@ -53,7 +52,7 @@ def test_a_well_device_has_nothing_to_say() -> None:
 
 
 def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
-    found = health(WHOLE, {WHOLE.uuid: ailing(tables.XIDS[79])})
+    found = health(WHOLE, {WHOLE.uuid: ailing(findings.XIDS[79])})
     assert found == DeviceHealth(
         wellness=Wellness.SICK,
         reason="Xid79",
@@ -62,7 +61,7 @@ def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
 
 
 def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
-    wrong = ailing(tables.XIDS[79], tables.LOST, tables.ROWS_PENDING)
+    wrong = ailing(findings.XIDS[79], findings.LOST, findings.ROWS_PENDING)
     found = health(WHOLE, {WHOLE.uuid: wrong})
     first, second, third = found.message.split(". ")
     assert (first[:6], second[:3], third[:3]) == ("XID 79", "The", "Bad")
@@ -72,10 +71,10 @@ def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
 @pytest.mark.parametrize(
     ("finding", "reason"),
     [
-        (tables.LOST, "GpuLost"),
-        (tables.ROWS_FAILED, "RowRemapFailed"),
-        (tables.UNKNOWN_ACTION, "RecoveryActionUnknown"),
-        (tables.SILENT, "Unresponsive"),
+        (findings.LOST, "GpuLost"),
+        (findings.ROWS_FAILED, "RowRemapFailed"),
+        (findings.UNKNOWN_ACTION, "RecoveryActionUnknown"),
+        (findings.SILENT, "Unresponsive"),
     ],
 )
 def test_the_reason_is_a_word_as_conditions_have_it(finding: Finding, reason: str) -> None:
@@ -83,21 +82,21 @@ def test_the_reason_is_a_word_as_conditions_have_it(finding: Finding, reason: st
 
 
 def test_a_warning_leaves_a_device_well_and_says_so() -> None:
-    found = health(WHOLE, {WHOLE.uuid: ailing(tables.ROWS_PENDING)})
+    found = health(WHOLE, {WHOLE.uuid: ailing(findings.ROWS_PENDING)})
     assert (found.wellness, found.reason) == (Wellness.WELL, "RowRemapPending")
     assert found.message.startswith("Bad memory of the GPU")
 
 
 def test_a_remark_is_nobodys_but_the_gpus() -> None:
-    remark = tables.remark(43, is_ignored=False)
+    remark = findings.remark(43, is_ignored=False)
     assert health(WHOLE, {WHOLE.uuid: ailing(remark)}) == WELL
-    both = health(WHOLE, {WHOLE.uuid: ailing(tables.ROWS_PENDING, remark)})
+    both = health(WHOLE, {WHOLE.uuid: ailing(findings.ROWS_PENDING, remark)})
     assert "43" not in both.message
 
 
 def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
     mine = InstanceId(gpu_instance=MIG.gpu_instance)
-    wrong = {DIVIDED.uuid: ailing(tables.XIDS[62], of=mine)}
+    wrong = {DIVIDED.uuid: ailing(findings.XIDS[62], of=mine)}
     assert health(MIG, wrong).reason == "Xid62"
     assert health(SHARE, wrong).reason == "Xid62"
     assert health(OTHER, wrong) == WELL
@@ -105,12 +104,12 @@ def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
 
 
 def test_what_the_gpu_has_all_its_parts_have() -> None:
-    wrong = {DIVIDED.uuid: ailing(tables.XIDS[62])}
+    wrong = {DIVIDED.uuid: ailing(findings.XIDS[62])}
     assert {health(one, wrong).reason for one in (MIG, OTHER, SHARE, DIVIDED)} == {"Xid62"}
 
 
 def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None:
-    wrong = {DIVIDED.uuid: ailing(tables.XIDS[62])}
+    wrong = {DIVIDED.uuid: ailing(findings.XIDS[62])}
     found = health(WHOLE, wrong, gpus=(), problem="libnvidia-ml.so.1 is missing")
     assert (found.wellness, found.reason) == (Wellness.UNKNOWN, "DriverUnavailable")
     assert "libnvidia-ml.so.1 is missing" in found.message
@@ -126,7 +125,7 @@ def test_a_gpu_that_is_not_there_is_not_well() -> None:
 
 
 def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
-    def gone(device: Device, wrong: Mapping[str, Ailments]) -> DeviceHealth:
+    def gone(device: Device, wrong: Mapping[str, GpuConditions]) -> DeviceHealth:
         return health_of(recorded(device), NODE, wrong, lambda one: one.uuid == MIG.uuid)
 
     found = gone(MIG, {})
@@ -137,7 +136,7 @@ def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
     )
     assert gone(SHARE, {}) == found
     assert {gone(one, {}) for one in (OTHER, WHOLE, DIVIDED)} == {WELL}
-    sick = gone(MIG, {DIVIDED.uuid: ailing(tables.XIDS[62])})
+    sick = gone(MIG, {DIVIDED.uuid: ailing(findings.XIDS[62])})
     assert sick.reason == "MigDeviceMissing"
     assert sick.message.startswith(f"{found.message}. XID 62: ")
 
@@ -157,7 +156,7 @@ def claim(*devices: tuple[str, Device]) -> ClaimRecord:
 
 def test_each_device_is_reported_once_with_the_worst_of_it() -> None:
     def judge(_: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
-        return health_of(device, NODE, {WHOLE.uuid: ailing(tables.XIDS[79])})
+        return health_of(device, NODE, {WHOLE.uuid: ailing(findings.XIDS[79])})
 
     records = [claim(("gpu-9", MIG), ("gpu-1", WHOLE)), claim(("gpu-9", WHOLE), ("gpu-0", MIG))]
     found = [(one.pool, one.device, one.health.reason) for one in reported(records, judge)]

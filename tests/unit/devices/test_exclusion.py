@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.devices.exclusion import LABEL, Exclusion, admitting, without_excluded
-from dra_driver.devices.exclusion_note import FILE, ExclusionNote, read_note, write_note
+from dra_driver.devices.exclusion import (
+    LABEL,
+    NOTE_FILE,
+    Exclusion,
+    ExclusionNote,
+    admitting,
+    read_note,
+    without_excluded,
+    write_note,
+)
 from dra_driver.devices.model import SickGpu
 from dra_driver.errors import StateError
 
@@ -109,7 +117,7 @@ def test_the_note_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_no_note_and_a_damaged_one_say_that_nothing_is_left_out(tmp_path: Path) -> None:
     assert read_note(tmp_path) == ExclusionNote()
-    (tmp_path / FILE).write_text("{}")
+    (tmp_path / NOTE_FILE).write_text("{}")
     assert read_note(tmp_path) == ExclusionNote()
 
 

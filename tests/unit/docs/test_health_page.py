@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dra_driver.devices.health import tables
+from dra_driver.devices.health import findings
 from dra_driver.devices.health.findings import Finding, Severity
 from dra_driver.settings import Settings
 from dra_driver.slices.taints import DEFAULT_EFFECTS
@@ -43,15 +43,15 @@ def xids(after: str) -> set[int]:
 
 def test_each_fact_has_its_row_and_no_other_has() -> None:
     told = rows("taint")
-    unknown = tables.unknown_xid(999)
+    unknown = findings.unknown_xid(999)
     assert told[-1][0] == "`xid=` any other"
     assert told[-1][2:] == [str(unknown.severity), str(unknown.remedy)]
-    assert told[:-1] == [row(one) for one in (*tables.known(), tables.UNKNOWN_ACTION)]
+    assert told[:-1] == [row(one) for one in (*findings.known(), findings.UNKNOWN_ACTION)]
 
 
 def test_the_xids_that_change_nothing_are_those_of_the_tables() -> None:
-    assert xids("Errors of the program that ran") == tables.APPLICATION_XIDS
-    assert xids("And what only accompanies") == tables.INFORMATIVE_XIDS
+    assert xids("Errors of the program that ran") == findings.APPLICATION_XIDS
+    assert xids("And what only accompanies") == findings.INFORMATIVE_XIDS
 
 
 def test_severities_have_the_effects_that_hold_by_default() -> None:

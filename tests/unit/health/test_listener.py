@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dra_driver.devices.health.listener import Listener
-from dra_driver.devices.vitals import GpuEvent
+from dra_driver.devices.model import GpuEvent
 from dra_driver.errors import DeviceError, LostError, TransientError
 
 Outcome = GpuEvent | Exception | None

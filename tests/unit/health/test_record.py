@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.devices.health import tables
-from dra_driver.devices.health.course import Ailment
+from dra_driver.devices.health import findings
+from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.record import DAMAGED, FILE, GpuHealth, HealthFile, read_health
-from dra_driver.devices.vitals import InstanceId
+from dra_driver.devices.model import InstanceId
 from dra_driver.errors import StateError
 from dra_driver.host.envelope import seal
 
@@ -16,17 +16,17 @@ SICK = GpuHealth(
     name="gpu-3",
     index=2,
     pci_address="0000:3b:00.0",
-    ailments=(
-        Ailment(finding=tables.XIDS[79], since=1000, was_away=True),
-        Ailment(
-            finding=tables.XIDS[62],
+    conditions=(
+        GpuCondition(finding=findings.XIDS[79], since=1000, was_away=True),
+        GpuCondition(
+            finding=findings.XIDS[62],
             instance=InstanceId(gpu_instance=3, compute_instance=0),
             since=1001,
             absent_since=1010,
             relapses=2,
         ),
-        Ailment(finding=tables.SLOWDOWNS[0x40], since=1002, counts=False),
-        Ailment(finding=tables.LOST, since=1003, passed_at=1100),
+        GpuCondition(finding=findings.SLOWDOWNS[0x40], since=1002, counts=False),
+        GpuCondition(finding=findings.LOST, since=1003, passed_at=1100),
     ),
 )
 
@@ -36,10 +36,10 @@ def test_the_successor_reads_all_of_it(tmp_path: Path) -> None:
     assert HealthFile(tmp_path / "data", "boot-1").read() == {"GPU-a": SICK}
 
 
-@pytest.mark.parametrize("finding", tables.known(), ids=lambda one: f"{one.cause}-{one.value}")
+@pytest.mark.parametrize("finding", findings.known(), ids=lambda one: f"{one.cause}-{one.value}")
 def test_every_finding_is_kept(tmp_path: Path, finding: object) -> None:
-    ailments = (Ailment(finding=finding, since=1),)  # type: ignore[arg-type]
-    gpus = {"GPU-a": GpuHealth(name="gpu-0", index=0, pci_address="", ailments=ailments)}
+    conditions = (GpuCondition(finding=finding, since=1),)  # type: ignore[arg-type]
+    gpus = {"GPU-a": GpuHealth(name="gpu-0", index=0, pci_address="", conditions=conditions)}
     HealthFile(tmp_path, "boot-1").write(gpus)
     assert HealthFile(tmp_path, "boot-1").read() == gpus
 

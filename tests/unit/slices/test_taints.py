@@ -3,13 +3,12 @@
 import pytest
 
 import make
-from dra_driver.devices.health import tables
-from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health import findings
+from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Finding, Severity
 from dra_driver.devices.kinds import GpuPart, NodeDevice
-from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.devices.model import Gpu, InstanceId, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.devices.vitals import InstanceId
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
@@ -24,11 +23,11 @@ from dra_driver.slices.taints import (
 )
 
 SICK, FINE = make.gpu(0), make.gpu(1)
-LOST = Ailment(finding=tables.XIDS[79], since=1_770_000_000)
-HOT = Ailment(finding=tables.SLOWDOWNS[0x40], since=1_770_000_000)
+LOST = GpuCondition(finding=findings.XIDS[79], since=1_770_000_000)
+HOT = GpuCondition(finding=findings.SLOWDOWNS[0x40], since=1_770_000_000)
 
 
-def health(*ailments: Ailment, gpu: Gpu = SICK, **effects: Effect) -> Health:
+def health(*ailments: GpuCondition, gpu: Gpu = SICK, **effects: Effect) -> Health:
     changed = {Severity(name): effect for name, effect in effects.items()}
     return Health(ailments={gpu.uuid: ailments}, effects={**DEFAULT_EFFECTS, **changed})
 
@@ -71,17 +70,19 @@ def test_the_others_are_published_to_the_byte_as_before() -> None:
 
 
 def test_a_value_that_says_nothing_more_is_left_out() -> None:
-    lost = Ailment(finding=tables.LOST, since=0)
+    lost = GpuCondition(finding=findings.LOST, since=0)
     (taint,) = taints(tainted(projection(make.inventory(SICK)), health(lost)))["gpu-0"]
     assert set(taint) == {"key", "effect", "timeAdded"}
     assert taint["key"] == "gpu.nvidia.com/gpu-lost"
 
 
-@pytest.mark.parametrize("finding", tables.known(), ids=lambda one: f"{one.cause}-{one.value}")
+@pytest.mark.parametrize("finding", findings.known(), ids=lambda one: f"{one.cause}-{one.value}")
 def test_by_default_what_needs_somebody_keeps_pods_away_and_a_warning_changes_nothing(
     finding: Finding,
 ) -> None:
-    found = tainted(projection(make.inventory(SICK)), health(Ailment(finding=finding, since=0)))
+    found = tainted(
+        projection(make.inventory(SICK)), health(GpuCondition(finding=finding, since=0))
+    )
     if finding.severity is Severity.WARNING:
         assert taints(found) == {}
     else:
@@ -96,7 +97,7 @@ def test_each_severity_has_the_effect_that_is_set_for_it(effect: Effect) -> None
 
 
 def test_a_remark_has_a_taint_where_that_is_set_and_gives_way_to_what_is_wrong() -> None:
-    remark = Ailment(finding=tables.remark(43, is_ignored=False), since=0)
+    remark = GpuCondition(finding=findings.remark(43, is_ignored=False), since=0)
     gpu = projection(make.inventory(SICK))
     assert taints(tainted(gpu, health(remark))) == {}
     (taint,) = taints(tainted(gpu, health(remark, remark=Effect.NONE)))["gpu-0"]
@@ -106,13 +107,13 @@ def test_a_remark_has_a_taint_where_that_is_set_and_gives_way_to_what_is_wrong()
 
 
 def test_of_one_cause_the_gravest_is_told_and_it_comes_first() -> None:
-    ailments = (LOST, Ailment(finding=tables.XIDS[62], since=1))
+    ailments = (LOST, GpuCondition(finding=findings.XIDS[62], since=1))
     (taint,) = taints(tainted(projection(make.inventory(SICK)), health(*ailments)))["gpu-0"]
     assert taint["value"] == "79"
 
 
 def test_all_causes_at_once_are_no_more_than_the_api_allows() -> None:
-    each = [Ailment(finding=one, since=0) for one in tables.known()]
+    each = [GpuCondition(finding=one, since=0) for one in findings.known()]
     everything = dict.fromkeys(("warning", "fault", "loss"), Effect.NO_EXECUTE)
     found = tainted(projection(make.inventory(SICK)), health(*each, **everything))
     keys = [one["key"] for one in taints(found)["gpu-0"]]
@@ -144,8 +145,8 @@ def test_what_one_mig_device_has_taints_it_alone() -> None:
     assert gpu.mig is not None
     mine, *others = gpu.mig.devices
     assert others
-    ailment = Ailment(
-        finding=tables.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
+    ailment = GpuCondition(
+        finding=findings.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
     )
     found = projection(make.inventory(gpu, FINE))
     assert len(found.devices) > 2
@@ -173,8 +174,8 @@ def test_without_taints_nothing_of_a_sick_gpu_is_published_and_nothing_hangs_in_
 def test_a_gpu_of_which_one_mig_device_is_sick_is_left_out_as_a_whole() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
-    ailment = Ailment(
-        finding=tables.XIDS[62],
+    ailment = GpuCondition(
+        finding=findings.XIDS[62],
         since=0,
         instance=InstanceId(gpu_instance=gpu.mig.devices[0].gpu_instance),
     )
@@ -192,10 +193,10 @@ def test_who_asks_for_devices_gets_their_ailments() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
     mine, other = gpu.mig.devices[:2]
-    of_one = Ailment(
-        finding=tables.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
+    of_one = GpuCondition(
+        finding=findings.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
     )
-    both: Ailments = (LOST, of_one)
+    both: GpuConditions = (LOST, of_one)
     assert ailments_of(NodeDevice(gpu=gpu, device=mine), both) == both
     assert ailments_of(NodeDevice(gpu=gpu, device=other), both) == (LOST,)
     assert ailments_of(NodeDevice(gpu=gpu, device=gpu), both) == (LOST,)

@@ -107,7 +107,7 @@ def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Ite
         kubernetes: the API server's version; None where it is not known.
     """
     divided = [gpu for gpu in inventory.gpus if gpu.mig_mode is MigMode.ENABLED]
-    empty = [gpu for gpu in divided if gpu.mig is None or not gpu.mig.instances]
+    empty = [gpu for gpu in divided if not gpu.mig_instances]
     if empty and not has_cheap_counters(kubernetes):
         yield warning(
             f"{named(gpu.uuid for gpu in empty)} is in MIG mode and has no MIG device: before "

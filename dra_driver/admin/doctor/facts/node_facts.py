@@ -20,8 +20,7 @@ from dra_driver.cdi.spec import KIND
 from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
-from dra_driver.devices.exclusion import without_excluded
-from dra_driver.devices.exclusion_note import read_note
+from dra_driver.devices.exclusion import read_note, without_excluded
 from dra_driver.devices.holders import Holder, Holders
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME

@@ -2,18 +2,20 @@
 
 import pytest
 
-from dra_driver.devices.health import tables
-from dra_driver.devices.health.findings import Cause, Finding, Remedy, Severity
-from dra_driver.devices.health.judge import (
+from dra_driver.devices.health import findings
+from dra_driver.devices.health.findings import (
+    Cause,
     Examination,
+    Finding,
+    Remedy,
+    Severity,
     asks_for_look,
     examined,
     of_xid,
     out_of_reach,
     parse_xids,
 )
-from dra_driver.devices.model import SickGpu
-from dra_driver.devices.vitals import Vitals
+from dra_driver.devices.model import SickGpu, Vitals
 from dra_driver.errors import ConfigError
 
 WELL = Vitals(
@@ -40,10 +42,10 @@ def test_a_card_that_tells_nothing_has_nothing_and_is_not_known_to_be_well() -> 
     found = examined(LACKS_ALL)
     assert found.findings == ()
     assert not found.says_well
-    assert found.unanswered == tables.POLLED
+    assert found.unanswered == findings.POLLED
 
 
-@pytest.mark.parametrize("number", [*sorted(tables.APPLICATION_XIDS), 119, 92])
+@pytest.mark.parametrize("number", [*sorted(findings.APPLICATION_XIDS), 119, 92])
 def test_what_says_nothing_of_the_gpu_is_a_remark_to_those_who_want_one(number: int) -> None:
     ignored = frozenset({92, 119})
     assert of_xid(number, ignored) is None
@@ -59,14 +61,14 @@ def test_what_says_nothing_of_the_gpu_is_a_remark_to_those_who_want_one(number: 
     assert found.reason == f"XID {number}: {why}"
 
 
-@pytest.mark.parametrize("number", sorted(tables.INFORMATIVE_XIDS))
+@pytest.mark.parametrize("number", sorted(findings.INFORMATIVE_XIDS))
 def test_what_only_accompanies_something_else_is_no_remark(number: int) -> None:
     assert of_xid(number, remarks=True) is None
 
 
-@pytest.mark.parametrize("number", sorted(tables.XIDS))
+@pytest.mark.parametrize("number", sorted(findings.XIDS))
 def test_remarks_change_nothing_of_what_says_something_of_the_gpu(number: int) -> None:
-    assert of_xid(number, remarks=True) == of_xid(number) == tables.XIDS[number]
+    assert of_xid(number, remarks=True) == of_xid(number) == findings.XIDS[number]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +128,11 @@ def test_a_gpu_out_of_reach_has_nvmls_reason_and_nothing_else_is_known(
     (finding,) = found.findings
     assert finding.cause is cause
     assert sick.reason in finding.reason
-    assert found.unanswered == tables.POLLED
+    assert found.unanswered == findings.POLLED
     assert not found.answered
 
 
-@pytest.mark.parametrize("number", sorted(tables.APPLICATION_XIDS | tables.INFORMATIVE_XIDS))
+@pytest.mark.parametrize("number", sorted(findings.APPLICATION_XIDS | findings.INFORMATIVE_XIDS))
 def test_what_a_program_can_cause_or_only_accompanies_says_nothing(number: int) -> None:
     assert of_xid(number) is None
 
@@ -141,7 +143,7 @@ def test_the_xids_that_nvidias_driver_ignores_are_of_applications(number: int) -
     assert not asks_for_look(number)
 
 
-@pytest.mark.parametrize("number", sorted(tables.XIDS))
+@pytest.mark.parametrize("number", sorted(findings.XIDS))
 def test_each_xid_of_the_table_is_a_finding_with_its_number(number: int) -> None:
     finding = of_xid(number)
     assert finding is not None
@@ -152,8 +154,8 @@ def test_each_xid_of_the_table_is_a_finding_with_its_number(number: int) -> None
 
 
 def test_no_xid_is_in_two_tables() -> None:
-    assert not tables.XIDS.keys() & (tables.APPLICATION_XIDS | tables.INFORMATIVE_XIDS)
-    assert not tables.APPLICATION_XIDS & tables.INFORMATIVE_XIDS
+    assert not findings.XIDS.keys() & (findings.APPLICATION_XIDS | findings.INFORMATIVE_XIDS)
+    assert not findings.APPLICATION_XIDS & findings.INFORMATIVE_XIDS
 
 
 def test_an_xid_that_nobody_knows_is_a_fault() -> None:
@@ -167,14 +169,14 @@ def test_the_change_of_the_recovery_action_is_a_reason_to_look_and_no_finding() 
     assert asks_for_look(154)
 
 
-@pytest.mark.parametrize("finding", tables.known(), ids=lambda one: f"{one.cause}-{one.value}")
+@pytest.mark.parametrize("finding", findings.known(), ids=lambda one: f"{one.cause}-{one.value}")
 def test_each_finding_is_found_again_by_what_a_record_has_of_it(finding: Finding) -> None:
-    assert tables.finding_of(finding.cause, finding.value) == finding
+    assert findings.finding_of(finding.cause, finding.value) == finding
 
 
 def test_a_record_of_nothing_known_is_an_error() -> None:
     with pytest.raises(ValueError, match="no finding"):
-        tables.finding_of(Cause.FABRIC, "torn")
+        findings.finding_of(Cause.FABRIC, "torn")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ import pytest
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.devices.health.course import Ailment, HealthTiming
+from dra_driver.devices.health.debounce import GpuCondition, HealthTiming
 from dra_driver.devices.health.record import GpuHealth, HealthFile
-from dra_driver.devices.health.ward import Ward, WardSettings, at_their_places
-from dra_driver.devices.model import Gpu, Inventory, MigMode, SickGpu
-from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
+from dra_driver.devices.health.tracker import HealthTracker, at_their_places
+from dra_driver.devices.model import Gpu, GpuEvent, InstanceId, Inventory, MigMode, SickGpu, Vitals
 
 WELL = Vitals(recovery_action=0)
 GPUS = tuple(make.gpu(minor, vitals=WELL) for minor in range(4))
@@ -32,11 +31,11 @@ class Driver:
         self.now = now
         self.changes = 0
         self.begun: list[tuple[str, str]] = []
-        self.ward = Ward(
+        self.tracker = HealthTracker(
             HealthFile(folder, boot_id),
-            WardSettings(
-                timing=HealthTiming(settle=60), ignored_xids=frozenset({119}), remarks=remarks
-            ),
+            timing=HealthTiming(settle=60),
+            ignored_xids=frozenset({119}),
+            remarks=remarks,
             clock=lambda: self.now,
             on_change=self._change,
             on_begin=self._begin,
@@ -45,22 +44,22 @@ class Driver:
     def _change(self) -> None:
         self.changes += 1
 
-    def _begin(self, _uuid: str, gpu: GpuHealth, one: Ailment) -> None:
+    def _begin(self, _uuid: str, gpu: GpuHealth, one: GpuCondition) -> None:
         self.begun.append((gpu.name, one.finding.value or str(one.finding.cause)))
 
     def look(self, *gpus: Gpu, sick: tuple[SickGpu, ...] = (), later: float = 30.0) -> Inventory:
         self.now += later
         seen = make.inventory(*(gpus or GPUS), sick=sick)
-        self.ward.look(seen)
+        self.tracker.look(seen)
         return seen
 
     def hear(self, gpu: Gpu, xid: int | None, instance: InstanceId | None = None) -> bool:
-        return self.ward.hear(GpuEvent(gpu=gpu.uuid, xid=xid, instance=instance))
+        return self.tracker.hear(GpuEvent(gpu=gpu.uuid, xid=xid, instance=instance))
 
     def wrong(self) -> dict[str, list[str]]:
         return {
-            uuid: [one.finding.value or str(one.finding.cause) for one in ailments]
-            for uuid, ailments in self.ward.in_force().items()
+            uuid: [one.finding.value or str(one.finding.cause) for one in conditions]
+            for uuid, conditions in self.tracker.in_force().items()
         }
 
 
@@ -160,10 +159,10 @@ def test_the_line_says_what_and_what_to_do(driver: Driver) -> None:
 def test_the_successor_knows_and_lifts(driver: Driver) -> None:
     driver.hear(GPUS[2], 62)
     driver.look(*(replace(gpu, vitals=Vitals(recovery_action=1)) for gpu in GPUS[2:3]), *GPUS[:2])
-    since = driver.ward.in_force()[GPUS[2].uuid][0].since
+    since = driver.tracker.in_force()[GPUS[2].uuid][0].since
     successor = Driver(driver.folder, now=driver.now)
     assert successor.wrong() == driver.wrong() == {GPUS[2].uuid: ["62", "gpu-reset"]}
-    assert successor.ward.in_force()[GPUS[2].uuid][0].since == since
+    assert successor.tracker.in_force()[GPUS[2].uuid][0].since == since
     successor.look()
     successor.look()
     assert successor.wrong() != {}
@@ -184,13 +183,13 @@ def test_a_lost_gpu_is_published_as_it_was_and_the_same_slices_come_of_it(
     before = driver.look()
     seen = driver.look(*GPUS[:1], *GPUS[2:], sick=(lost(GPUS[1]),))
     assert driver.wrong() == {GPUS[1].uuid: ["gpu-lost"]}
-    published = driver.ward.published(seen)
+    published = driver.tracker.published(seen)
     assert published == before
-    assert driver.ward.published(seen) is published
+    assert driver.tracker.published(seen) is published
     for _ in range(3):
         again = driver.look()
     assert driver.wrong() == {}
-    assert driver.ward.published(again) == before
+    assert driver.tracker.published(again) == before
 
 
 def test_two_gpus_that_are_lost_at_once_are_told_apart(driver: Driver) -> None:
@@ -200,14 +199,14 @@ def test_two_gpus_that_are_lost_at_once_are_told_apart(driver: Driver) -> None:
 
 def test_a_gpu_that_is_taken_out_is_not_published_and_not_sick(driver: Driver) -> None:
     seen = driver.look(*GPUS[:3])
-    assert driver.ward.published(seen) == seen
+    assert driver.tracker.published(seen) == seen
     assert driver.wrong() == {}
 
 
 def test_a_gpu_that_was_never_described_is_known_by_nobody(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     seen = driver.look(*GPUS[1:], sick=(lost(GPUS[0]),))
-    assert driver.ward.published(seen) == seen
+    assert driver.tracker.published(seen) == seen
     assert driver.wrong() == {}
 
 
@@ -216,7 +215,7 @@ def test_a_lost_gpu_is_known_again_by_the_successor(driver: Driver) -> None:
     successor = Driver(driver.folder, now=driver.now)
     seen = successor.look(*GPUS[1:], sick=(lost(GPUS[0]),))
     assert successor.wrong() == {GPUS[0].uuid: ["gpu-lost"]}
-    assert successor.ward.published(seen) == seen  # its facts went with the other process
+    assert successor.tracker.published(seen) == seen  # its facts went with the other process
 
 
 def test_a_look_without_a_driver_says_nothing_of_gpus(driver: Driver) -> None:
@@ -224,9 +223,9 @@ def test_a_look_without_a_driver_says_nothing_of_gpus(driver: Driver) -> None:
     nothing = Inventory(driver_version=None, cuda_version=None, problem="no driver")
     for _ in range(10):
         driver.now += 60
-        driver.ward.look(nothing)
+        driver.tracker.look(nothing)
     assert driver.wrong() == {GPUS[2].uuid: ["62"]}
-    assert driver.ward.published(nothing) is nothing
+    assert driver.tracker.published(nothing) is nothing
 
 
 def test_an_event_of_an_instance_is_over_with_the_instance(driver: Driver) -> None:
@@ -245,7 +244,7 @@ def test_an_event_before_the_first_look_is_of_the_gpu_that_the_look_finds(tmp_pa
     driver.hear(GPUS[1], 62)
     driver.look()
     assert driver.wrong() == {GPUS[1].uuid: ["62"]}
-    assert driver.ward.current()[GPUS[1].uuid].name == "gpu-1"
+    assert driver.tracker.current()[GPUS[1].uuid].name == "gpu-1"
 
 
 def test_of_more_missing_than_sick_the_index_tells() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.devices.health.sightings import Sightings
+from dra_driver.devices.health.presence import Presence
 from dra_driver.devices.model import Inventory, MigDevice
 
 ONE = make.mig_device(0, "1g.10gb", 2)
@@ -22,7 +22,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.records = {"claim": object()}
-        self.seen = Sightings[object](lambda record: record in self.records.values())
+        self.seen = Presence(lambda record: record in self.records.values())
 
     def find(self, inventory: Inventory) -> None:
         self.seen.end(self.seen.begin(), inventory)

@@ -1,7 +1,7 @@
-"""Keeps what is wrong with each GPU of this node, from looks and events, over restarts.
+"""Tracks what is wrong with each GPU of this node, by looks and events, over restarts.
 
-In: inventories and events. Out: what is wrong by GPU, for whoever publishes, shows or counts it; a
-call when that changes; and GPUs that NVML still counts but cannot describe, as they were when it
+In: inventories and events. Out: the conditions of each GPU; a call when other ones are in force
+than before; and GPUs that NVML still counts but cannot describe, as they were when it
 could: they stay published, since who uses a device that vanished from the slices cannot be evicted
 any more. A GPU is known by its UUID, which NVML does not tell of one that is out of reach: then it
 is the one that was at its place.
@@ -10,63 +10,58 @@ is the one that was at its place.
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import structlog
 
-from dra_driver.devices.health import course
-from dra_driver.devices.health.course import Ailment, Ailments, HealthTiming
-from dra_driver.devices.health.findings import Severity
-from dra_driver.devices.health.judge import asks_for_look, examined, of_xid, out_of_reach
+from dra_driver.devices.health import debounce
+from dra_driver.devices.health.debounce import GpuCondition, GpuConditions, HealthTiming
+from dra_driver.devices.health.findings import (
+    Severity,
+    asks_for_look,
+    examined,
+    of_xid,
+    out_of_reach,
+)
 from dra_driver.devices.health.record import GpuHealth, HealthFile
 from dra_driver.devices.kinds import name_of
-from dra_driver.devices.model import Gpu, Inventory, SickGpu
-from dra_driver.devices.vitals import GpuEvent
+from dra_driver.devices.model import Gpu, GpuEvent, Inventory, SickGpu
 
 log = structlog.get_logger()
 
-Change = Callable[[str, GpuHealth, Ailment], None]
-"""Told of an ailment that has begun: the GPU's UUID, and as what people know it."""
+Change = Callable[[str, GpuHealth, GpuCondition], None]
+"""Told of a condition that has begun: the GPU's UUID, and as what people know it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WardSettings:
-    """What holds on this node.
-
-    Attributes:
-        timing: how things are damped.
-        ignored_xids: the XIDs that its admin has ignored.
-        remarks: those and the XIDs of programs are remarks, instead of nothing.
-    """
-
-    timing: HealthTiming = field(default_factory=HealthTiming)
-    ignored_xids: AbstractSet[int] = frozenset()
-    remarks: bool = False
-
-
-class Ward:
+class HealthTracker:
     """What is wrong with this node's GPUs. Methods may be called from any thread; none waits."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that it is put together from)
         self,
         file: HealthFile,
-        settings: WardSettings,
         *,
+        timing: HealthTiming,
+        ignored_xids: AbstractSet[int] = frozenset(),
+        remarks: bool = False,
         clock: Callable[[], float],
         on_change: Callable[[], None],
-        on_begin: Change = lambda _uuid, _gpu, _one: None,
+        on_begin: Change,
     ) -> None:
         """Take where it is kept; nothing is read yet.
 
         Args:
             file: the record on disk.
-            settings: what holds on this node.
+            timing: how things are damped.
+            ignored_xids: the XIDs that this node's admin has ignored.
+            remarks: those and the XIDs of programs are remarks, instead of nothing.
             clock: seconds since 1970, the clock on the wall.
-            on_change: called when other ailments are in force, not under the lock.
+            on_change: called when other conditions are in force, not under the lock.
             on_begin: called for each that has come into force, not under the lock.
         """
         self._file = file
-        self._settings = settings
+        self._timing = timing
+        self._ignored_xids = ignored_xids
+        self._remarks = remarks
         self._clock = clock
         self._on_change = on_change
         self._on_begin = on_begin
@@ -80,30 +75,30 @@ class Ward:
         with self._lock:
             return dict(self._known())
 
-    def in_force(self) -> Mapping[str, Ailments]:
+    def in_force(self) -> Mapping[str, GpuConditions]:
         """Return what is wrong now, by UUID of GPUs that are not well, the gravest first."""
-        found = {uuid: course.in_force(one.ailments) for uuid, one in self.current().items()}
-        return {uuid: ailments for uuid, ailments in found.items() if ailments}
+        found = {uuid: debounce.in_force(one.conditions) for uuid, one in self.current().items()}
+        return {uuid: conditions for uuid, conditions in found.items() if conditions}
 
     def hear(self, event: GpuEvent) -> bool:
         """Take an event; return whether it is time to look at the GPUs."""
         if event.xid is None:
             return True
-        ignored = self._settings.ignored_xids
+        ignored = self._ignored_xids
         look = asks_for_look(event.xid) and event.xid not in ignored
-        finding = of_xid(event.xid, ignored, remarks=self._settings.remarks)
+        finding = of_xid(event.xid, ignored, remarks=self._remarks)
         if finding is None:
             log.debug("xid passed over", gpu=event.gpu, xid=event.xid)
             return look
         with self._lock:
             before = self._known()
             gpu = before.get(event.gpu, GpuHealth(name=event.gpu, index=-1, pci_address=""))
-            ailments = course.after_event(
-                gpu.ailments, finding, event.instance, self._now(), self._settings.timing
+            conditions = debounce.with_finding(
+                gpu.conditions, finding, event.instance, self._now(), self._timing
             )
-            if ailments == gpu.ailments:
+            if conditions == gpu.conditions:
                 return look  # again: a program can have it as often as it likes
-            told = self._take({**before, event.gpu: replace(gpu, ailments=ailments)})
+            told = self._take({**before, event.gpu: replace(gpu, conditions=conditions)})
         self._tell(told)
         return look
 
@@ -121,8 +116,8 @@ class Ward:
             for uuid, sick in at_places.items():
                 after[uuid] = self._missed(away[uuid], sick)
             for uuid, one in away.items():
-                if uuid not in at_places and one.ailments:
-                    after[uuid] = replace(one, ailments=course.after_absence(one.ailments))
+                if uuid not in at_places and one.conditions:
+                    after[uuid] = replace(one, conditions=debounce.after_absence(one.conditions))
             described = self._described | {gpu.uuid: gpu for gpu in inventory.gpus}
             described = {uuid: gpu for uuid, gpu in described.items() if uuid in after}
             if described != self._described:
@@ -161,27 +156,26 @@ class Ward:
     def _examined(self, before: GpuHealth | None, gpu: Gpu) -> GpuHealth:
         instances = None
         if gpu.mig is None or gpu.mig.problem is None:
-            found = () if gpu.mig is None else gpu.mig.instances
-            instances = {one.gpu_instance for one in found}
-        ailments = course.after_look(
-            before.ailments if before else (),
+            instances = {one.gpu_instance for one in gpu.mig_instances}
+        conditions = debounce.after_look(
+            before.conditions if before else (),
             examined(gpu.vitals),
             instances,
             self._now(),
-            self._settings.timing,
+            self._timing,
         )
         return GpuHealth(
             name=name_of(gpu, gpu),
             index=gpu.index,
             pci_address=gpu.pci_address,
-            ailments=ailments,
+            conditions=conditions,
         )
 
     def _missed(self, before: GpuHealth, sick: SickGpu) -> GpuHealth:
-        ailments = course.after_look(
-            before.ailments, out_of_reach(sick), None, self._now(), self._settings.timing
+        conditions = debounce.after_look(
+            before.conditions, out_of_reach(sick), None, self._now(), self._timing
         )
-        return replace(before, index=sick.index, ailments=ailments)
+        return replace(before, index=sick.index, conditions=conditions)
 
     def _known(self) -> Mapping[str, GpuHealth]:
         if self._gpus is None:
@@ -225,10 +219,10 @@ class Ward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What has come into force, and what is no more: UUID, GPU, ailment."""
+    """What has come into force, and what is no more: UUID, GPU, condition."""
 
-    begun: list[tuple[str, GpuHealth, Ailment]]
-    passed: list[tuple[str, GpuHealth, Ailment]]
+    begun: list[tuple[str, GpuHealth, GpuCondition]]
+    passed: list[tuple[str, GpuHealth, GpuCondition]]
 
 
 def at_their_places(
@@ -248,12 +242,12 @@ def at_their_places(
     return {by_index[one.index]: one for one in in_order if one.index in by_index}
 
 
-def _keys(gpu: GpuHealth | None) -> dict[object, Ailment]:
-    found = () if gpu is None else course.in_force(gpu.ailments)
+def _keys(gpu: GpuHealth | None) -> dict[object, GpuCondition]:
+    found = () if gpu is None else debounce.in_force(gpu.conditions)
     return {(one.key, one.since): one for one in found}
 
 
-def _words(one: Ailment) -> dict[str, object]:
+def _words(one: GpuCondition) -> dict[str, object]:
     words: dict[str, object] = {
         "cause": str(one.finding.cause),
         "value": one.finding.value,

@@ -1,18 +1,16 @@
 """When something that is wrong with a GPU begins to count, passes, and comes back."""
 
-from dra_driver.devices.health import tables
-from dra_driver.devices.health.course import (
-    Ailments,
+from dra_driver.devices.health import findings
+from dra_driver.devices.health.debounce import (
+    GpuConditions,
     HealthTiming,
     after_absence,
-    after_event,
     after_look,
     in_force,
+    with_finding,
 )
-from dra_driver.devices.health.findings import Cause
-from dra_driver.devices.health.judge import examined, of_xid, out_of_reach
-from dra_driver.devices.model import SickGpu
-from dra_driver.devices.vitals import InstanceId, Vitals
+from dra_driver.devices.health.findings import Cause, examined, of_xid, out_of_reach
+from dra_driver.devices.model import InstanceId, SickGpu, Vitals
 
 TIMING = HealthTiming(settle=60, settle_most=3600)
 WELL = Vitals(recovery_action=0, rows_pending=False, rows_failed=False, uncorrected=0, slowdown=0)
@@ -22,23 +20,25 @@ LOST = SickGpu(index=0, reason="lost", is_lost=True)
 
 
 def look(
-    ailments: Ailments, vitals: Vitals, now: int, instances: set[int] | None = None
-) -> Ailments:
-    return after_look(ailments, examined(vitals), instances, now, TIMING)
+    conditions: GpuConditions, vitals: Vitals, now: int, instances: set[int] | None = None
+) -> GpuConditions:
+    return after_look(conditions, examined(vitals), instances, now, TIMING)
 
 
-def lose(ailments: Ailments, now: int) -> Ailments:
-    return after_look(ailments, out_of_reach(LOST), None, now, TIMING)
+def lose(conditions: GpuConditions, now: int) -> GpuConditions:
+    return after_look(conditions, out_of_reach(LOST), None, now, TIMING)
 
 
-def xid(ailments: Ailments, number: int, now: int, instance: InstanceId | None = None) -> Ailments:
+def xid(
+    conditions: GpuConditions, number: int, now: int, instance: InstanceId | None = None
+) -> GpuConditions:
     finding = of_xid(number)
     assert finding is not None
-    return after_event(ailments, finding, instance, now, TIMING)
+    return with_finding(conditions, finding, instance, now, TIMING)
 
 
-def values(ailments: Ailments) -> list[str]:
-    return [one.finding.value or one.finding.cause for one in in_force(ailments)]
+def values(conditions: GpuConditions) -> list[str]:
+    return [one.finding.value or one.finding.cause for one in in_force(conditions)]
 
 
 def test_what_a_look_reads_counts_at_once_and_passes_after_a_minute_of_good_looks() -> None:
@@ -196,8 +196,8 @@ def test_a_clock_that_was_set_back_ends_nothing_early() -> None:
 
 
 def test_every_finding_of_a_look_can_pass() -> None:
-    for finding in tables.known():
-        if finding.cause in tables.POLLED:
+    for finding in findings.known():
+        if finding.cause in findings.POLLED:
             assert (
                 finding.cause
                 not in examined(

@@ -14,7 +14,7 @@ no process uses.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 import structlog
 
@@ -22,11 +22,9 @@ from dra_driver.devices.model import GpuUuid, Inventory, MigUuid
 
 log = structlog.get_logger()
 
-Record = TypeVar("Record")
-
 
 @dataclass(slots=True, kw_only=True)
-class _Asked(Generic[Record]):
+class _Asked:
     """A MIG device that is asked for.
 
     Attributes:
@@ -36,25 +34,24 @@ class _Asked(Generic[Record]):
         is_gone: whether the latest look that can tell did not find it.
     """
 
-    record: Record
+    record: object
     gpu: GpuUuid
     after: int
     is_gone: bool = False
 
 
-class Sightings(Generic[Record]):
-    """Remembers which MIG devices looks have found. Methods may be called from any thread.
+class Presence:
+    """Remembers which MIG devices looks have found. Methods may be called from any thread."""
 
-    `still_holds` tells whether a claim has been neither unprepared nor prepared again since its
-    record was read.
-    """
+    def __init__(self, still_holds: Callable[[Any], bool]) -> None:
+        """Take what tells of a claim's record that it still holds.
 
-    def __init__(self, still_holds: Callable[[Record], bool]) -> None:
-        """Begin with no look and no device."""
+        The claim has then been neither unprepared nor prepared again since the record was read.
+        """
         self._still_holds = still_holds
         self._lock = threading.Lock()
         self._begun = 0
-        self._asked: dict[tuple[str, MigUuid], _Asked[Record]] = {}
+        self._asked: dict[tuple[str, MigUuid], _Asked] = {}
 
     def begin(self) -> int:
         """Note that a look begins; return its number, for `end`."""
@@ -84,14 +81,10 @@ class Sightings(Generic[Record]):
             else:
                 log.info("mig device of a claim is back", mig_device=uuid, gpu=one.gpu)
 
-    def is_gone(self, device: MigUuid, gpu: GpuUuid, *, claim: str, record: Record) -> bool:
+    def is_gone(self, device: MigUuid, gpu: GpuUuid, *, claim: str, record: object) -> bool:
         """Tell whether a MIG device that a prepared claim has is not there any more.
 
-        Args:
-            device: the MIG device.
-            gpu: the GPU that it is on.
-            claim: UID of the claim.
-            record: the claim's, as it was read.
+        `claim` is the claim's UID, `record` its record as it was read.
         """
         with self._lock:
             one = self._asked.get((claim, device))

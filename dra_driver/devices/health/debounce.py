@@ -1,0 +1,165 @@
+"""Debounce of what is wrong with a GPU: when it begins, counts, passes, and comes back. Pure.
+
+In: what was wrong before, and what a look or an event says now. Time is in whole seconds of the
+clock on the wall, which alone goes on over a restart. What is read at each look passes once looks
+have not found it for a while; what only an event told passes when the card itself says that nothing
+has to be done about it, or when the GPU had been out of reach and answers again, for it was reset
+then. What comes back soon has to be away longer.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from dra_driver.devices.health.findings import UNREACHED, Cause, Examination, Finding, Remedy
+from dra_driver.devices.model import InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthTiming:
+    """Seconds that damp what comes and goes."""
+
+    settle: int = 60
+    """For which a GPU has to look well before what was wrong has passed, and something that has to
+    last has to have lasted: two looks, so that one alone decides nothing."""
+
+    settle_most: int = 3600
+    """The same for what keeps coming back: each time within this long it doubles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCondition:
+    """A finding over time (the `Condition` of a claim's status is something else).
+
+    Attributes:
+        finding: what is wrong.
+        instance: the MIG instance that alone has it; None for the whole GPU.
+        since: when it began.
+        counts: it has lasted long enough to count.
+        absent_since: since when it seems to have passed.
+        passed_at: when it had; it is kept for a while, in case it comes back.
+        relapses: how often it came back.
+        was_away: the GPU has been out of reach since it began.
+    """
+
+    finding: Finding
+    instance: InstanceId | None = None
+    since: int
+    counts: bool = True
+    absent_since: int | None = None
+    passed_at: int | None = None
+    relapses: int = 0
+    was_away: bool = False
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether it is so now."""
+        return self.counts and self.passed_at is None
+
+    @property
+    def key(self) -> tuple[Cause, str, InstanceId | None]:
+        """What makes two conditions of a GPU the same."""
+        return (*self.finding.key, self.instance)
+
+
+GpuConditions = tuple[GpuCondition, ...]
+"""What is or was wrong with one GPU, in the order in which it began."""
+
+
+def in_force(conditions: Iterable[GpuCondition]) -> GpuConditions:
+    """Return what is wrong now, the gravest first, and then what began first."""
+    found = (one for one in conditions if one.is_in_force)
+    return tuple(sorted(found, key=lambda one: (-one.finding.severity.rank, one.since)))
+
+
+def after_look(
+    conditions: GpuConditions,
+    found: Examination,
+    instances: Collection[int] | None,
+    now: int,
+    timing: HealthTiming,
+) -> GpuConditions:
+    """Return what is wrong after a look.
+
+    `instances` are the ids of the GPU instances that there are; None if that is not known.
+    """
+    looked_at = (
+        _looked_at(one, found, now, timing)
+        for one in conditions
+        if one.instance is None or instances is None or one.instance.gpu_instance in instances
+    )
+    result = tuple(one for one in looked_at if one is not None)
+    for finding in found.findings:
+        result = with_finding(result, finding, None, now, timing)
+    return result
+
+
+def after_absence(conditions: GpuConditions) -> GpuConditions:
+    """Return what is wrong with a GPU that a look did not find at all: it was taken out, or is."""
+    return tuple(replace(one, was_away=True, absent_since=None) for one in conditions)
+
+
+def with_finding(
+    conditions: GpuConditions,
+    finding: Finding,
+    instance: InstanceId | None,
+    now: int,
+    timing: HealthTiming,
+) -> GpuConditions:
+    """Return what is wrong once an event or a look has told a finding."""
+    key = (*finding.key, instance)
+    before = next((one for one in conditions if one.key == key), None)
+    if before is not None and before.passed_at is None:
+        lasted = before.counts or now - before.since >= timing.settle
+        is_event = finding.cause is Cause.XID
+        was_away = before.was_away and not is_event  # it has happened anew since
+        after = replace(before, absent_since=None, counts=lasted, was_away=was_away)
+    else:
+        after = GpuCondition(
+            finding=finding,
+            instance=instance,
+            since=now,
+            counts=not finding.has_to_last,
+            relapses=0 if before is None else before.relapses + 1,
+        )
+    if before is None:
+        return (*conditions, after)
+    return tuple(after if one is before else one for one in conditions)
+
+
+def _looked_at(
+    one: GpuCondition, found: Examination, now: int, timing: HealthTiming
+) -> GpuCondition | None:
+    """Return a condition after a look that may have found it; None once it is forgotten."""
+    if one.passed_at is not None:
+        return one if now - one.passed_at < timing.settle_most else None
+    if not found.answered:
+        one = replace(one, was_away=True)
+    if any(finding.key == one.finding.key for finding in found.findings):
+        return one  # `with_finding` takes it on
+    if not _seems_passed(one, found):
+        return replace(one, absent_since=None)
+    return _absent(one, now, timing) if one.counts else None
+
+
+def _absent(one: GpuCondition, now: int, timing: HealthTiming) -> GpuCondition:
+    if one.absent_since is None:
+        return replace(one, absent_since=now)
+    if now - one.absent_since < _settle(one, timing):
+        return one
+    return replace(one, passed_at=now, absent_since=None)
+
+
+def _seems_passed(one: GpuCondition, found: Examination) -> bool:
+    """Tell whether a look that does not name a condition means that it is over."""
+    cause = one.finding.cause
+    if cause in UNREACHED:
+        return found.answered or any(other.cause in UNREACHED for other in found.findings)
+    if cause is Cause.XID:
+        by_itself = one.finding.remedy is Remedy.NONE
+        return found.answered and (by_itself or found.says_well or one.was_away)
+    return cause not in found.unanswered
+
+
+def _settle(one: GpuCondition, timing: HealthTiming) -> int:
+    doubled: int = timing.settle * 2 ** min(one.relapses, 16)
+    return min(doubled, max(timing.settle, timing.settle_most))
