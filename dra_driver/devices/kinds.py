@@ -15,11 +15,10 @@ from enum import StrEnum
 from typing import assert_never
 
 from dra_driver.devices.mig.partitions import partition_name
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement, is_gpu_uuid
 from dra_driver.devices.names import DeviceName, gpu_name, share_suffix
 from dra_driver.devices.shares import ConsumableShare, Share, Slot
 
-_GPU_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,120}")
 _MIG_UUID = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")  # with slashes before driver 470
 
 Device = Gpu | MigDevice | Partition | Share | ConsumableShare
@@ -87,7 +86,7 @@ def is_uuid_of(kind: DeviceKind, text: str) -> bool:
     """Tell whether a text has the form of the UUIDs of a kind of device (nvmlDeviceGetUUID)."""
     match kind:
         case DeviceKind.GPU:
-            return _GPU_UUID.fullmatch(text) is not None
+            return is_gpu_uuid(text)
         case DeviceKind.MIG:
             return _MIG_UUID.fullmatch(text) is not None
         case _:

@@ -9,9 +9,12 @@ RTX PRO 6000. A profile's id is the card's own number for it, which create calls
 number of NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 """
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
+
+_GPU_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,120}")
 
 GpuUuid = NewType("GpuUuid", str)
 """`GPU-xxxxxxxx-…`, as nvmlDeviceGetUUID gives it."""
@@ -21,6 +24,11 @@ PciAddress = NewType("PciAddress", str)
 
 MigUuid = NewType("MigUuid", str)
 """`MIG-xxxxxxxx-…`, as nvmlDeviceGetUUID gives it for a MIG device."""
+
+
+def is_gpu_uuid(text: str) -> bool:
+    """Tell whether a text has the form of a GPU's UUID."""
+    return _GPU_UUID.fullmatch(text) is not None
 
 
 class MigMode(StrEnum):

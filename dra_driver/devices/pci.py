@@ -23,16 +23,10 @@ class PciFacts:
     numa_node: int | None
 
 
-class PciBus:
-    """The PCI devices under a sys root."""
-
-    def __init__(self, sys_root: Path) -> None:
-        self._devices = sys_root / "bus" / "pci" / "devices"
-
-    def facts(self, address: PciAddress) -> PciFacts:
-        """Return what is known of a device; a device that is not there has no facts."""
-        device = self._devices / address
-        return PciFacts(pcie_root=_pcie_root(device), numa_node=_numa_node(device))
+def pci_facts(sys_root: Path, address: PciAddress) -> PciFacts:
+    """Return what is known of a device; a device that is not there has no facts."""
+    device = sys_root / "bus" / "pci" / "devices" / address
+    return PciFacts(pcie_root=_pcie_root(device), numa_node=_numa_node(device))
 
 
 def pci_address(bus_id: str) -> PciAddress:

@@ -17,29 +17,89 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from dra_driver.devices.discovery import discover, with_ownership
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.mig.partitions import awaits_reset
-from dra_driver.devices.model import Gpu, GpuEvent, GpuUuid, Inventory, MigSlot
+from dra_driver.devices.model import Gpu, GpuEvent, GpuUuid, Inventory, MigMode, MigSlot, SickGpu
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.nvml.mig import MigCalls
-from dra_driver.devices.pci import PciBus
+from dra_driver.devices.pci import pci_facts
 from dra_driver.devices.versions import running_driver
-from dra_driver.errors import DeviceError, SilenceError, TransientError
+from dra_driver.errors import DeviceError, LostError, SilenceError, TransientError
 
 T = TypeVar("T")
 
 _MOST_LOOKS_WITHOUT_REOPENING = 16
 _LONGEST_LOAN_SECONDS = 10.0
 
+# The display part of a DGX Station; it cannot compute, and NVIDIA's tools leave it out too.
+_DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
+
+
+def discover(nvml: NvmlLibrary, sys_root: Path) -> Inventory:
+    """Put NVML's facts of all GPUs and those of /sys together.
+
+    A GPU that cannot be described never hides another. GPUs are in order of PCI address, so that
+    equal machines give equal inventories whatever order NVML counts in.
+
+    Raises:
+        DeviceError: the driver as a whole cannot be asked.
+    """
+    gpus: list[Gpu] = []
+    sick: list[SickGpu] = []
+    for index in range(nvml.gpu_count()):
+        try:
+            gpu = nvml.gpu_facts(index)
+        except DeviceError as error:
+            sick.append(
+                SickGpu(
+                    index=index,
+                    reason=str(error),
+                    is_silent=isinstance(error, SilenceError),
+                    is_lost=isinstance(error, LostError),
+                )
+            )
+        else:
+            if gpu.product_name not in _DISPLAY_ONLY:
+                place = pci_facts(sys_root, gpu.pci_address)
+                gpus.append(replace(gpu, pcie_root=place.pcie_root, numa_node=place.numa_node))
+    return Inventory(
+        driver_version=nvml.driver_version(),
+        cuda_version=nvml.cuda_version(),
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.pci_address)),
+        sick=tuple(sick),
+    )
+
+
+def _with_ownership(
+    inventory: Inventory, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[GpuUuid]
+) -> Inventory:
+    """Return the inventory with the instances and MIG modes marked that are this driver's doing."""
+    gpus = tuple(_owned(gpu, made_here, turned_on) for gpu in inventory.gpus)
+    return inventory if gpus == inventory.gpus else replace(inventory, gpus=gpus)
+
+
+def _owned(gpu: Gpu, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[GpuUuid]) -> Gpu:
+    if gpu.mig is None or gpu.mig_mode is not MigMode.ENABLED:
+        return gpu
+    instances = tuple(
+        replace(instance, made_here=instance.slot in made_here) for instance in gpu.mig.instances
+    )
+    mig = replace(gpu.mig, instances=instances, turned_on_here=gpu.uuid in turned_on)
+    return replace(gpu, mig=mig)
+
 
 class DriverSession:
-    """Looks at the machine again and again, on one thread; the rest is for any thread."""
+    """Looks at the machine again and again, on one thread; the rest is for any thread.
+
+    What asks NVML raises DeviceError, when it refuses or the GPU does not answer, and while it is
+    not open TransientError.
+    """
 
     def __init__(  # noqa: PLR0913 (all that a look depends on)
         self,
@@ -58,7 +118,7 @@ class DriverSession:
 
         Args:
             driver_root: the driver root as this process sees it.
-            dev: the folder with the device nodes, usually /dev.
+            dev: the folder with the device nodes.
             proc_root: the folder that is mounted as /proc.
             sys_root: the folder that is mounted as /sys.
             made_here: says where this driver has made MIG devices for claims, or is about to: from
@@ -72,7 +132,7 @@ class DriverSession:
         self._dev = dev
         self._proc_root = proc_root
         self._proc = proc_root / "driver" / "nvidia"
-        self._pci = PciBus(sys_root)
+        self._sys_root = sys_root
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._opening: NvmlLibrary | None = None
         self._lets_go = lets_go
@@ -102,7 +162,7 @@ class DriverSession:
         inventory = self._look()
         slots |= self._made_here()
         turned_on |= self._turned_on()
-        inventory = self._leave_out(with_ownership(inventory, slots, turned_on))
+        inventory = self._leave_out(_with_ownership(inventory, slots, turned_on))
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
         if any(self._lets_go(gpu) for gpu in inventory.gpus):
             self._rest()
@@ -110,11 +170,7 @@ class DriverSession:
 
     @contextmanager
     def mig(self) -> Iterator[MigCalls]:
-        """Lend the MIG calls of the open library, which stays open meanwhile. For any thread.
-
-        Raises:
-            TransientError: NVML is not open at this moment.
-        """
+        """Lend the MIG calls of the open library, which stays open meanwhile."""
         with self._lent:
             library = self._opened()
             if library is None:
@@ -130,33 +186,17 @@ class DriverSession:
                 self._lent.notify_all()
 
     def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process; None: none.
-
-        For any thread.
-
-        Raises:
-            DeviceError: NVML refuses, or the GPU does not answer.
-            TransientError: NVML is not open at this moment.
-        """
+        """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process; None: none."""
         return self._ask(lambda library: library.compute_mode(uuid))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Set a GPU's compute mode; it lasts until the driver is reloaded. For any thread.
-
-        Raises:
-            DeviceError: NVML refuses, or the GPU does not answer.
-            TransientError: NVML is not open at this moment.
-        """
+        """Set a GPU's compute mode; it lasts until the driver is reloaded."""
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
     def memory_limits(self, uuid: str, cgroup: Path) -> MemoryLimits | None:
         """Return the memory limits that hold for a control group on a GPU, None if there are none.
 
-        A group that has none is answered for by the nearest above it that has. For any thread.
-
-        Raises:
-            DeviceError: there is no such group, NVML refuses, or the GPU does not answer.
-            TransientError: NVML is not open at this moment.
+        A group that has none is answered for by the nearest above it that has.
         """
         return self._ask(lambda library: library.memory_limits(uuid, cgroup))
 
@@ -164,68 +204,37 @@ class DriverSession:
         """Limit what a control group gets of a GPU's memory, in bytes; None for no limit.
 
         Returns the limits in force, read back. They may last no longer than NVML is open, where the
-        GPU has no persistence mode and nobody else uses it. For any thread.
-
-        Raises:
-            DeviceError: NVML refuses, another limit is in force, or the GPU does not answer.
-            TransientError: NVML is not open at this moment.
+        GPU has no persistence mode and nobody else uses it. DeviceError also: another limit is in
+        force.
         """
         return self._ask(lambda library: library.set_memory_limit(uuid, cgroup, hard_bytes))
 
     def knows_memory_limits(self) -> bool:
-        """Tell whether the driver is new enough for memory limits; if not, none is in force.
-
-        For any thread.
-
-        Raises:
-            DeviceError: NVML refuses, or does not answer.
-            TransientError: NVML is not open at this moment.
-        """
+        """Tell whether the driver is new enough for memory limits; if not, none is in force."""
         return self._ask(lambda library: library.knows_memory_limits())
 
     def can_limit_memory(self, uuid: str, cgroup: Path | None) -> str | None:
         """Tell why control groups below one cannot be limited on a GPU; None if they can.
 
-        Cheap from the second time on. For any thread.
-
-        Args:
-            uuid: of the GPU.
-            cgroup: a group above those to be limited, and not the root; None without cgroup v2.
-
-        Raises:
-            DeviceError: NVML refuses, or the GPU does not answer.
-            TransientError: NVML is not open at this moment.
+        `cgroup` is a group above those to be limited, and not the root; None without cgroup v2.
+        Cheap from the second time on.
         """
         return self._ask(lambda library: library.can_limit_memory(uuid, cgroup))
 
     def next_event(self, seconds: float) -> GpuEvent | None:
         """Return the next event of a GPU; None if there is none for so many seconds.
 
-        NVML is not opened for it. For one thread.
-
-        Raises:
-            LostError: a GPU is lost, and NVML does not say which.
-            DeviceError: NVML refuses, or does not answer.
-            TransientError: NVML is not open at this moment, or no GPU reports events.
+        NVML is not opened for it. For one thread. LostError: a GPU is lost, and NVML does not say
+        which. TransientError also: no GPU reports events.
         """
         return self._if_open().events.wait(seconds)
 
     def gpu_count(self) -> int:
-        """Return how many GPUs NVML counts. It is not opened for it. For any thread.
-
-        Raises:
-            DeviceError: NVML refuses, or does not answer.
-            TransientError: NVML is not open at this moment.
-        """
+        """Return how many GPUs NVML counts. It is not opened for it."""
         return self._if_open().gpu_count()
 
     def gpu_load(self, index: int) -> GpuLoad:
-        """Return who uses the GPU at a position. NVML is not opened for it. For any thread.
-
-        Raises:
-            DeviceError: NVML refuses, or the GPU does not answer.
-            TransientError: NVML is not open at this moment.
-        """
+        """Return who uses the GPU at a position. NVML is not opened for it."""
         return self._if_open().gpu_load(index)
 
     def _if_open(self) -> NvmlLibrary:
@@ -290,7 +299,7 @@ class DriverSession:
     def _look(self) -> Inventory:
         if (open_library := self._opened()) is not None:
             try:
-                return discover(open_library, self._pci)
+                return discover(open_library, self._sys_root)
             except DeviceError:
                 # The library may be stale, after a reload of the driver for one. Start afresh.
                 if not self.close():
@@ -310,7 +319,7 @@ class DriverSession:
             self._opening = self._resting = None
             self._library = library
         try:
-            return discover(library, self._pci)
+            return discover(library, self._sys_root)
         except DeviceError:
             self.close()
             raise

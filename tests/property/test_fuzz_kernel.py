@@ -21,7 +21,7 @@ from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import character_major, node_edits
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.devices.model import PciAddress
-from dra_driver.devices.pci import PciBus
+from dra_driver.devices.pci import pci_facts
 from dra_driver.errors import DriverError
 from dra_driver.host.boot import read_boot_id
 from dra_driver.mps import processes
@@ -107,11 +107,11 @@ def test_the_tree_of_pci_devices_may_be_anything(root: Path, link: bytes, node: 
         device.unlink()
     shutil.rmtree(device, ignore_errors=True)
     device.symlink_to(os.fsdecode(link))
-    facts = PciBus(root / "sys").facts(ADDRESS)
+    facts = pci_facts(root / "sys", ADDRESS)
     assert facts.pcie_root is None or facts.pcie_root.startswith("pci")
     device.unlink()
     write(device / "numa_node", node)
-    facts = PciBus(root / "sys").facts(ADDRESS)
+    facts = pci_facts(root / "sys", ADDRESS)
     assert facts.numa_node is None or facts.numa_node >= 0
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import make
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.kinds import GpuPart, NodeDevice
-from dra_driver.devices.mig.making import Calls
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
+from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.errors import DriverError
 from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan
 
@@ -125,6 +125,6 @@ class FileSharing(Sharing):
         return (str(plan.changes["mig"]),) if "mig" in plan.changes else plan.gpus
 
 
-def no_mig() -> AbstractContextManager[Calls]:
+def no_mig() -> AbstractContextManager[MigCalls]:
     """For GPUs that know no MIG: nobody should ask."""
     raise AssertionError("NVML was asked about MIG")

@@ -13,7 +13,6 @@ Callers hold a lock on the GPU, and know for whom the device is: nothing here do
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
@@ -25,10 +24,9 @@ from dra_driver.devices.model import (
     MigDevice,
     MigMode,
     MigSlot,
-    MigUuid,
     Partition,
-    Placement,
 )
+from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.errors import (
     ConflictError,
     DeviceError,
@@ -41,65 +39,27 @@ from dra_driver.words import named
 log = structlog.get_logger()
 
 
-class Calls(Protocol):
-    """NVML's MIG calls (devices/nvml/mig.py)."""
-
-    def mode(self, gpu: GpuUuid) -> MigMode:
-        """Return the MIG mode that a GPU is in."""
-        ...
-
-    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
-        """Turn MIG mode on or off, at once or not at all. HeldError: others have the GPU open."""
-        ...
-
-    def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
-        """Return the GPU instances of a GPU as they are now."""
-        ...
-
-    def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, placement: Placement) -> int:
-        """Make a GPU instance; return its id."""
-        ...
-
-    def create_compute_instance(self, gpu: GpuUuid, gpu_instance: int) -> tuple[int, MigUuid]:
-        """Make a compute instance over all of a GPU instance; return its id and the MIG UUID."""
-        ...
-
-    def destroy_compute_instance(
-        self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
-    ) -> None:
-        """Destroy a compute instance; one that is gone is fine."""
-        ...
-
-    def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
-        """Destroy a GPU instance that has no compute instance; one that is gone is fine."""
-        ...
-
-
 class MigInstances:
-    """The MIG devices of this node, as effects. Calls may come from any thread."""
+    """The MIG devices of this node, as effects. Calls may come from any thread.
+
+    All raise DeviceError (no such GPU, or NVML refuses) and TransientError (NVML is not open at
+    this moment, or others are in the way).
+    """
 
     def __init__(
         self,
-        calls: Callable[[], AbstractContextManager[Calls]],
+        calls: Callable[[], AbstractContextManager[MigCalls]],
         holders: Callable[[int], Sequence[Holder]] = lambda _: (),
     ) -> None:
-        """Take where NVML's calls are lent, such as `DriverSession.mig`, and who has a GPU open.
+        """Take what lends NVML's calls (`DriverSession.mig`), and who else has a GPU open.
 
-        Args:
-            calls: lends NVML's calls.
-            holders: returns the other processes that have a GPU open, by its minor number; none
-                where they cannot be seen.
+        `holders` takes a minor number, and returns nobody where they cannot be seen.
         """
         self._calls = calls
         self._holders = holders
 
     def mode(self, gpu: GpuUuid) -> MigMode:
-        """Return the MIG mode that a GPU is in now.
-
-        Raises:
-            DeviceError: no such GPU, or NVML refuses.
-            TransientError: NVML is not open at this moment.
-        """
+        """Return the MIG mode that a GPU is in now."""
         with self._calls() as calls:
             return calls.mode(gpu)
 
@@ -123,12 +83,7 @@ class MigInstances:
         log.info("mig mode changed", gpu=gpu, mode=str(mode))
 
     def find(self, slot: MigSlot) -> Instance | None:
-        """Return what is at a slot now: a MIG device, a bare GPU instance, or nothing.
-
-        Raises:
-            DeviceError: no such GPU, or NVML refuses.
-            TransientError: NVML is not open at this moment.
-        """
+        """Return what is at a slot now: a MIG device, a bare GPU instance, or nothing."""
         with self._calls() as calls:
             return _at(calls, slot)
 
@@ -164,9 +119,7 @@ class MigInstances:
     def destroy(self, slot: MigSlot) -> None:
         """Destroy what is at a slot; nothing there is fine. MIG mode stays as it is.
 
-        Raises:
-            DeviceError: NVML refuses.
-            TransientError: processes use it.
+        TransientError: processes use it.
         """
         with self._calls() as calls:
             found = _at(calls, slot)
@@ -212,7 +165,7 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
 
 
 def _make(
-    calls: Calls, partition: Partition, found: BareInstance | None, undo: ExitStack
+    calls: MigCalls, partition: Partition, found: BareInstance | None, undo: ExitStack
 ) -> MigDevice:
     """Do what is left to do, and register the undo of each step once it is done."""
     gpu, placement = partition.parent, partition.placement
@@ -250,11 +203,11 @@ def _try(step: Callable[..., object], *args: object) -> None:
         log.warning("mig step not taken back", step=getattr(step, "__name__", ""), error=str(error))
 
 
-def _at(calls: Calls, slot: MigSlot) -> Instance | None:
+def _at(calls: MigCalls, slot: MigSlot) -> Instance | None:
     return next((entry for entry in calls.instances(slot.gpu) if entry.slot == slot), None)
 
 
-def _check_room(calls: Calls, partition: Partition) -> None:
+def _check_room(calls: MigCalls, partition: Partition) -> None:
     in_the_way = tuple(
         entry
         for entry in calls.instances(partition.parent)

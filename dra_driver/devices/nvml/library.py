@@ -14,7 +14,7 @@ import ctypes
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -22,14 +22,12 @@ from typing import TypeVar
 import pynvml
 
 from dra_driver.devices.driver_root import libraries, rooted
-from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.model import Fabric, GpuUuid, Mig, MigMode, NvLink, PciAddress, Vitals
-from dra_driver.devices.nvml.busy import Busy, Clocks, read_busy, read_clocks
+from dra_driver.devices.model import Gpu, GpuUuid, Mig, MigMode, is_gpu_uuid
 from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml.errors import nvml_errors, optional
 from dra_driver.devices.nvml.health import GpuEvents, read_vitals
-from dra_driver.devices.nvml.load import read_load
+from dra_driver.devices.nvml.load import Busy, Clocks, read_busy, read_clocks, read_load
 from dra_driver.devices.nvml.memory_limits import (
     FIRST_DRIVER,
     MemoryLimits,
@@ -89,28 +87,6 @@ _ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
 _UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlFacts:
-    """What NVML says of one GPU. Memory in bytes; see `Gpu` for the fields."""
-
-    minor: int
-    uuid: GpuUuid
-    pci_address: PciAddress
-    product_name: str
-    brand: str
-    architecture: str
-    cuda_compute_capability: tuple[int, int]
-    memory_bytes: int | None
-    mig_mode: MigMode
-    addressing_mode: str | None
-    is_persistent: bool | None = None
-    memory_reserved_bytes: int = 0
-    mig: Mig | None = None
-    nvlinks: tuple[NvLink, ...] = ()
-    fabric: Fabric | None = None
-    vitals: Vitals = field(default_factory=Vitals)
-
-
 def find_library(driver_root: Path, running: str | None = None) -> Path:
     """Return the path of the NVML library under a driver root, its links followed.
 
@@ -146,7 +122,11 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
 
 
 class NvmlLibrary:
-    """One NVML library of this process. Calls may come from any thread, and none waits for ever."""
+    """One NVML library of this process. Calls may come from any thread, and none waits for ever.
+
+    Questions raise DeviceError, when NVML refuses or has no such GPU, and SilenceError when the GPU
+    does not answer. GPUs are named by NVML's position, or by UUID.
+    """
 
     def __init__(self, path: Path, calls: NvmlCalls | None = None) -> None:
         """Take the library's path, and what makes the calls; of a process there should be one."""
@@ -224,12 +204,10 @@ class NvmlLibrary:
         """Return how many GPUs NVML counts, lost ones included."""
         return int(self._ask(NVML, pynvml.nvmlDeviceGetCount))
 
-    def gpu_facts(self, index: int) -> NvmlFacts:
-        """Return what NVML says of the GPU at a position.
+    def gpu_facts(self, index: int) -> Gpu:
+        """Return what NVML says of the GPU at a position: all but its place on the PCI bus.
 
-        Raises:
-            DeviceError: a fact without which the GPU cannot be given out is refused.
-            SilenceError: the GPU does not answer.
+        Raises DeviceError if a fact without which the GPU cannot be given out is refused.
         """
         facts = self._ask(str(index), lambda: self._facts(index))
         wiring = self._nvlinks.wiring(
@@ -242,12 +220,7 @@ class NvmlLibrary:
         return replace(facts, nvlinks=wiring.links, fabric=wiring.fabric)
 
     def gpu_load(self, index: int) -> GpuLoad:
-        """Return who uses the GPU at a position, and how much.
-
-        Raises:
-            DeviceError: NVML refuses.
-            SilenceError: the GPU does not answer.
-        """
+        """Return who uses the GPU at a position, and how much."""
         return self._ask(
             str(index), lambda: read_load(pynvml.nvmlDeviceGetHandleByIndex(index), index)
         )
@@ -259,7 +232,7 @@ class NvmlLibrary:
 
         return self._calls.about(subject, ask)
 
-    def _facts(self, index: int) -> NvmlFacts:
+    def _facts(self, index: int) -> Gpu:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -267,7 +240,8 @@ class NvmlLibrary:
         uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
         self._index_of[uuid] = index
         fabric = read_fabric(handle)
-        return NvmlFacts(
+        return Gpu(
+            index=index,
             minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
             uuid=uuid,
             pci_address=pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
@@ -306,10 +280,6 @@ class NvmlLibrary:
         """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process.
 
         None for a card that has no compute modes.
-
-        Raises:
-            DeviceError: no such GPU, or NVML refuses.
-            SilenceError: the GPU does not answer.
         """
         mode = self._ask(
             self._subject(uuid),
@@ -318,11 +288,9 @@ class NvmlLibrary:
         return None if mode is None else int(mode)
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Set a GPU's compute mode; needs root. It lasts until the driver is reloaded.
+        """Set a GPU's compute mode, until the driver is reloaded; needs root.
 
-        Raises:
-            DeviceError: no such GPU, or NVML refuses; a GPU in MIG mode always does.
-            SilenceError: the GPU does not answer.
+        DeviceError: NVML refuses, as it always does for a GPU in MIG mode.
         """
         self._ask(
             self._subject(uuid),
@@ -330,30 +298,24 @@ class NvmlLibrary:
         )
 
     def clocks(self, uuid: str) -> Clocks:
-        """Return a GPU's clocks; raises DeviceError if there is no such GPU or it is silent."""
+        """Return a GPU's clocks."""
         return self._ask(self._subject(uuid), lambda: read_clocks(self.handle(uuid)))
 
     def busy(self, uuid: str) -> Busy:
-        """Return how busy a GPU is; raises DeviceError if there is no such GPU or it is silent."""
+        """Return how busy a GPU is."""
         return self._ask(self._subject(uuid), lambda: read_busy(self.handle(uuid)))
 
     def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
         """Return the memory limits that hold for a control group on a GPU, None if there are none.
 
-        Raises:
-            DeviceError: no such GPU or group, a driver older than R615, or NVML refuses.
-            SilenceError: the GPU does not answer.
+        DeviceError also: no such group, or a driver older than R615.
         """
         return self._ask(self._subject(uuid), lambda: read_limits(self.handle(uuid), group))
 
     def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
         """Set the hard limit of a control group on a GPU in bytes, or clear it; needs root.
 
-        Returns what is in force.
-
-        Raises:
-            DeviceError: no such GPU or group, NVML refuses, or another limit is in force.
-            SilenceError: the GPU does not answer.
+        Returns what is in force. DeviceError also: no such group, or another limit is in force.
         """
         return self.in_time(uuid, lambda: self._set_limit(uuid, group, hard_bytes))
 
@@ -369,15 +331,8 @@ class NvmlLibrary:
     def can_limit_memory(self, uuid: str, group: Path | None) -> str | None:
         """Tell why control groups below one cannot be limited on a GPU; None if they can.
 
-        What NVML has taken once, it is not asked again while the library is open.
-
-        Args:
-            uuid: of the GPU.
-            group: a group above those to be limited, and not the root; None without cgroup v2.
-
-        Raises:
-            DeviceError: no such GPU, or it is out of reach.
-            SilenceError: the GPU does not answer.
+        `group` is a group above those to be limited, and not the root; None without cgroup v2. What
+        NVML has taken once, it is not asked again while the library is open.
         """
         if not self.knows_memory_limits():
             return f"the NVIDIA driver {self.driver_version()} is older than R{FIRST_DRIVER}"
@@ -444,7 +399,7 @@ def _addressing_mode(handle: object) -> str | None:
 
 
 def _uuid(text: str) -> GpuUuid:
-    if not is_uuid_of(DeviceKind.GPU, text):
+    if not is_gpu_uuid(text):
         raise ValueError(f"{text!r} is no UUID of a GPU")
     return GpuUuid(text)
 

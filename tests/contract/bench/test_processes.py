@@ -29,7 +29,7 @@ from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch, summarised
 from dra_driver.admin.bench.works import Work, WorkKind
-from dra_driver.devices.nvml.busy import Busy
+from dra_driver.devices.nvml.load import Busy
 from dra_driver.errors import LostError
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.discovery import discover
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
-from dra_driver.devices.pci import PciBus
-from dra_driver.devices.session import DriverSession
+from dra_driver.devices.session import DriverSession, discover
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DeviceError
 from dra_driver.simulator.layout import Fact
@@ -216,7 +214,7 @@ def test_missing_rights_are_said_so(machine: Machine) -> None:
     library.open()
     try:
         with pytest.raises(DeviceError, match="may not use the NVIDIA driver"):
-            discover(library, PciBus(machine.sys_root))
+            discover(library, machine.sys_root)
     finally:
         library.close()
 

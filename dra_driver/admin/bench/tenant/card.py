@@ -12,8 +12,9 @@ from pathlib import Path
 
 from dra_driver.admin.bench.model import Card, Usage
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
-from dra_driver.devices.nvml.busy import Busy
-from dra_driver.devices.nvml.library import LIBRARY, NvmlFacts, NvmlLibrary, find_library
+from dra_driver.devices.model import Gpu
+from dra_driver.devices.nvml.library import LIBRARY, NvmlLibrary, find_library
+from dra_driver.devices.nvml.load import Busy
 from dra_driver.errors import DeviceError
 
 SAMPLE_SECONDS = 0.25
@@ -47,7 +48,7 @@ class CardDoor:
             self._nvml.close()
             raise
 
-    def _find(self, which: str) -> NvmlFacts:
+    def _find(self, which: str) -> Gpu:
         number = self._nvml.gpu_count()
         if which.isdecimal():
             if int(which) < number:
