@@ -10,13 +10,13 @@ API server, sees by a lock that it is needed until the driver goes.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import texts_by_name
 from dra_driver.host.ofd_lock import NamedLock
+from dra_driver.kube.client import KubeClient
 
 PAUSED = "paused-for-driver-upgrade"
 """In the value of each label by which GPU Operator's driver manager sends pods off a Node."""
@@ -29,20 +29,12 @@ _ASK_EVERY = 8
 log = structlog.get_logger()
 
 
-class NodeApi(Protocol):
-    """What is needed of the API server's client (kube/client.py)."""
-
-    def get_node(self, name: str, *, timeout: float) -> dict[str, object]:
-        """Return a Node."""
-        ...
-
-
 class Eviction:
     """Whether this driver is evicted for another GPU driver, and the wait for claims."""
 
     def __init__(
         self,
-        api: NodeApi,
+        api: KubeClient,
         node_name: str,
         *,
         is_in_use: Callable[[], bool],

@@ -1,11 +1,20 @@
-"""The ways to ask for the driver's health: a socket in its pod, and a TCP port if one is wanted.
+"""Does the driver, seen from outside, still answer; has the kubelet registered it?
 
-In: questions of the pod's own probes on a unix socket (`dra_driver/kubelet/probe.py`), and, where a
-port is set, gRPC health checks from the network (grpc.health.v1 Check, as NVIDIA's driver answers
-them). Out: what `Health` says. On the socket a question is the name of a service, and the answer
-`ok` or what is wrong. Nobody but root in the pod gets there, so that no other pod decides whether
-the kubelet restarts this one. The port is open to the network: its connections, calls and memory
-are bounded, and a peer that uses them up keeps others out there and nowhere else.
+In: questions for "liveness" (or "") or "readiness", of the pod's own probes on a unix socket
+(`dra_driver/kubelet/probe.py`), and, where a port is set, gRPC health checks from the network
+(grpc.health.v1 Check, as NVIDIA's driver answers them). Out: what `Health` says. On the socket a
+question is the name of a service, and the answer `ok` or what is wrong. Nobody but root in the pod
+gets there, so that no other pod decides whether the kubelet restarts this one. The port is open to
+the network: its connections, calls and memory are bounded, and a peer that uses them up keeps
+others out there and nowhere else.
+
+Alive is a driver whose own sockets answer within a few seconds; that is the way a kubelet takes, so
+a removed socket or a stuck process is noticed. Claims that wait are no reason to be restarted: the
+service socket answers on threads that no claim uses. Neither is a disk on which the sockets cannot
+be made yet. Ready is one that the kubelet has registered as well: a rolling update that waits for
+it stops no old driver before the kubelet calls the new one. A check changes nothing. Whoever asks
+again within a second gets the same answer, so questions cost next to nothing, however many there
+are.
 """
 
 import socket
@@ -19,9 +28,23 @@ import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
-from dra_driver.kubelet.health import CALL_SECONDS, READINESS, SERVICES, Health
+from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.probe import WELL
+from dra_driver.kubelet.protos import (
+    pluginregistration_v1_pb2,
+    pluginregistration_v1_pb2_grpc,
+)
+from dra_driver.kubelet.sockets import SocketPaths
+
+READINESS = "readiness"
+SERVICES = ("", "liveness", READINESS)
+
+CALL_SECONDS = 4.0
+"""For each of the two calls; a probe is best given ten seconds in all."""
+
+_FRESH_SECONDS = 1.0
 
 _WORKERS = 4
 _MOST_CALLS = 64
@@ -45,6 +68,60 @@ _REGISTER_SECONDS = 3.0
 _REGISTER_LOOK_SECONDS = 0.1
 
 log = structlog.get_logger()
+
+
+class Health:
+    """What probes are told, whichever way they ask."""
+
+    def __init__(
+        self, paths: SocketPaths, plugin: KubeletPlugin, *, fresh_seconds: float = _FRESH_SECONDS
+    ) -> None:
+        """Take the sockets to try, their owner, and for how long an answer of theirs counts."""
+        self._paths = paths
+        self._plugin = plugin
+        self._fresh_seconds = fresh_seconds
+        self._lock = threading.Lock()
+        self._fault = ""
+        self._tried: float | None = None
+
+    def fault(self, service: str) -> str:
+        """Return what keeps the driver from being alive, or from being ready; empty if it is.
+
+        `service` is one of SERVICES.
+        """
+        fault = self._of_sockets() if self._plugin.is_open else ""
+        if not fault and service == READINESS and not self._plugin.is_registered:
+            return "the kubelet has not registered the driver: see the driver's log"
+        return fault
+
+    def _of_sockets(self) -> str:
+        with self._lock:
+            if self._tried is None or time.monotonic() >= self._tried + self._fresh_seconds:
+                fault = self._try()
+                if fault and not self._fault:
+                    log.error("liveness lost", reason=fault)
+                elif self._fault and not fault:
+                    log.info("liveness regained")
+                self._fault, self._tried = fault, time.monotonic()
+            return self._fault
+
+    def _try(self) -> str:
+        """Return what is wrong, or nothing. Channels are new each time, without a back-off."""
+        try:
+            with grpc.insecure_channel(f"unix:{self._paths.registration}") as channel:
+                registration = pluginregistration_v1_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+                info = registration.GetInfo(
+                    pluginregistration_v1_pb2.InfoRequest(), timeout=CALL_SECONDS
+                )
+            with grpc.insecure_channel(f"unix:{self._paths.service}") as channel:
+                health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS
+                )
+        except grpc.RpcError as error:
+            return _words(error)
+        if info.name != DRIVER_NAME:
+            return f"the registration socket answers for another driver, {info.name!r}"
+        return ""
 
 
 class HealthSocket:
@@ -131,13 +208,7 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """Answers gRPC health checks on a TCP address until stopped."""
 
     def __init__(self, health: Health, *, address: str, port: int) -> None:
-        """Take whom to ask, and where to listen.
-
-        Args:
-            health: says how the driver is.
-            address: an IP address; empty for all, of both families.
-            port: 0 lets the system choose one.
-        """
+        """Take whom to ask, and where to listen: an IP address, empty for all of both families."""
         self._health = health
         address = address or "::"
         self._host = f"[{address}]" if ":" in address else address
@@ -207,3 +278,9 @@ class Probes:
         """Stop listening. Stopping twice is fine."""
         for way in self._ways:
             way.stop()
+
+
+def _words(error: grpc.RpcError) -> str:
+    # What a channel raises is a grpc.Call too, though the types do not say so.
+    code, details = (getattr(error, name, lambda: "") for name in ("code", "details"))
+    return f"{code()}: {details()}"

@@ -17,16 +17,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError, UnavailableError
-from dra_driver.kubelet.health import SocketHealth
-from dra_driver.kubelet.health_stream import HealthStream
-from dra_driver.kubelet.registration import RegistrationService
+from dra_driver.kubelet.health_stream import HEALTH_SERVICES, HealthStream
+from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as messages
+from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as rpc
 from dra_driver.kubelet.rivals import Rivals
 from dra_driver.kubelet.service import V1, V1BETA1, CallThreads, ClaimCalls, DraPlugin
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remove_dead_sockets
+
+PLUGIN_TYPE = "DRAPlugin"
+SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_SERVICES)
+"""The newest first: the kubelet takes the first DRAPlugin it knows, and looks for the services of
+health by itself. What it does not know it passes over. These are no gRPC service names."""
 
 CLAIM_WORKERS = 64
 """Prepares, one per pod, that run at once, and as many unprepares; each may wait for 40 s."""
@@ -51,6 +58,71 @@ ONE_DRIVER = (
 log = structlog.get_logger()
 
 
+class RegistrationService(rpc.RegistrationServicer):
+    """Tells the kubelet's plugin watcher which driver this is and where it serves.
+
+    Answers come from memory, since the kubelet waits one second for GetInfo and neither GPUs nor
+    the API server may come into it. The kubelet picks the first of `supported_versions` it knows,
+    and tries again from the start, with a back-off of up to two minutes, after any failure.
+    (k8s.io/kubernetes pkg/kubelet/pluginmanager/operationexecutor, pkg/kubelet/cm/dra/plugin.)
+    """
+
+    def __init__(self, service_socket: Path, on_status: Callable[[bool], None]) -> None:
+        """Take the path of the DRA socket, and whom to tell whether the kubelet took us."""
+        self._info = messages.PluginInfo(
+            type=PLUGIN_TYPE,
+            name=DRIVER_NAME,
+            endpoint=str(service_socket),
+            supported_versions=SUPPORTED_VERSIONS,
+        )
+        self._on_status = on_status
+
+    def attach(self, server: grpc.Server) -> None:
+        """Add this service to a server that has not started."""
+        rpc.add_RegistrationServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
+    def GetInfo(  # noqa: N802
+        self, request: messages.InfoRequest, context: grpc.ServicerContext
+    ) -> messages.PluginInfo:
+        """Answer what this plugin is."""
+        del request, context
+        log.debug("registration requested", driver=DRIVER_NAME, endpoint=self._info.endpoint)
+        return self._info
+
+    def NotifyRegistrationStatus(  # noqa: N802
+        self, request: messages.RegistrationStatus, context: grpc.ServicerContext
+    ) -> messages.RegistrationStatusResponse:
+        """Take note of how the registration went; a refusal is answered with an error.
+
+        Kubernetes' own plugin library answers so too. The socket stays, and the kubelet retries.
+        """
+        self._on_status(request.plugin_registered)
+        if not request.plugin_registered:
+            log.error(
+                "registration refused by the kubelet", driver=DRIVER_NAME, reason=request.error
+            )
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"registration refused: {request.error}"
+            )
+        log.info("driver registered with the kubelet", driver=DRIVER_NAME)
+        return messages.RegistrationStatusResponse()
+
+
+class SocketHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Says on the service socket that this process answers there."""
+
+    def attach(self, server: grpc.Server) -> None:
+        """Add this service to a server that has not started."""
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+
+    def Check(  # noqa: N802
+        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        """Answer at once."""
+        del request, context
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
 class KubeletPlugin:
     """Both gRPC servers and the thread that watches their sockets."""
 
@@ -71,7 +143,7 @@ class KubeletPlugin:
         self._on_status = on_status
         self._check_seconds = check_seconds
         # Both versions, and a socket that is made anew, share them: no more run at once.
-        self._threads = CallThreads.start(CLAIM_WORKERS)
+        self._threads = CallThreads(CLAIM_WORKERS)
         self._service = SocketServer(
             paths.service,
             (

@@ -55,20 +55,12 @@ class Answer:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CallThreads:
     """The threads of each of the two calls; a call beyond their number stands in line."""
 
-    prepare: futures.ThreadPoolExecutor
-    unprepare: futures.ThreadPoolExecutor
-
-    @classmethod
-    def start(cls, each: int) -> "CallThreads":
-        """Return up to this many threads for each, made as calls come."""
-        return cls(
-            prepare=futures.ThreadPoolExecutor(each, thread_name_prefix="prepare-call"),
-            unprepare=futures.ThreadPoolExecutor(each, thread_name_prefix="unprepare-call"),
-        )
+    def __init__(self, each: int) -> None:
+        self.prepare = futures.ThreadPoolExecutor(each, thread_name_prefix="prepare-call")
+        self.unprepare = futures.ThreadPoolExecutor(each, thread_name_prefix="unprepare-call")
 
     def end(self) -> None:
         """Let the threads go when they have nothing more to do."""

@@ -50,9 +50,8 @@ from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.server_version import ServerVersion
 from dra_driver.kubelet.eviction import Eviction
-from dra_driver.kubelet.health import Health
 from dra_driver.kubelet.health_stream import HealthStream
-from dra_driver.kubelet.liveness import Probes
+from dra_driver.kubelet.liveness import Health, Probes
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths

@@ -18,9 +18,8 @@ from testbed.kubelet import KubeletClient
 import dra_driver.kubelet.probe
 from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError
-from dra_driver.kubelet.health import Health
 from dra_driver.kubelet.health_stream import HealthStream
-from dra_driver.kubelet.liveness import HealthPort, HealthSocket
+from dra_driver.kubelet.liveness import Health, HealthPort, HealthSocket
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths

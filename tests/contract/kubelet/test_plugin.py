@@ -16,8 +16,8 @@ from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
-from dra_driver.kubelet.health import Health
 from dra_driver.kubelet.health_stream import HealthStream
+from dra_driver.kubelet.liveness import Health
 from dra_driver.kubelet.plugin import CLAIM_WORKERS, KubeletPlugin
 from dra_driver.kubelet.rivals import FOLDER
 from dra_driver.kubelet.service import ClaimCalls
