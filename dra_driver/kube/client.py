@@ -125,7 +125,7 @@ class KubeClient:
             cert_reqs="CERT_REQUIRED",
             ca_certs=str(authority),
         )
-        return cls(pool, FileToken(tokens))
+        return cls(pool, tokens)
 
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""
@@ -408,19 +408,3 @@ def _reach(
         raise UnavailableError(
             f"cannot {call}: the connection to the API server broke ({error}); it may be restarting"
         ) from error
-
-
-class FileToken:
-    """Credentials that are a token in a file."""
-
-    def __init__(self, tokens: TokenFile) -> None:
-        """Take the file."""
-        self._tokens = tokens
-
-    def header(self) -> str | None:
-        """Return the token as it is now."""
-        return f"Bearer {self._tokens.token()}"
-
-    def expire(self) -> None:
-        """Have the file read again."""
-        self._tokens.expire()

@@ -19,7 +19,7 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
 
 from dra_driver.errors import SetupError
-from dra_driver.kube.client import POOL_SIZE, Credentials, FileToken, KubeClient
+from dra_driver.kube.client import POOL_SIZE, Credentials, KubeClient
 from dra_driver.kube.token import TokenFile
 
 
@@ -56,8 +56,7 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
     if token_file is None:
         return _client(configuration, _ConfiguredToken(configuration))
     # The package reads tokenFile once and never again; a bound token would be dead in an hour.
-    tokens = TokenFile(token_file, clock=time.monotonic)
-    return _client(configuration, FileToken(tokens))
+    return _client(configuration, TokenFile(token_file, clock=time.monotonic))
 
 
 def _client(configuration: Configuration, credentials: Credentials) -> KubeClient:

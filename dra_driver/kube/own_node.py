@@ -8,7 +8,6 @@ watch is opened only where there are listeners.
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from dra_driver.fields import texts_by_name
 from dra_driver.kube.client import KubeClient
@@ -22,36 +21,11 @@ Labels = Mapping[str, str]
 Allocatable = Mapping[str, str]
 """What the Node has to give out beside what DRA has: `status.allocatable`, by resource name."""
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
     labels: Labels
     allocatable: Allocatable
-
-
-class _Heeded(Generic[T]):
-    """One thing of the Node, and who is told when it has become another."""
-
-    def __init__(self, pick: Callable[[_Facts], T]) -> None:
-        self._pick = pick
-        self._listeners: list[Callable[[T], object]] = []
-        self._told: T | None = None
-
-    @property
-    def is_heeded(self) -> bool:
-        return bool(self._listeners)
-
-    def add(self, listener: Callable[[T], object]) -> None:
-        self._listeners.append(listener)
-
-    def tell(self, facts: _Facts) -> None:
-        now = self._pick(facts)
-        before, self._told = self._told, now
-        if now != before:
-            for listener in self._listeners:
-                listener(now)
 
 
 class OwnNode:
@@ -68,8 +42,9 @@ class OwnNode:
         """Take where the Node is; nothing is asked yet. `clock` is monotonic, in seconds."""
         self._api = api
         self._node_name = node_name
-        self._labels = _Heeded(lambda facts: facts.labels)
-        self._allocatable = _Heeded(lambda facts: facts.allocatable)
+        self._of_labels: list[Callable[[Labels], object]] = []
+        self._of_allocatable: list[Callable[[Allocatable], object]] = []
+        self._told: _Facts | None = None
         self._lock = threading.Lock()
         self._known: _Facts | None = None
         self._watch = Watch(
@@ -83,15 +58,15 @@ class OwnNode:
 
     def listen(self, listener: Callable[[Labels], object]) -> None:
         """Have `listener` called with the labels, first and at each change; before `start`."""
-        self._labels.add(listener)
+        self._of_labels.append(listener)
 
     def listen_allocatable(self, listener: Callable[[Allocatable], object]) -> None:
         """Have `listener` called with what is allocatable, as `listen` does with the labels."""
-        self._allocatable.add(listener)
+        self._of_allocatable.append(listener)
 
     def start(self) -> None:
         """Follow the Node, if anybody listens."""
-        if self._labels.is_heeded or self._allocatable.is_heeded:
+        if self._of_labels or self._of_allocatable:
             self._watch.start()
 
     def stop(self, timeout: float) -> bool:
@@ -137,8 +112,13 @@ class OwnNode:
     def _take(self, facts: _Facts) -> None:
         with self._lock:
             self._known = facts
-        self._labels.tell(facts)
-        self._allocatable.tell(facts)
+        before, self._told = self._told, facts
+        if before is None or facts.labels != before.labels:
+            for listener in self._of_labels:
+                listener(facts.labels)
+        if before is None or facts.allocatable != before.allocatable:
+            for listener in self._of_allocatable:
+                listener(facts.allocatable)
 
 
 def _facts_of(node: Mapping[str, object]) -> _Facts:

@@ -1,10 +1,9 @@
 """A bearer token in a file that someone else renews.
 
-In: the path of a projected ServiceAccount token, or a kubeconfig's `tokenFile`. Out: the token's
-text.
-Rule: bound tokens live about an hour and the kubelet replaces the file before they end, so the
-file is read again at least once a minute, as client-go does, and at once after an answer 401. The
-token itself never appears in a log or an error.
+In: the path of a projected ServiceAccount token, or a kubeconfig's `tokenFile`. Bound tokens live
+about an hour and the kubelet replaces the file before they end, so the file is read again at least
+once a minute, as client-go does, and at once after an answer 401. The token itself never appears in
+a log or an error.
 """
 
 import threading
@@ -46,6 +45,10 @@ class TokenFile:
                     "(automountServiceAccountToken) and readable"
                 )
             return self._token
+
+    def header(self) -> str:
+        """Return the value of the Authorization header."""
+        return f"Bearer {self.token()}"
 
     def expire(self) -> None:
         """Read the file again at the next use: the server did not accept what we had."""
