@@ -20,11 +20,9 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | None:
     """Return the root of the control groups of version 2, or None if there is none.
 
-    Args:
-        setting: the node's /sys/fs/cgroup as this process sees it; None to look for mounts.
-        mountinfo: the list of this process's mounts. The whole hierarchy is preferred to a
-            container's part of it, then the usual place, then the mount that comes first: a driver
-            root of / brings the host's own along.
+    `setting` is the node's /sys/fs/cgroup as this process sees it; None to look for mounts. The
+    whole hierarchy is preferred to a container's part of it, then the usual place, then the mount
+    that comes first: a driver root of / brings the host's own along.
     """
     places = _mounts(mountinfo) if setting is None else [setting, setting / "unified"]
     found = [place for place in places if (place / _CONTROLLERS).is_file()]

@@ -71,13 +71,6 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int, suffix: str 
 
     The profile is there to be read: `1g.10gb+me` becomes `1g10gb-me`. So does `1g.10gb-me`, which
     has another id.
-
-    Args:
-        minor: of the GPU's device node.
-        profile: the profile's name.
-        profile_id: the card's number for it.
-        start: first memory slice.
-        suffix: what is to stand at the end.
     """
     numbers = f"{profile_id}-{start}{suffix}"
     readable = _NOT_IN_LABELS.sub("-", profile.lower().replace(".", ""))

@@ -40,11 +40,7 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
 
 
 def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
-    """Return a client for the driver; nothing is sent yet.
-
-    Raises:
-        SetupError: there are no usable credentials.
-    """
+    """Return a client for the driver; SetupError if there are no usable credentials."""
     if kubeconfig is not None:
         return _from_kubeconfig(kubeconfig)
     return KubeClient.in_cluster(environment)

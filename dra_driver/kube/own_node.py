@@ -74,19 +74,11 @@ class OwnNode:
         return self._watch.stop(timeout)
 
     def current(self) -> Labels:
-        """Return the labels; before the watch has told any, the API server is asked for the Node.
-
-        Raises:
-            DriverError: it does not answer.
-        """
+        """Return the labels; before the watch has told any, the API server is asked for them."""
         return self._facts().labels
 
     def allocatable(self) -> Allocatable:
-        """Return what is allocatable, in the same way.
-
-        Raises:
-            DriverError: the API server does not answer.
-        """
+        """Return what is allocatable, in the same way."""
         return self._facts().allocatable
 
     def _facts(self) -> _Facts:

@@ -57,10 +57,7 @@ def parsed(
 
     The API server takes configs that are nested 10,000 deep, and Python reads some 1,000: whoever
     may make a claim must not thereby make it, or a list with it, unreadable. What is nested deeper
-    than any object of the API counts as null.
-
-    Raises:
-        ValueError: it is not JSON.
+    than any object of the API counts as null. What is not JSON is a ValueError.
     """
     try:
         return json.loads(body, object_pairs_hook=object_pairs_hook)

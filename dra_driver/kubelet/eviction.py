@@ -44,13 +44,9 @@ class Eviction:
     ) -> None:
         """Take whom to ask; nothing is asked yet.
 
-        Args:
-            api: asked for the Node.
-            node_name: of this node.
-            is_in_use: tells whether a claim is prepared here; may raise StateError.
-            lock: the file by which the MPS supervisor knows; without its folder there is none.
-            longest: seconds to wait; 0 for no wait.
-            clock: monotonic, in seconds.
+        `is_in_use` tells whether a claim is prepared here, or raises StateError. `lock` is the file
+        by which the MPS supervisor knows; without its folder there is none. `longest` is in
+        seconds, 0 for no wait; the clock is monotonic.
         """
         self._api = api
         self._node_name = node_name

@@ -266,11 +266,7 @@ class Probes:
         self._ways: tuple[HealthSocket | HealthPort, ...] = (*socket_, *port_)
 
     def start(self) -> None:
-        """Listen.
-
-        Raises:
-            SetupError: the socket cannot be made, or the address cannot be had.
-        """
+        """Listen; SetupError if the socket cannot be made, or the address cannot be had."""
         for way in self._ways:
             way.start()
 

@@ -156,11 +156,7 @@ class SocketServer:
     def __init__(self, path: Path, services: Sequence[Attach], *, name: str, workers: int) -> None:
         """Take what is needed; nothing happens before `start`.
 
-        Args:
-            path: The socket, at most 107 bytes.
-            services: What to serve.
-            name: Prefix of the worker threads' names.
-            workers: How many calls run at once of methods that have no threads of their own.
+        `workers` is how many calls run at once of methods that have no threads of their own.
         """
         self.path = path
         self._services = tuple(services)

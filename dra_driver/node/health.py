@@ -8,11 +8,10 @@ status of claims.
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -20,6 +19,8 @@ from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.devices import RecordedDevice, RecordedMig
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
+from dra_driver.claims.report.mps_events import ClaimEvents
+from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.takeover.take_over import LookedAt
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition, HealthTiming
@@ -29,6 +30,7 @@ from dra_driver.devices.health.presence import Presence
 from dra_driver.devices.health.record import GpuHealth, HealthFile
 from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
+from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.host.worker import Background
 from dra_driver.ops.metrics import Metrics
@@ -45,38 +47,6 @@ _MOST_WAITING = 256
 _RETRY_SECONDS = 15.0
 
 
-class Session(Protocol):
-    """Looks at the machine, and waits for events (devices/session.py)."""
-
-    def look(self) -> Inventory:
-        """Look at all GPUs. Raises DeviceError."""
-        ...
-
-    def next_event(self, seconds: float) -> GpuEvent | None:
-        """Return the next event; None if there is none. Raises DeviceError, TransientError."""
-        ...
-
-
-class Holders(Protocol):
-    """Knows which claims hold something of a GPU (claims/state/holdings.py)."""
-
-    def still_holds(self, record: ClaimRecord) -> bool:
-        """Tell whether the claim is prepared as its record says, and has been since it was read."""
-        ...
-
-    def users_of(self, gpu: GpuUuid) -> Iterable[ClaimRecord]:
-        """Return their records. Raises StateError."""
-        ...
-
-
-class Events(Protocol):
-    """Posts Kubernetes Events on a claim and its pods (claims/report/mps_events.py)."""
-
-    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        """Post them. Raises UnavailableError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _News:
     uuid: str
@@ -90,10 +60,10 @@ class NodeHealth:
     def __init__(  # noqa: PLR0913 (all that it is put together from)
         self,
         settings: Settings,
-        session: Session,
+        session: DriverSession,
         *,
         watcher: Callable[[], LookedAt],
-        holders: Callable[[], Holders],
+        holders: Callable[[], Holdings],
         directory: Path,
         boot_id: str,
         on_change: Callable[[], None],
@@ -146,7 +116,7 @@ class NodeHealth:
         self._tracker.look(inventory)
         return inventory
 
-    def start(self, metrics: Metrics, events: Events) -> None:
+    def start(self, metrics: Metrics, events: ClaimEvents) -> None:
         """Begin to listen and to tell. It is started once."""
         self._metrics = metrics
         metrics.watch_ailments(tuple(Cause), tuple(Severity), self._count)
@@ -219,7 +189,7 @@ class NodeHealth:
 class HealthEvents(Background):
     """A thread that tells the claims and pods that have a GPU that it has become sick."""
 
-    def __init__(self, news: "queue.Queue[_News]", holders: Holders, events: Events) -> None:
+    def __init__(self, news: "queue.Queue[_News]", holders: Holdings, events: ClaimEvents) -> None:
         super().__init__("health-events")
         self._news = news
         self._holders = holders

@@ -87,7 +87,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """Return it for people: what it is, and what makes it pass."""
+        """Return it for people."""
         return f"{self.reason}; what makes it pass: {self.remedy}"
 
 
@@ -297,11 +297,7 @@ def known() -> tuple[Finding, ...]:
 
 
 def finding_of(cause: Cause, value: str) -> Finding:
-    """Return the finding of a cause and value as they stand in a record.
-
-    Raises:
-        ValueError: there is no such.
-    """
+    """Return the finding of a cause and value as they stand in a record, or raise ValueError."""
     for one in (*known(), UNKNOWN_ACTION):
         if one.key == (cause, value):
             return one
@@ -372,10 +368,8 @@ def of_xid(
 ) -> Finding | None:
     """Return what an XID says of the GPU; None if it says nothing.
 
-    Args:
-        number: the XID.
-        ignored: XIDs that this node's admin wants to be ignored too.
-        remarks: XIDs of programs, and those that are ignored, are a remark instead of nothing.
+    `ignored` are XIDs that this node's admin wants to be ignored too. With `remarks` these and XIDs
+    of programs are a remark instead of nothing.
     """
     if number in APPLICATION_XIDS | ignored:
         return remark(number, is_ignored=number in ignored) if remarks else None
@@ -390,11 +384,7 @@ def asks_for_look(number: int) -> bool:
 
 
 def parse_xids(text: str) -> frozenset[int]:
-    """Return the XIDs of a list such as `94,119`.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
+    """Return the XIDs of a list such as `94,119`; ConfigError if it holds something else."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     wrong = [word for word in words if not (word.isascii() and word.isdecimal())]
     if wrong:

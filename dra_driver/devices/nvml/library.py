@@ -142,9 +142,7 @@ class NvmlLibrary:
     def open(self) -> None:
         """Load and initialise the library; one that is open already stays as it is.
 
-        Raises:
-            DeviceError: it cannot be loaded, or finds no driver. The call can be repeated.
-            SilenceError: the driver does not answer. Repeat the call on this same object.
+        The call can be repeated: after a SilenceError on this same object.
         """
         self._calls.about(NVML, self._open, OPEN_SECONDS)
 
@@ -352,13 +350,10 @@ class NvmlLibrary:
         return reason
 
     def in_time(self, uuid: str, call: Callable[[], T]) -> T:
-        """Return what a call about a GPU returns, or raise what it raises.
+        """Make a call about a GPU.
 
         It has the whole time in any case: what it begins to change should not be given up on
         because another GPU is silent.
-
-        Raises:
-            SilenceError: the GPU does not answer.
         """
         return self._calls.about(self._subject(uuid), call, self._calls.answer_seconds)
 

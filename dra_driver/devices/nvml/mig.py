@@ -68,7 +68,10 @@ def _in_time(
 
 
 class MigCalls:
-    """MIG functions of the library that is open. A card's profiles are asked for once."""
+    """MIG functions of the library that is open. A card's profiles are asked for once.
+
+    All raise DeviceError if there is no such GPU or NVML refuses; for what may pass TransientError.
+    """
 
     def __init__(self, gpus: Gpus) -> None:
         self.gpus = gpus
@@ -100,12 +103,7 @@ class MigCalls:
 
     @_in_time
     def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
-        """Return the GPU instances of a GPU as they are now.
-
-        Raises:
-            DeviceError: no such GPU, or NVML refuses.
-            TransientError: they keep changing.
-        """
+        """Return the GPU instances of a GPU as they are now."""
         with nvml_errors(f"listing MIG instances of {gpu}"):
             handle = self.gpus.handle(gpu)
             if not _is_on(handle):
@@ -117,11 +115,7 @@ class MigCalls:
 
     @_in_time
     def mode(self, gpu: GpuUuid) -> MigMode:
-        """Return the MIG mode that a GPU is in.
-
-        Raises:
-            DeviceError: no such GPU, or NVML refuses.
-        """
+        """Return the MIG mode that a GPU is in."""
         with nvml_errors(f"reading the MIG mode of {gpu}"):
             handle = self.gpus.handle(gpu)
             modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
@@ -167,12 +161,7 @@ class MigCalls:
 
     @_in_time
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, placement: Placement) -> int:
-        """Make a GPU instance; return its id.
-
-        Raises:
-            DeviceError: NVML refuses.
-            TransientError: there is no room for it now.
-        """
+        """Make a GPU instance; return its id."""
         with nvml_errors(f"making a GPU instance at {placement.start} of {gpu}"):
             handle = self.gpus.handle(gpu)
             # By reference: pynvml passes a plain structure by value, and NVML would crash.
@@ -185,9 +174,7 @@ class MigCalls:
     def create_compute_instance(self, gpu: GpuUuid, gpu_instance: int) -> tuple[int, MigUuid]:
         """Make a compute instance over all of a GPU instance; return its id and the MIG UUID.
 
-        Raises:
-            DeviceError: NVML refuses, or the card has no compute profile of that size.
-            TransientError: there is no room for it now.
+        DeviceError also: the card has no compute profile of that size.
         """
         with nvml_errors(f"making a compute instance in GPU instance {gpu_instance} of {gpu}"):
             handle = self.gpus.handle(gpu)
@@ -205,12 +192,7 @@ class MigCalls:
     def destroy_compute_instance(
         self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
     ) -> None:
-        """Destroy a compute instance; one that is gone is fine.
-
-        Raises:
-            DeviceError: NVML refuses.
-            TransientError: processes use it.
-        """
+        """Destroy a compute instance; one that is gone is fine."""
         doing = f"destroying compute instance {compute_instance} of GPU instance {gpu_instance}"
         with nvml_errors(f"{doing} of {gpu}"), _gone_is_fine():
             handle = self.gpus.handle(gpu)
@@ -220,12 +202,7 @@ class MigCalls:
 
     @_in_time
     def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
-        """Destroy a GPU instance that has no compute instance; one that is gone is fine.
-
-        Raises:
-            DeviceError: NVML refuses.
-            TransientError: it is in use, or has a compute instance.
-        """
+        """Destroy a GPU instance that has no compute instance; one that is gone is fine."""
         with nvml_errors(f"destroying GPU instance {gpu_instance} of {gpu}"), _gone_is_fine():
             handle = self.gpus.handle(gpu)
             found = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
