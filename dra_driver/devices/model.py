@@ -93,9 +93,7 @@ class MigSlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """A MIG device that could be made, or has been: a profile at one of its placements."""
-
+class _Placed:
     parent: GpuUuid
     profile: MigProfile
     placement: Placement
@@ -107,44 +105,33 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigDevice:
+class Partition(_Placed):
+    """A MIG device that could be made, or has been: a profile at one of its placements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigDevice(_Placed):
     """A MIG device that exists: one GPU instance with one compute instance over all of it.
 
     The ids are NVML's. `made_here` says that this driver made it for a claim, or is making it.
     """
 
-    parent: GpuUuid
-    profile: MigProfile
-    placement: Placement
     gpu_instance: int
     compute_instance: int
     uuid: MigUuid
     made_here: bool = False
 
-    @property
-    def slot(self) -> MigSlot:
-        """Where it is."""
-        return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BareInstance:
+class BareInstance(_Placed):
     """A GPU instance that is no MIG device: without compute instance, or divided further.
 
     It takes its place and its engines all the same. `compute_instances` are ids.
     """
 
-    parent: GpuUuid
-    profile: MigProfile
-    placement: Placement
     gpu_instance: int
     compute_instances: tuple[int, ...] = ()
     made_here: bool = False
-
-    @property
-    def slot(self) -> MigSlot:
-        """Where it is."""
-        return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
 
 
 Instance = MigDevice | BareInstance

@@ -23,7 +23,7 @@ from dra_driver.claims.report.mps_events import ClaimEvents
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.takeover.take_over import LookedAt
 from dra_driver.devices.health import findings
-from dra_driver.devices.health.debounce import GpuCondition, HealthTiming
+from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.health.listener import Listener
 from dra_driver.devices.health.presence import Presence
@@ -95,7 +95,7 @@ class NodeHealth:
         }
         self._tracker = HealthTracker(
             HealthFile(directory, boot_id),
-            timing=HealthTiming(settle=round(settings.health_settle)),
+            settle=round(settings.health_settle),
             ignored_xids=findings.parse_xids(settings.additional_xids_to_ignore),
             remarks=self._effects[Severity.REMARK] is not Effect.OFF,
             clock=clock,

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import make
-from dra_driver.devices.health.debounce import HealthTiming
 from dra_driver.devices.health.record import HealthFile
 from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import Gpu, GpuEvent, SickGpu, Vitals
@@ -78,7 +77,7 @@ class Node:
     def restart(self) -> None:
         self.tracker = HealthTracker(
             HealthFile(self.folder, "boot"),
-            timing=HealthTiming(settle=60),
+            settle=60,
             clock=lambda: float(self.now),
             on_change=lambda: None,
             on_begin=lambda _uuid, _gpu, _one: None,

@@ -5,6 +5,9 @@ clock on the wall, which alone goes on over a restart. What is read at each look
 have not found it for a while; what only an event told passes when the card itself says that nothing
 has to be done about it, or when the GPU had been out of reach and answers again, for it was reset
 then. What comes back soon has to be away longer.
+
+`settle` is for how many seconds a GPU has to look well before what was wrong has passed, and
+something that has to last has to have lasted: two looks, so that one alone decides nothing.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,17 +16,8 @@ from dataclasses import dataclass, replace
 from dra_driver.devices.health.findings import UNREACHED, Cause, Examination, Finding, Remedy
 from dra_driver.devices.model import InstanceId
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthTiming:
-    """Seconds that damp what comes and goes."""
-
-    settle: int = 60
-    """For which a GPU has to look well before what was wrong has passed, and something that has to
-    last has to have lasted: two looks, so that one alone decides nothing."""
-
-    settle_most: int = 3600
-    """The same for what keeps coming back: each time within this long it doubles."""
+SETTLE_MOST = 3600
+"""What `settle` comes to at most where something comes back: within this long it doubles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +70,20 @@ def after_look(
     found: Examination,
     instances: Collection[int] | None,
     now: int,
-    timing: HealthTiming,
+    settle: int,
 ) -> GpuConditions:
     """Return what is wrong after a look.
 
     `instances` are the ids of the GPU instances that there are; None if that is not known.
     """
     looked_at = (
-        _looked_at(one, found, now, timing)
+        _looked_at(one, found, now, settle)
         for one in conditions
         if one.instance is None or instances is None or one.instance.gpu_instance in instances
     )
     result = tuple(one for one in looked_at if one is not None)
     for finding in found.findings:
-        result = with_finding(result, finding, None, now, timing)
+        result = with_finding(result, finding, None, now, settle)
     return result
 
 
@@ -103,13 +97,13 @@ def with_finding(
     finding: Finding,
     instance: InstanceId | None,
     now: int,
-    timing: HealthTiming,
+    settle: int,
 ) -> GpuConditions:
     """Return what is wrong once an event or a look has told a finding."""
     key = (*finding.key, instance)
     before = next((one for one in conditions if one.key == key), None)
     if before is not None and before.passed_at is None:
-        lasted = before.counts or now - before.since >= timing.settle
+        lasted = before.counts or now - before.since >= settle
         is_event = finding.cause is Cause.XID
         was_away = before.was_away and not is_event  # it has happened anew since
         after = replace(before, absent_since=None, counts=lasted, was_away=was_away)
@@ -126,25 +120,23 @@ def with_finding(
     return tuple(after if one is before else one for one in conditions)
 
 
-def _looked_at(
-    one: GpuCondition, found: Examination, now: int, timing: HealthTiming
-) -> GpuCondition | None:
+def _looked_at(one: GpuCondition, found: Examination, now: int, settle: int) -> GpuCondition | None:
     """Return a condition after a look that may have found it; None once it is forgotten."""
     if one.passed_at is not None:
-        return one if now - one.passed_at < timing.settle_most else None
+        return one if now - one.passed_at < SETTLE_MOST else None
     if not found.answered:
         one = replace(one, was_away=True)
     if any(finding.key == one.finding.key for finding in found.findings):
         return one  # `with_finding` takes it on
     if not _seems_passed(one, found):
         return replace(one, absent_since=None)
-    return _absent(one, now, timing) if one.counts else None
+    return _absent(one, now, settle) if one.counts else None
 
 
-def _absent(one: GpuCondition, now: int, timing: HealthTiming) -> GpuCondition:
+def _absent(one: GpuCondition, now: int, settle: int) -> GpuCondition:
     if one.absent_since is None:
         return replace(one, absent_since=now)
-    if now - one.absent_since < _settle(one, timing):
+    if now - one.absent_since < _settle(one, settle):
         return one
     return replace(one, passed_at=now, absent_since=None)
 
@@ -160,6 +152,6 @@ def _seems_passed(one: GpuCondition, found: Examination) -> bool:
     return cause not in found.unanswered
 
 
-def _settle(one: GpuCondition, timing: HealthTiming) -> int:
-    doubled: int = timing.settle * 2 ** min(one.relapses, 16)
-    return min(doubled, max(timing.settle, timing.settle_most))
+def _settle(one: GpuCondition, settle: int) -> int:
+    doubled: int = settle * 2 ** min(one.relapses, 16)
+    return min(doubled, max(settle, SETTLE_MOST))

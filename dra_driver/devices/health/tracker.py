@@ -8,14 +8,14 @@ is the one that was at its place.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
 from dra_driver.devices.health import debounce
-from dra_driver.devices.health.debounce import GpuCondition, GpuConditions, HealthTiming
+from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import (
     Severity,
     asks_for_look,
@@ -29,6 +29,9 @@ from dra_driver.devices.model import Gpu, GpuEvent, Inventory, SickGpu
 
 log = structlog.get_logger()
 
+_News = tuple[str, GpuHealth, GpuCondition]
+"""The GPU's UUID, as what people know it, and what is wrong or was."""
+
 Change = Callable[[str, GpuHealth, GpuCondition], None]
 """Told of a condition that has begun: the GPU's UUID, and as what people know it."""
 
@@ -40,7 +43,7 @@ class HealthTracker:
         self,
         file: HealthFile,
         *,
-        timing: HealthTiming,
+        settle: int,
         ignored_xids: AbstractSet[int] = frozenset(),
         remarks: bool = False,
         clock: Callable[[], float],
@@ -51,7 +54,7 @@ class HealthTracker:
 
         Args:
             file: the record on disk.
-            timing: how things are damped.
+            settle: seconds by which what comes and goes is debounced.
             ignored_xids: the XIDs that this node's admin has ignored.
             remarks: those and the XIDs of programs are remarks, instead of nothing.
             clock: seconds since 1970, the clock on the wall.
@@ -59,7 +62,7 @@ class HealthTracker:
             on_begin: called for each that has come into force, not under the lock.
         """
         self._file = file
-        self._timing = timing
+        self._settle = settle
         self._ignored_xids = ignored_xids
         self._remarks = remarks
         self._clock = clock
@@ -94,12 +97,12 @@ class HealthTracker:
             before = self._known()
             gpu = before.get(event.gpu, GpuHealth(name=event.gpu, index=-1, pci_address=""))
             conditions = debounce.with_finding(
-                gpu.conditions, finding, event.instance, self._now(), self._timing
+                gpu.conditions, finding, event.instance, self._now(), self._settle
             )
             if conditions == gpu.conditions:
                 return look  # again: a program can have it as often as it likes
             told = self._take({**before, event.gpu: replace(gpu, conditions=conditions)})
-        self._tell(told)
+        self._tell(*told)
         return look
 
     def look(self, inventory: Inventory) -> None:
@@ -124,7 +127,7 @@ class HealthTracker:
                 self._described = described
                 self._kept = None
             told = self._take(after)
-        self._tell(told)
+        self._tell(*told)
 
     def published(self, inventory: Inventory) -> Inventory:
         """Return an inventory with the GPUs that are out of reach as they were before.
@@ -162,7 +165,7 @@ class HealthTracker:
             examined(gpu.vitals),
             instances,
             self._now(),
-            self._timing,
+            self._settle,
         )
         return GpuHealth(
             name=name_of(gpu, gpu),
@@ -173,7 +176,7 @@ class HealthTracker:
 
     def _missed(self, before: GpuHealth, sick: SickGpu) -> GpuHealth:
         conditions = debounce.after_look(
-            before.conditions, out_of_reach(sick), None, self._now(), self._timing
+            before.conditions, out_of_reach(sick), None, self._now(), self._settle
         )
         return replace(before, index=sick.index, conditions=conditions)
 
@@ -185,25 +188,29 @@ class HealthTracker:
     def _now(self) -> int:
         return int(self._clock())
 
-    def _take(self, after: Mapping[str, GpuHealth]) -> "_Told":
-        """Make it what is known, and write it down; the caller holds the lock."""
+    def _take(self, after: Mapping[str, GpuHealth]) -> tuple[list[_News], list[_News]]:
+        """Make it what is known, and write it down; the caller holds the lock.
+
+        Returns what has come into force, and what is no more.
+        """
         before = self._known()
         self._gpus = dict(after)
         self._file.write(self._gpus)
-        begun, passed = [], []
+        begun: list[_News] = []
+        passed: list[_News] = []
         for uuid in before.keys() | after.keys():
             was = _keys(before.get(uuid))
             now = _keys(after.get(uuid))
             gpu = after.get(uuid) or before[uuid]
             begun += [(uuid, gpu, one) for key, one in now.items() if key not in was]
             passed += [(uuid, gpu, one) for key, one in was.items() if key not in now]
-        return _Told(begun=begun, passed=passed)
+        return begun, passed
 
-    def _tell(self, told: "_Told") -> None:
-        for uuid, gpu, one in told.passed:
+    def _tell(self, begun: Sequence[_News], passed: Sequence[_News]) -> None:
+        for uuid, gpu, one in passed:
             if one.finding.severity is not Severity.REMARK:
                 log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(one))
-        for uuid, gpu, one in told.begun:
+        for uuid, gpu, one in begun:
             if one.finding.severity is Severity.REMARK:
                 log.info("xid remarked", gpu=uuid, device=gpu.name, reason=one.finding.reason)
                 continue
@@ -213,16 +220,8 @@ class HealthTracker:
                 "gpu sick", gpu=uuid, device=gpu.name, **_words(one), reason=reason, remedy=remedy
             )
             self._on_begin(uuid, gpu, one)
-        if told.begun or told.passed:
+        if begun or passed:
             self._on_change()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What has come into force, and what is no more: UUID, GPU, condition."""
-
-    begun: list[tuple[str, GpuHealth, GpuCondition]]
-    passed: list[tuple[str, GpuHealth, GpuCondition]]
 
 
 def at_their_places(

@@ -37,10 +37,7 @@ def why_not_partitioned(gpu: Gpu) -> str | None:
 
 def awaits_reset(gpu: Gpu) -> bool:
     """Tell whether somebody has set another MIG mode, which a reset of the GPU puts in force."""
-    mig = gpu.mig
-    if mig is None or mig.is_virtual or not mig.needs_reset:
-        return False
-    return mig.pending_mode is not gpu.mig_mode
+    return gpu.mig is not None and gpu.mig.needs_reset and awaits_mode(gpu)
 
 
 def awaits_mode(gpu: Gpu) -> bool:

@@ -4,7 +4,7 @@ In: calls into pynvml. Out: their answers, None for what a card does not have, a
 tree with NVML's own words between cause and advice. Meanings: nvml.h, nvmlReturn_t.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -82,14 +82,29 @@ _PASSING = frozenset(
 )
 
 
-def optional(call: Callable[[Any], T], handle: object) -> T | None:
-    """Return what a call answers, or None if the card or the driver does not have the fact."""
+def optional(
+    call: Callable[..., T], *args: object, absent: Collection[int] = ABSENT_FACT
+) -> T | None:
+    """Return what a call answers, or None if the card or the driver does not have the fact.
+
+    `absent` are the codes of nvmlReturn_t by which NVML says so.
+    """
+    try:
+        return call(*args)
+    except pynvml.NVMLError as error:
+        if error.value in absent:
+            return None
+        raise
+
+
+def told(call: Callable[[Any], Any], handle: object) -> Any:
+    """Return what NVML answers; None for every refusal but that the GPU is out of reach."""
     try:
         return call(handle)
     except pynvml.NVMLError as error:
-        if error.value in ABSENT_FACT:
-            return None
-        raise
+        if error.value in LOST_CODES:
+            raise
+        return None
 
 
 @contextmanager

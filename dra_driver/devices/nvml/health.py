@@ -19,7 +19,7 @@ import structlog
 
 from dra_driver.devices.model import Fabric, GpuEvent, InstanceId, Vitals
 from dra_driver.devices.nvml.calls import ANSWER_SECONDS, HEARING, NvmlCalls
-from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors
+from dra_driver.devices.nvml.errors import nvml_errors, told
 from dra_driver.errors import DeviceError, TransientError
 
 _RECOVERY = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -87,16 +87,6 @@ def _number(value: Any) -> int:
     if value.valueType == pynvml.NVML_VALUE_TYPE_SIGNED_INT:
         return int(value.value.siVal)
     return int(value.value.ullVal)
-
-
-def told(call: Callable[[Any], Any], handle: object) -> Any:
-    """Return what NVML answers; None for every refusal but that the GPU is out of reach."""
-    try:
-        return call(handle)
-    except pynvml.NVMLError as error:
-        if error.value in LOST_CODES:
-            raise
-        return None
 
 
 class GpuEvents:

@@ -28,6 +28,8 @@ SAMPLED_SECONDS = 5.0
 
 _NO_INSTANCE = 0xFFFFFFFF
 _ATTEMPTS = 3
+_NOT_TOLD = ABSENT_FACT | {pynvml.NVML_ERROR_NO_PERMISSION}
+"""There is no such fact, or this process may not be told."""
 _LISTS = (
     (ProcessKind.GRAPHICS, pynvml.nvmlDeviceGetGraphicsRunningProcesses),
     (ProcessKind.COMPUTE, pynvml.nvmlDeviceGetComputeRunningProcesses),
@@ -61,7 +63,7 @@ class Busy:
 def read_load(handle: Any, index: int) -> GpuLoad:
     """Return who uses a GPU and how much; raises NVMLError only if it is out of reach."""
     samples = _samples(handle)
-    rates = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle, absent=_NOT_TOLD)
     return GpuLoad(
         index=index,
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
@@ -127,7 +129,7 @@ def _samples(handle: Any) -> dict[int, float] | None:
 
 
 def _migs(handle: Any) -> Iterator[MigLoad]:
-    most = _told(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+    most = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, absent=_NOT_TOLD) or 0
     for number in range(most):
         # Numbers have holes, and a device may go while it is asked.
         with suppress(pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
@@ -152,18 +154,8 @@ def _again(ask: Callable[[Any], Any], handle: Any) -> Any:
     """Ask once more where a list has grown meanwhile; None for what NVML does not tell."""
     for _ in range(_ATTEMPTS):
         with suppress(pynvml.NVMLError_InsufficientSize):
-            return _told(ask, handle)
+            return optional(ask, handle, absent=_NOT_TOLD)
     return None
-
-
-def _told(ask: Callable[[Any], Any], handle: Any) -> Any:
-    """Return what NVML answers; None where it has no such fact, or may not tell us."""
-    try:
-        return ask(handle)
-    except pynvml.NVMLError as error:
-        if error.value in ABSENT_FACT or error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-            return None
-        raise
 
 
 def _share(percent: int) -> float | None:

@@ -36,7 +36,10 @@ P = ParamSpec("P")
 
 _MIB = 1024**2
 
-_NOT_ON_THIS_CARD = ABSENT_FACT | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+# For what a card has no profile of.
+_on_this_card = functools.partial(
+    optional, absent=ABSENT_FACT | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+)
 _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
 _MOST_TRIES = 3
@@ -212,16 +215,6 @@ class MigCalls:
 def _is_on(handle: object) -> bool:
     modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
     return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-
-
-def _on_this_card(call: Callable[..., Any], *args: object) -> Any:
-    """Return what a call answers; None where the card has no such profile."""
-    try:
-        return call(*args)
-    except pynvml.NVMLError as error:
-        if error.value in _NOT_ON_THIS_CARD:
-            return None
-        raise
 
 
 @contextmanager

@@ -19,8 +19,7 @@ import pynvml
 
 from dra_driver.devices.model import Fabric, GpuUuid, NvLink, PciAddress
 from dra_driver.devices.nvml.calls import NvmlCalls
-from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors
-from dra_driver.devices.nvml.health import told
+from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors, told
 from dra_driver.devices.pci import pci_address
 from dra_driver.errors import DeviceError
 

@@ -3,7 +3,6 @@
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import (
     GpuConditions,
-    HealthTiming,
     after_absence,
     after_look,
     in_force,
@@ -12,7 +11,7 @@ from dra_driver.devices.health.debounce import (
 from dra_driver.devices.health.findings import Cause, examined, of_xid, out_of_reach
 from dra_driver.devices.model import InstanceId, SickGpu, Vitals
 
-TIMING = HealthTiming(settle=60, settle_most=3600)
+SETTLE = 60
 WELL = Vitals(recovery_action=0, rows_pending=False, rows_failed=False, uncorrected=0, slowdown=0)
 OLD_AND_WELL = Vitals(rows_pending=False, rows_failed=False, uncorrected=0, slowdown=0)
 """What a driver says that knows of no recovery action."""
@@ -22,11 +21,11 @@ LOST = SickGpu(index=0, reason="lost", is_lost=True)
 def look(
     conditions: GpuConditions, vitals: Vitals, now: int, instances: set[int] | None = None
 ) -> GpuConditions:
-    return after_look(conditions, examined(vitals), instances, now, TIMING)
+    return after_look(conditions, examined(vitals), instances, now, SETTLE)
 
 
 def lose(conditions: GpuConditions, now: int) -> GpuConditions:
-    return after_look(conditions, out_of_reach(LOST), None, now, TIMING)
+    return after_look(conditions, out_of_reach(LOST), None, now, SETTLE)
 
 
 def xid(
@@ -34,7 +33,7 @@ def xid(
 ) -> GpuConditions:
     finding = of_xid(number)
     assert finding is not None
-    return with_finding(conditions, finding, instance, now, TIMING)
+    return with_finding(conditions, finding, instance, now, SETTLE)
 
 
 def values(conditions: GpuConditions) -> list[str]:
@@ -164,7 +163,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
 
 def test_of_two_ways_to_be_out_of_reach_the_one_that_holds_stays() -> None:
     silent = after_look(
-        (), out_of_reach(SickGpu(index=0, reason="", is_silent=True)), None, 0, TIMING
+        (), out_of_reach(SickGpu(index=0, reason="", is_silent=True)), None, 0, SETTLE
     )
     sick = silent
     for now in range(30, 200, 30):

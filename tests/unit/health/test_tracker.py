@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.devices.health.debounce import GpuCondition, HealthTiming
+from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.record import GpuHealth, HealthFile
 from dra_driver.devices.health.tracker import HealthTracker, at_their_places
 from dra_driver.devices.model import Gpu, GpuEvent, InstanceId, Inventory, MigMode, SickGpu, Vitals
@@ -33,7 +33,7 @@ class Driver:
         self.begun: list[tuple[str, str]] = []
         self.tracker = HealthTracker(
             HealthFile(folder, boot_id),
-            timing=HealthTiming(settle=60),
+            settle=60,
             ignored_xids=frozenset({119}),
             remarks=remarks,
             clock=lambda: self.now,
