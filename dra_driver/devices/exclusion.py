@@ -59,9 +59,6 @@ class Exclusion:
         return found + [(f"label {LABEL}", text) for text in words(self.label, "_")]
 
 
-NOTHING_EXCLUDED = Exclusion()
-
-
 def without_excluded(
     inventory: Inventory,
     exclusion: Exclusion,
