@@ -69,9 +69,8 @@ from dra_driver.shares.last_good import FILE, kept
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, MigSettings, release_of
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
-from dra_driver.slices.offered import OF_DEFAULTS, Offered
 from dra_driver.slices.order import GpuOrder
-from dra_driver.slices.project import Projection
+from dra_driver.slices.project import OF_DEFAULTS, Offered, Projection
 from resource_nvidia_com.device_plugin import NodeConfig
 
 T = TypeVar("T")

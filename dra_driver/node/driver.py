@@ -68,10 +68,8 @@ from dra_driver.shares import last_good
 from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.device_plugin import DevicePlugin
-from dra_driver.slices.memory_counters import MemoryCounters
+from dra_driver.slices.node import DevicePlugin, MemoryCounters, NodeOffer
 from dra_driver.slices.offer.mig import MigSettings
-from dra_driver.slices.offer.node import NodeOffer
 from dra_driver.slices.offer.shares import SharePlacement, WholeBesideShares
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Projection, projection

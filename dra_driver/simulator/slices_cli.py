@@ -39,8 +39,8 @@ from dra_driver.simulator.templates import dynamic_resources, template_of
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings, release_of
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
-from dra_driver.slices.offered import Offered
 from dra_driver.slices.pool import build_slices
+from dra_driver.slices.project import Offered
 from resource_nvidia_com.device_plugin import NodeConfig
 
 _TEMPLATE = "template"

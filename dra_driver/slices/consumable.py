@@ -60,9 +60,7 @@ class Consumable:
     def of(cls, text: str, *, gate: bool | None = None) -> "Consumable":
         """Return what a setting means: disabled, memory, unlimited or a number of shares.
 
-        Args:
-            text: the setting.
-            gate: NVIDIA's feature gate ConsumableShares, if it is set: false disables.
+        `gate` is NVIDIA's feature gate ConsumableShares, if it is set: false disables.
         """
         if gate is False:
             return cls()
@@ -86,12 +84,9 @@ NO_CONSUMABLES = Consumable()
 def consumable(
     capacity: Mapping[str, object], memory: int | None, setting: Consumable
 ) -> dict[str, object]:
-    """Return the capacities of a device that several claims can have.
+    """Return the capacities of a device that several claims can have, from those for one claim.
 
-    Args:
-        capacity: those that it has for one claim.
-        memory: what of its memory claims can use, in bytes; None for a device that does not say.
-        setting: what claims consume that ask for nothing.
+    `memory` is what of it claims can use, in bytes; None for a device that does not say.
     """
     found: dict[str, object] = {
         name: {**value, REQUEST_POLICY: {"default": "0"}}

@@ -150,11 +150,8 @@ def to_publish(
     overlaps them; only of a counter of which several devices that are offered could take more than
     is left, less is published.
 
-    Args:
-        possible: what each device consumes of a GPU on which others made nothing.
-        offered: the same of those that fit beside the instances of others.
-        everything: what there is of each counter.
-        left: what these instances leave of it.
+    `possible` is what each device consumes of a GPU on which others made nothing, `offered` the
+    same of those that fit beside the instances of others, `left` what these leave of `everything`.
     """
     scarce = {name for name in telling(offered, left) if left[name] < everything[name]}
     return {**of(telling(possible, everything), everything), **of(scarce, left)}
@@ -167,11 +164,6 @@ def of_others(
 
     Not one of which the set has only what these instances leave, and none of which they have more
     together than there is: each of them can be given out, whatever others are.
-
-    Args:
-        instances: what each of them uses.
-        published: the counter set.
-        everything: what there is of each counter.
     """
     taken: Counter[str] = Counter()
     for instance in instances:
@@ -187,11 +179,8 @@ def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
     """Return the counters that keep some of these consumers apart: the others need no publishing.
 
     A counter says nothing that nobody consumes, and nothing beside another one of which each
-    consumer takes at least as large a part of what is left: it never runs out before that one.
-
-    Args:
-        consumers: what each device consumes that is published.
-        left: what there is of each counter, at least as much as any one of them consumes.
+    consumer takes at least as large a part of what is left: it never runs out before that one. Of
+    each counter at least as much is left as any one of them consumes.
     """
     kept = [name for name in left if any(one.get(name) for one in consumers)]
     for name in reversed(kept.copy()):

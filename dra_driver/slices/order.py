@@ -72,11 +72,8 @@ def in_whole_order(
 ) -> tuple[Gpu, ...]:
     """Return the GPUs in the order in which they are offered as a whole.
 
-    Args:
-        gpus: those that are.
-        divided: those whose partitions are offered too: they come last, and of equal cards among
-            them first the one that partitions fill last.
-        by: which of different cards comes first.
+    Those whose partitions are offered too, `divided`, come last, and of equal cards among them
+    first the one that partitions fill last.
     """
     ordered = in_fill_order(gpus)
     plain = [gpu for gpu in ordered if gpu not in divided]
@@ -90,10 +87,8 @@ def in_whole_order(
 def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, ...]:
     """Return the shares of several devices in the order in which they are given out.
 
-    Args:
-        offered: the shares of each device.
-        packed: device after device, so that others stay free; else one of each device, then the
-            next of each, so that they are used evenly.
+    Packed: device after device, so that others stay free; else one of each device, then the next of
+    each, so that they are used evenly.
     """
     if packed:
         return tuple(chain.from_iterable(offered))

@@ -39,11 +39,7 @@ class DesiredPool:
         A fixed name, where others use a random one: a create that is sent twice is a conflict then,
         not a second slice. The node's name comes last and whole, so that the admission policy
         own-node can tell whose name it is; a kubelet's node has a name of 63 characters at most,
-        for it is a label too.
-
-        Args:
-            index: the slice's place in the pool.
-            tag: eight hexadecimal digits that make it another name.
+        for it is a label too. A tag makes it another name.
         """
         return f"{index:05x}-{tag}{'-' if tag else ''}{self.driver}-{self.node_name}"
 
@@ -75,8 +71,7 @@ def build_slices(
 
     Raises:
         ValueError: a name is there twice, or a device consumes a counter that does not exist. The
-        API
-            server cannot see this across slices; the scheduler would drop the whole pool.
+            API server cannot see this across slices; the scheduler would drop the whole pool.
     """
     _check(devices, counter_sets)
     contents: list[Object] = [

@@ -10,7 +10,7 @@ published as the partition it was allocated as. Nothing here talks to a server o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dra_driver.devices.kinds import GpuPart, NodeDevice
@@ -29,6 +29,7 @@ from dra_driver.slices.consumable import NO_CONSUMABLES
 from dra_driver.slices.offer.gpu import GpuOffer, fill
 from dra_driver.slices.offer.mig import ALL, MigOffer
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
+from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.wire import Published, WireDevice
 
 NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})
@@ -77,7 +78,7 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
     mig: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
     share: ShareOffer = NO_SHARES,
-    gpu_order: order.GpuOrder = order.GpuOrder.LEAST_CAPABLE,
+    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE,
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
@@ -133,7 +134,7 @@ def _arranged(
     offers: dict[int, GpuOffer],
     withheld: list[Withheld],
     share: ShareOffer,
-    gpu_order: order.GpuOrder,
+    gpu_order: GpuOrder,
 ) -> Projection:
     filled = tuple(offers.values())
     divided = [offer.gpu for offer in filled if offer.partitions]
@@ -176,3 +177,56 @@ def _shares_in_order(
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
     """Return the refusal of a switch that is still to be made."""
     return None if gpu.mig_mode is MigMode.ENABLED else refused.get(gpu.uuid)
+
+
+def with_memory_counters(found: Projection) -> Projection:
+    """Return what is published, with a counter set for every GPU whose memory is known.
+
+    A GPU without one gets a set with `memory` alone, which all its devices consume: Kueue admits no
+    claim whose device consumes nothing of the counter that its quota is by (KEP-2941).
+    """
+    there = {counter_set["name"] for counter_set in found.counter_sets}
+    added: dict[str, dict[str, object]] = {}
+    devices: list[WireDevice] = []
+    for device, source in zip(found.devices, found.sources, strict=True):
+        name = counters.counter_set_name(source.gpu)
+        memory = 0 if name in there else counters.memory(source.gpu)
+        if memory:
+            added[name] = counters.counter_set(name, {counters.MEMORY: memory})
+        devices.append(device | _consumed(name, source) if memory else device)
+    return replace(
+        found, devices=tuple(devices), counter_sets=(*found.counter_sets, *added.values())
+    )
+
+
+def _consumed(name: str, source: NodeDevice) -> WireDevice:
+    taken = counters.memory_of(source.gpu, source.device)
+    if not taken:
+        return {}
+    return {"consumesCounters": counters.consumption(name, {counters.MEMORY: taken})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """What a node offers of its GPUs: all that `projection` is told beside the GPUs themselves."""
+
+    mig: MigOffer = ALL
+    refused: Mapping[GpuUuid, Refusal] = field(default_factory=lambda: NONE_REFUSED)
+    share: ShareOffer = NO_SHARES
+    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE
+    memory_counters: bool = False
+
+    def projection(self, inventory: Inventory) -> Projection:
+        """Return what is published of these GPUs."""
+        found = projection(
+            inventory,
+            mig=self.mig,
+            refused=self.refused,
+            share=self.share,
+            gpu_order=self.gpu_order,
+        )
+        return with_memory_counters(found) if self.memory_counters else found
+
+
+OF_DEFAULTS = Offered()
+"""What is offered with no setting given, on a node without shares."""

@@ -12,16 +12,11 @@ from typing import assert_never
 from dra_driver.devices.kinds import NodeDevice, name_of
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
 from dra_driver.devices.nvlink import Joined
-from dra_driver.devices.shares import ConsumableShare, Division, Share
+from dra_driver.devices.shares import ConsumableShare, Division, Share, memory_mib, memory_of
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
-from dra_driver.slices.capacity import (
-    gpu_capacity,
-    mig_capacity,
-    share_capacity,
-    shareable_memory,
-)
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MOST_ADDED, Consumable, consumable
+from resource_nvidia_com.quantity import Quantity
 
 WireDevice = dict[str, object]
 """A `Device` of resource.k8s.io/v1: name, attributes, capacity, consumesCounters."""
@@ -60,14 +55,9 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
 ) -> tuple[Published, Sequence[Omitted]]:
     """Return a device as it is published, without its counters, and what was left out.
 
-    Args:
-        source: the device.
-        inventory: what the machine has.
-        joined: the groups of its GPUs that NVLink joins.
-        in_parts: whether partitions of its GPU are offered beside it.
-        consumable_by: what several claims can have of a device that is not divided.
-        division: how it is divided, if it is.
-        serves: the extended resource that it serves, if that is not the one of its kind.
+    `in_parts`: partitions of its GPU are offered beside it. `consumable_by`: what several claims
+    can have of a device that is not divided. `serves`: the extended resource that it serves, if
+    that is not the one of its kind.
     """
     device = source.device
     attributes = Attributes(device=name_of(source.gpu, device))
@@ -107,3 +97,60 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
     if capacity:
         wire["capacity"] = capacity
     return Published(wire=wire, source=source), omitted
+
+
+MOST_FACTS = 32
+"""Attributes and capacities that one device may have together."""
+
+_MIB = 1024**2
+
+
+def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
+    """Return the capacities of a whole GPU; `in_parts`: partitions of it are offered as well."""
+    if in_parts and gpu.mig is not None:
+        # Of memory too it is what its largest profile has, slightly less than NVML says of the GPU:
+        # so it is with NVIDIA's driver, and so it is what the counters let be consumed.
+        return counters.capacity(counters.most_engines(gpu.mig.profiles))
+    if gpu.memory_bytes is None:
+        return {}
+    return {"memory": {"value": str(Quantity.of_bytes(gpu.memory_bytes))}}
+
+
+def shareable_memory(device: Gpu | MigDevice, *, in_parts: bool) -> int | None:
+    """Return the memory that claims can use of a device together, in bytes; None if not known.
+
+    No more than is published of the device for one claim.
+    """
+    usable = memory_of(device)
+    if usable is None or isinstance(device, MigDevice):
+        return usable
+    if in_parts and device.mig is not None:
+        return min(usable, counters.most_engines(device.mig.profiles)[counters.MEMORY])
+    return usable
+
+
+def share_capacity(share: Share) -> dict[str, object]:
+    """Return the capacities of one of several equal shares."""
+    total = memory_of(share.of)
+    if total is None:
+        return {}
+    memory = memory_mib(total, 1, share.division.count) * _MIB
+    return {"memory": {"value": str(Quantity.of_bytes(memory))}}
+
+
+def mig_capacity(
+    mig: MigDevice, attributes: Attributes, *, reserved: int
+) -> tuple[dict[str, object], list[Omitted]]:
+    """Return the capacities of a MIG device, with its memory slices if there is room for them.
+
+    `reserved` is how many more capacities it is to get.
+    """
+    capacity = counters.capacity(counters.engines(mig.profile))
+    memory_slices = {
+        f"memorySlice{number}": {"value": "1"} for number in mig.placement.memory_slices
+    }
+    taken = len(attributes.values) + len(capacity) + reserved
+    if taken + len(memory_slices) <= MOST_FACTS:
+        return capacity | memory_slices, []
+    reason = f"the API allows a device {MOST_FACTS} attributes and capacities"
+    return capacity, [Omitted(device=attributes.device, attribute="memorySlice…", reason=reason)]

@@ -22,8 +22,7 @@ from dra_driver.kube.stream import WatchStream
 from dra_driver.kube.watch import Changed, Listed, Watch
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
-from dra_driver.slices.publish.difference import differences
-from dra_driver.slices.publish.writes import Delete, Owner, writes_for
+from dra_driver.slices.publish.writes import Delete, Owner, differences, writes_for
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError
 

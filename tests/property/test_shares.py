@@ -16,9 +16,8 @@ from dra_driver.shares.divide import divide
 from dra_driver.sharing.base import DeviceKey, Group, ShareUnit
 from dra_driver.sharing.share_limits import ShareLimits, key_of, limits_of, uuid_of
 from dra_driver.sharing.shares import Shares
-from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
-from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.project import Projection, projection, with_memory_counters
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices, DeviceCount, DeviceList, GpuIndex
 from scheduled import Scheduler

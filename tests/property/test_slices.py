@@ -35,10 +35,9 @@ from dra_driver.slices.counters import (
     memory_of,
     whole,
 )
-from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.order import GpuOrder, capability
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.project import Projection, projection, with_memory_counters
 from dra_driver.slices.publish.writes import Create, Delete, Owner, Update, Write, writes_for
 from scheduled import Scheduler
 

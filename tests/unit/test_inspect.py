@@ -14,8 +14,8 @@ from dra_driver.errors import SetupError
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.offered import Offered
 from dra_driver.slices.order import GpuOrder
+from dra_driver.slices.project import Offered
 
 EDITS = {
     "": Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)),

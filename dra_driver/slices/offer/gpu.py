@@ -351,14 +351,7 @@ def _publish(
     *,
     serves: str | None = None,
 ) -> Published:
-    """Return a device of the offer's GPU as it is published, without its counters.
-
-    Args:
-        offer: where it is to be.
-        device: the device.
-        division: how it is divided, if it is.
-        serves: the extended resource that it serves, if that is not the one of its kind.
-    """
+    """Return a device of the offer's GPU as it is published, without its counters."""
     is_in_one_piece = isinstance(device, Gpu) and not offer.has_shares
     found, omitted = wire_form(
         NodeDevice(gpu=offer.gpu, device=device),

@@ -184,12 +184,7 @@ class MigSettings:
         return self._offer(MigSource.AUTO, why)
 
     def offer(self, labels: Mapping[str, str], kubernetes: KubernetesVersion | None) -> MigOffer:
-        """Return what is offered on a node with these labels.
-
-        Args:
-            labels: of the Node.
-            kubernetes: the API server's version; None where it does not say.
-        """
+        """Return what is offered on a node with these labels."""
         if self.source is not MigSource.AUTO:
             return self._offer(self.source, f"--mig is {self.source}")
         if self.gate is not None:

@@ -28,11 +28,7 @@ class WholeBesideShares(StrEnum):
     """It is where counters cost the scheduler little: from Kubernetes 1.37 on."""
 
     def why_alone(self, version: Callable[[], KubernetesVersion | None]) -> str | None:
-        """Return why shares are offered alone; None if they are not.
-
-        Args:
-            version: returns the version of Kubernetes; asked where that decides.
-        """
+        """Return why shares are offered alone; None if they are not."""
         match self:
             case WholeBesideShares.ALWAYS:
                 return None

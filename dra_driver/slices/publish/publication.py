@@ -5,9 +5,10 @@ says, and what was left out as log lines. Rules: the API server silently drops f
 features, so each reply is compared with what was asked; a device that is not safe without a dropped
 field (without its counters a GPU and its partitions could both be allocated) is withdrawn until the
 driver is restarted; a write that the server would not take as asked is not repeated. Counters are
-asked for before the first of them is published (slices/publish/probe.py); without them whole GPUs
-stay. Without consumable capacity devices stay, each for one claim. Slices of others are never
-touched; where one has a name that is ours, ours gets another name.
+asked for before the first of them is published, by a create with `dryRun=All`: a reply would come
+too late for a pod that is scheduled in between; without them whole GPUs stay. Without consumable
+capacity devices stay, each for one claim. Slices of others are never touched; where one has a name
+that is ours, ours gets another name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,30 +17,35 @@ from typing import Protocol, assert_never
 import structlog
 
 from dra_driver.devices.model import Inventory
-from dra_driver.errors import NotFoundError, StaleError, UnavailableError
+from dra_driver.errors import InvalidError, NotFoundError, StaleError, UnavailableError
 from dra_driver.fields import Object, at, mapping, objects
+from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
-from dra_driver.kube.stream import WatchStream
-from dra_driver.ops.metrics import SliceWrite
+from dra_driver.ops.metrics import Metrics, SliceWrite
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import GATED_FIELDS
 from dra_driver.slices.pool import DesiredPool, build_slices, new_tag
 from dra_driver.slices.project import Note, Projection, Withheld, projection
-from dra_driver.slices.publish.difference import Difference, Kind, differences
-from dra_driver.slices.publish.probe import CONSUMES_COUNTERS, stores_counters, stores_taints
 from dra_driver.slices.publish.writes import (
     Create,
     Delete,
+    Difference,
+    Kind,
     Owner,
     Settled,
     Update,
     Write,
+    differences,
+    slice_body,
     writes_for,
 )
 from dra_driver.slices.taints import TAINTS, without_taints
 from dra_driver.slices.wire import WireDevice
 
 log = structlog.get_logger()
+
+CONSUMES_COUNTERS = "consumesCounters"
+"""The field of a device that a server without counters drops."""
 
 _REQUEST_SECONDS = 10.0
 
@@ -52,82 +58,23 @@ _MOST_PATHS = 8
 """Differences that one log line names."""
 
 
-class SliceApi(Protocol):
-    """What publishing needs of the API server's client (kube/client.py)."""
-
-    def get_node(self, name: str, *, timeout: float) -> dict[str, object]:
-        """Return a Node."""
-        ...
-
-    def list(
-        self, resource: Resource, *, query: Mapping[str, str], timeout: float
-    ) -> dict[str, object]:
-        """Return a collection."""
-        ...
+class DryRun(Protocol):
+    """What a trial needs of the API server's client; doctor has one of its own."""
 
     def create(
-        self,
-        resource: Resource,
-        body: Mapping[str, object],
-        *,
-        dry_run: bool = False,
-        timeout: float,
+        self, resource: Resource, body: Mapping[str, object], *, dry_run: bool, timeout: float
     ) -> dict[str, object]:
-        """Create an object; return what was stored, or with `dry_run` what would be."""
-        ...
-
-    def update(
-        self, resource: Resource, name: str, body: Mapping[str, object], *, timeout: float
-    ) -> dict[str, object]:
-        """Replace an object; return what was stored."""
-        ...
-
-    def delete(
-        self,
-        resource: Resource,
-        name: str,
-        *,
-        preconditions: Mapping[str, str],
-        timeout: float,
-    ) -> None:
-        """Delete an object."""
-        ...
-
-    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> WatchStream:
-        """Open a watch."""
-        ...
-
-
-class PublishObserver(Protocol):
-    """Who counts (ops/metrics.py)."""
-
-    def published(self, *, slices: int, devices: int) -> None:
-        """The API server now holds these."""
-        ...
-
-    def slice_written(self, write: SliceWrite) -> None:
-        """One write was done."""
-        ...
-
-    def publish_failed(self) -> None:
-        """One attempt failed."""
-        ...
-
-    def fields_dropped(self, count: int) -> None:
-        """The API server did not store this many fields as they were asked for."""
+        """Go through the creation of an object; return what would be stored."""
         ...
 
 
 class Project(Protocol):
-    """Turns an inventory into devices (slices/project.py)."""
+    """Turns an inventory into devices; without counters only what is safe without them."""
 
     def __call__(
         self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
     ) -> Projection:
-        """Return what to publish; without counters only what is safe without them.
-
-        Without consumables each device is for one claim at a time.
-        """
+        """Return what to publish; without consumables each device is for one claim at a time."""
         ...
 
 
@@ -136,22 +83,14 @@ class Publication:
 
     def __init__(
         self,
-        api: SliceApi,
+        api: KubeClient,
         *,
         driver: str,
         node_name: str,
-        observer: PublishObserver,
+        observer: Metrics,
         project: Project = projection,
     ) -> None:
-        """Take where and as whom to publish; the node's name is also the pool's.
-
-        Args:
-            api: the client.
-            driver: the DRA driver's name.
-            node_name: the node.
-            observer: told of every outcome.
-            project: turns an inventory into devices.
-        """
+        """Take where and as whom to publish; the node's name is also the pool's."""
         self._project = project
         self.api = api
         self.observer = observer
@@ -229,13 +168,9 @@ class Publication:
         """
         device = next((one for one in found.devices if _effects(one) - self._effects_known), None)
         if device is not None and TAINTS not in self._unsupported:
-            if not stores_taints(
-                self.api,
-                device,
-                driver=self._driver,
-                node_name=self._node_name,
-                timeout=_REQUEST_SECONDS,
-            ):
+            # Without its counters, as Kubernetes 1.34 wants them in the same slice.
+            alone = {key: value for key, value in device.items() if key != CONSUMES_COUNTERS}
+            if not self._stores(alone, TAINTS, "api server refuses a device's taints"):
                 self._unsupported |= {TAINTS}
                 self.observer.fields_dropped(1)
                 log.warning(
@@ -254,13 +189,9 @@ class Publication:
     def _has_counters(self, found: Projection) -> bool:
         """Ask once whether the API server stores counters; what it drops later is noticed too."""
         if not self._are_counters_known:
-            if not stores_counters(
-                self.api,
-                found.devices,
-                driver=self._driver,
-                node_name=self._node_name,
-                timeout=_REQUEST_SECONDS,
-            ):
+            device = next((one for one in found.devices if one.get(CONSUMES_COUNTERS)), None)
+            refusal = "api server refuses devices that consume counters"
+            if device is not None and not self._stores(device, CONSUMES_COUNTERS, refusal):
                 self._unsupported |= {CONSUMES_COUNTERS}
                 self.observer.fields_dropped(1)
                 log.warning(
@@ -272,6 +203,24 @@ class Publication:
                 )
             self._are_counters_known = True
         return CONSUMES_COUNTERS not in self._unsupported
+
+    def _stores(self, device: WireDevice, field: str, refusal: str) -> bool:
+        """Ask whether the API server keeps a field; `refusal` is logged if it takes no such device.
+
+        Kubernetes 1.34 refuses a device that consumes counters which are in another slice.
+        """
+        try:
+            return stores(
+                self.api,
+                device,
+                field,
+                driver=self._driver,
+                node_name=self._node_name,
+                timeout=_REQUEST_SECONDS,
+            )
+        except InvalidError as error:
+            log.warning(refusal, error=str(error))
+            return False
 
     def _write(self, pool: DesiredPool) -> int:
         existing = self._existing()
@@ -441,9 +390,39 @@ def _feature(difference: Difference) -> str | None:
         return None
     match difference.path:
         case ("sharedCounters", *_):
-            return "consumesCounters"
+            return CONSUMES_COUNTERS
         case ("devices", int(), "capacity", _, str(name), *_):
             return None if name in _ALWAYS_THERE else name
         case ("devices", int(), str(name), *_):
             return None if name in _ALWAYS_THERE else name
     return None
+
+
+def stores(
+    api: DryRun, device: Object, field: str, *, driver: str, node_name: str, timeout: float
+) -> bool:
+    """Tell whether the API server keeps a field of a device that has it; nothing is stored.
+
+    Raises:
+        InvalidError: the server takes no such device.
+        DriverError: the API server is away, or does not let us create slices.
+    """
+    # A name that nobody knows: the slices themselves may be there already, and so may others'.
+    name = build_slices((), driver=driver, node_name=node_name).slice_name(0, tag=new_tag())
+    pool = {"name": node_name, "generation": 0, "resourceSliceCount": 1}
+    asked: dict[str, object] = {
+        "driver": driver,
+        "nodeName": node_name,
+        "pool": pool,
+        "devices": [device],
+    }
+    answer = api.create(
+        RESOURCE_SLICES, slice_body({"name": name}, asked), dry_run=True, timeout=timeout
+    )
+    stored = answer.get("spec")
+    if not isinstance(stored, dict):
+        raise UnavailableError("the API server's response for a trial slice has no spec")
+    return not any(
+        difference.kind is Kind.DROPPED and field in difference.path
+        for difference in differences(asked, stored)
+    )

@@ -62,14 +62,7 @@ class SlicePublisher:
         random: Callable[[], float],
         timing: PublisherTiming | None = None,
     ) -> None:
-        """Take what to do; `start` begins.
-
-        Args:
-            publication: publishes one inventory; only the publisher's thread writes.
-            clock: monotonic seconds.
-            random: numbers in [0, 1), for jitter.
-            timing: delays.
-        """
+        """Take what to do; `start` begins. `clock` is monotonic, `random` for jitter."""
         self._publication = publication
         self._clock = clock
         self._random = random
@@ -105,20 +98,20 @@ class SlicePublisher:
         """Publish this inventory as soon as possible. Never blocks; the latest one wins."""
         with self._wake:
             self._inventory = inventory
-            # What was refused before may have been the old inventory's fault.
-            self._not_before = -math.inf
-            self._due = self._clock()
-            self._is_ordered = True
-            self._wake.notify_all()
+            self._order()
 
     def publish_anew(self) -> None:
         """Publish the latest inventory again, as what is offered of it has changed."""
         with self._wake:
             if self._inventory is not None:
-                self._not_before = -math.inf
-                self._due = self._clock()
-                self._is_ordered = True
-                self._wake.notify_all()
+                self._order()
+
+    def _order(self) -> None:
+        # What was refused before may have been the old inventory's fault.
+        self._not_before = -math.inf
+        self._due = self._clock()
+        self._is_ordered = True
+        self._wake.notify_all()
 
     def published(self) -> tuple[str, ...]:
         """Return the names of the devices in this node's slices as the API server has them now.

@@ -1,18 +1,22 @@
 """The writes that turn the slices the API server has into those there should be.
 
 In: the desired pool, and every slice of this driver on this node. Out: deletes, updates and
-creates, in that order. Rules (KEP-4381): a pool is complete, and only then used by the scheduler,
-when as many slices of its newest generation exist as each of them says; writing one slice is
-atomic, writing several is not. Pure: nothing here talks to a server.
+creates, in that order; and of two specs what is missing, changed or added. Rules (KEP-4381): a pool
+is complete, and only then used by the scheduler, when as many slices of its newest generation exist
+as each of them says; writing one slice is atomic, writing several is not. The API server silently
+drops fields of disabled features, and writes quantities in its own canonical form, so they are
+compared by value. Pure: nothing here talks to a server.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeGuard
 
 from dra_driver.fields import Object, at, mapping, number, objects, text
 from dra_driver.slices.pool import DesiredPool
-from dra_driver.slices.publish.difference import differences
+from resource_nvidia_com.quantity import Quantity
 
 _INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
 
@@ -88,13 +92,8 @@ def writes_for(
 
     The generation stays when at most one slice changes and none is new, because one write is
     atomic; else it rises and every slice is written, so that no one ever sees a mixture as
-    complete.
-
-    Args:
-        desired: what there should be.
-        existing: every slice of this driver on this node, of any pool, made by whomever.
-        owner: the Node to be named in ownerReferences.
-        settled: by slice name, writes that the server would not take as asked.
+    complete. `existing` is every slice of this driver on this node, of any pool, made by whomever;
+    `settled` are the writes that the server would not take as asked, by slice name.
     """
     known = settled or {}
     kept, obsolete = _match(desired, existing)
@@ -167,14 +166,14 @@ def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
         if not (reference.get("controller") or reference.get("kind") == "Node")
     ]
     meta["ownerReferences"] = [owner.reference(), *others]
-    return Update(name=_name(entry), body=_body(meta, spec))
+    return Update(name=_name(entry), body=slice_body(meta, spec))
 
 
 def _create(desired: DesiredPool, index: int, generation: int, owner: Owner) -> Create:
     name = desired.slice_name(index)
     meta: dict[str, object] = {"name": name, "ownerReferences": [owner.reference()]}
     return Create(
-        index=index, name=name, body=_body(meta, desired.spec(index, generation=generation))
+        index=index, name=name, body=slice_body(meta, desired.spec(index, generation=generation))
     )
 
 
@@ -187,7 +186,8 @@ def _delete(entry: Object) -> Delete:
     )
 
 
-def _body(metadata: dict[str, object], spec: dict[str, object]) -> dict[str, object]:
+def slice_body(metadata: dict[str, object], spec: dict[str, object]) -> dict[str, object]:
+    """Return a ResourceSlice."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -219,3 +219,80 @@ def _generation(entry: Object) -> int:
 def _index(entry: Object) -> int | None:
     match = _INDEX_PREFIX.match(_name(entry))
     return None if match is None else int(match[1], 16)
+
+
+Path = tuple[str | int, ...]
+
+
+class Kind(StrEnum):
+    """How a field differs from what was asked."""
+
+    DROPPED = "dropped"
+    CHANGED = "changed"
+    ADDED = "added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One field that is not as asked; `path` begins below `spec`."""
+
+    kind: Kind
+    path: Path
+
+    def __str__(self) -> str:
+        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in self.path)
+        return f"spec{where} {self.kind}"
+
+
+_QUANTITIES = frozenset({"capacity", "counters"})
+"""Below these keys every string that both sides can read as a quantity is one."""
+
+
+def differences(asked: object, actual: object, path: Path = ()) -> Iterator[Difference]:
+    """Yield each field of `actual` that is not as in `asked`, depth first and in a fixed order.
+
+    An empty list or map equals an absent one, as in Go's omitempty.
+    """
+    if isinstance(asked, Mapping) and isinstance(actual, Mapping):
+        for key in sorted({*asked, *actual}, key=str):
+            yield from _field(asked.get(key), actual.get(key), (*path, key))
+    elif _is_list(asked) and _is_list(actual):
+        if len(asked) != len(actual):
+            yield Difference(kind=Kind.CHANGED, path=path)
+            return
+        for index, (one, other) in enumerate(zip(asked, actual, strict=True)):
+            yield from differences(one, other, (*path, index))
+    elif not _same_value(asked, actual, path):
+        yield Difference(kind=Kind.CHANGED, path=path)
+
+
+def _field(asked: object, actual: object, path: Path) -> Iterator[Difference]:
+    if _is_empty(asked) and _is_empty(actual):
+        return
+    if _is_empty(actual):
+        yield Difference(kind=Kind.DROPPED, path=path)
+    elif _is_empty(asked):
+        yield Difference(kind=Kind.ADDED, path=path)
+    else:
+        yield from differences(asked, actual, path)
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, Mapping | list | tuple) and not value)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _same_value(asked: object, actual: object, path: Path) -> bool:
+    if type(asked) is type(actual) and asked == actual:
+        return True
+    if not (isinstance(asked, str) and isinstance(actual, str)):
+        return False
+    if _QUANTITIES.isdisjoint(path):
+        return False
+    try:
+        return Quantity.parse(asked) == Quantity.parse(actual)
+    except ValueError:
+        return False

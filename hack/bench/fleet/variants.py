@@ -17,11 +17,10 @@ from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.fields import Object, at, objects
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import REPLICAS
-from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.project import Projection, projection, with_memory_counters
 
 _REPLICAS = 10
 _IN_MIG_MODE = (0, 1)

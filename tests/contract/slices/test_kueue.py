@@ -12,11 +12,10 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.simulator.nodes import inventory_of
-from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.pool import build_slices
-from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.project import Projection, projection, with_memory_counters
 from kueue import InadmissibleError, Request, Source, charge, counter_total
 
 MIB = 1024**2

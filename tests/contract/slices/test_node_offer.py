@@ -19,8 +19,8 @@ from dra_driver.errors import UnavailableError
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.server_version import ServerVersion
+from dra_driver.slices.node import NodeOffer
 from dra_driver.slices.offer.mig import MIG_MANAGER_LABEL, MigSettings
-from dra_driver.slices.offer.node import NodeOffer
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.publish.publisher import SlicePublisher

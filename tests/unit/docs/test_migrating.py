@@ -18,7 +18,7 @@ from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.shares.config import read_node_config
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import shares_of, slices_of
-from dra_driver.slices.offered import Offered
+from dra_driver.slices.project import Offered
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating-from-the-device-plugin.md"
 H100, A100, T4 = "h100-80gb-x8", "a100-sxm4-40gb-x8", "t4-x4"

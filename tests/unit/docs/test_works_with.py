@@ -17,7 +17,7 @@ from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import Slices, slices_of
 from dra_driver.simulator.templates import OF_THE_NODE
-from dra_driver.slices.offered import OF_DEFAULTS
+from dra_driver.slices.project import OF_DEFAULTS
 from published import counter_set, device, slices
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -7,7 +7,7 @@ import pytest
 import make
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.own_node import Allocatable
-from dra_driver.slices.device_plugin import DevicePlugin
+from dra_driver.slices.node import DevicePlugin
 from dra_driver.slices.offer.shares import NO_SHARES
 from dra_driver.slices.project import projection
 

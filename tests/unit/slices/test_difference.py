@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.slices.publish.difference import differences
+from dra_driver.slices.publish.writes import differences
 
 
 def said(asked: object, actual: object) -> list[str]:

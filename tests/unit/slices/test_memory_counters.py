@@ -9,10 +9,10 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import UnavailableError
-from dra_driver.slices.memory_counters import MemoryCounters, with_memory_counters
+from dra_driver.slices.node import MemoryCounters
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.project import Projection, projection, with_memory_counters
 
 EXISTING = MigOffer(source=MigSource.EXISTING, why="a setting")
 T4 = make.gpu(0, memory_bytes=15 * 1024**3)

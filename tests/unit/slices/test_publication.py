@@ -12,8 +12,8 @@ from dra_driver.kube.resource import Resource
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.project import Note, Projection, Withheld
-from dra_driver.slices.publish.difference import Difference, Kind, Path
 from dra_driver.slices.publish.publication import Publication, _feature, features
+from dra_driver.slices.publish.writes import Difference, Kind, Path
 
 NODE: dict[str, object] = {"metadata": {"uid": "node-uid"}}
 

@@ -26,7 +26,7 @@ from dra_driver.admin.doctor.facts.installed import OPERATORS_LABEL, DaemonSets,
 from dra_driver.fields import Object, mapping, text, texts_by_name
 from dra_driver.kube.resource import RESOURCE_CLAIMS
 from dra_driver.kube.server_version import version_numbers
-from dra_driver.slices.device_plugin import counted_by_plugin
+from dra_driver.slices.node import counted_by_plugin
 from dra_driver.words import count, named
 
 FIRST_KUBERNETES = 1, 34

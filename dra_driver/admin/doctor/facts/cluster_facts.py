@@ -36,7 +36,7 @@ from dra_driver.kube.resource import (
     Call,
     Resource,
 )
-from dra_driver.slices.publish.probe import CONSUMES_COUNTERS, DryRun, stores
+from dra_driver.slices.publish.publication import CONSUMES_COUNTERS, DryRun, stores
 
 _PAGE = 100
 _MOST_KUBELETS = 5

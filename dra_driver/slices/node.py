@@ -1,0 +1,230 @@
+"""What this node offers at present: what the Node and the version of Kubernetes have to say in it.
+
+In: settings, the Node's labels and `status.allocatable`, and the API server's version. Out: the
+`MigOffer` that holds, why GPUs are withheld while a device plugin gives them out, and a call when
+another answer holds. The version is asked for with each publication, so that a cluster that is
+upgraded gets another offer without a restart.
+"""
+
+import re
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from dra_driver.devices.mig.partitions import awaits_mode, awaits_reset
+from dra_driver.devices.model import Gpu
+from dra_driver.errors import DriverError
+from dra_driver.kube.own_node import Allocatable, Labels, OwnNode
+from dra_driver.kube.server_version import ServerVersion
+from dra_driver.slices.offer.mig import (
+    COST_BEFORE_1_37,
+    MIG_MANAGER_LABEL,
+    MigOffer,
+    MigSettings,
+    has_cheap_counters,
+    named,
+)
+from dra_driver.slices.project import Projection, with_memory_counters
+from resource_nvidia_com.quantity import quantity_bytes
+
+log = structlog.get_logger()
+
+
+class CostWarning:
+    """Warns once, where what is set costs the scheduler a lot of time: before Kubernetes 1.37."""
+
+    def __init__(self, version: ServerVersion, event: str, *, advice: str) -> None:
+        """Take the event of the log line, and what to do about it; nothing is asked yet."""
+        self._version = version
+        self._event = event
+        self._advice = advice
+        self._is_given = False
+
+    def give(self) -> None:
+        """Warn, unless that was done before or the version is not known or new enough."""
+        if self._is_given:
+            return
+        try:
+            kubernetes = self._version.current()
+        except DriverError:
+            return
+        if kubernetes is None or has_cheap_counters(kubernetes):
+            return
+        self._is_given = True
+        log.warning(
+            self._event,
+            kubernetes=named(kubernetes),
+            reason=COST_BEFORE_1_37,
+            advice=self._advice,
+        )
+
+
+class NodeOffer:
+    """What is offered of MIG on one node. `on_change` is called when that may be another."""
+
+    def __init__(
+        self,
+        labels: OwnNode,
+        version: ServerVersion,
+        settings: MigSettings,
+        *,
+        on_change: Callable[[], None],
+    ) -> None:
+        """Take where labels and version come from, and listen if they decide; nothing is asked."""
+        self._labels = labels
+        self._version = version
+        self._settings = settings
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._is_asked = False
+        self._decided_by: tuple[str | None] | None = None
+        self._offer: MigOffer | None = None
+        self._warning = CostWarning(
+            version,
+            "mig on demand slows the scheduler",
+            advice="set --mig auto or existing, or upgrade to Kubernetes 1.37",
+        )
+        if settings.heeds_node:
+            labels.listen(self._take)
+
+    def current(self) -> MigOffer:
+        """Return what holds now; the API server may be asked for the Node and its version.
+
+        Raises:
+            DriverError: it does not answer, and has not before.
+        """
+        if self._settings.heeds_node:
+            offer = self._of_node()
+        else:
+            offer = self._settings.offer({}, None)
+            if offer.switches_modes:
+                self._warning.give()
+        with self._lock:
+            before, self._offer = self._offer, offer
+        if offer != before:
+            _say(offer)
+        return offer
+
+    @property
+    def switches_modes(self) -> bool:
+        """Whether MIG modes may be switched for claims on this node."""
+        return self._settings.switches_modes
+
+    def waits_for_others(self, gpu: Gpu) -> bool:
+        """Tell whether a GPU waits for a MIG mode that others have set, with nobody using it."""
+        return awaits_reset(gpu) if self.switches_modes else awaits_mode(gpu)
+
+    def makes(self) -> bool:
+        """Tell whether MIG devices that claims have are made here; raises as `current`."""
+        return self._settings.makes(self._labels.current() if self._settings.heeds_node else {})
+
+    def _of_node(self) -> MigOffer:
+        self._is_asked = True  # from here on another label has to be told of
+        labels = self._labels.current()
+        with self._lock:
+            self._decided_by = self._decided_by or (labels.get(MIG_MANAGER_LABEL),)
+        is_labelled = MIG_MANAGER_LABEL in labels
+        return self._settings.offer(labels, None if is_labelled else self._version.current())
+
+    def _take(self, labels: Labels) -> None:
+        """Have the offer looked at again, because the label is another one."""
+        now = (labels.get(MIG_MANAGER_LABEL),)
+        with self._lock:
+            is_same = self._decided_by == now
+            self._decided_by = now
+        if self._is_asked and not is_same:
+            self._on_change()
+
+
+def _say(offer: MigOffer) -> None:
+    profiles = sorted(offer.profiles) or "all"
+    log.info("mig devices offered", source=offer.source, why=offer.why, profiles=profiles)
+
+
+_OF_GPUS = re.compile(r"nvidia\.com/(gpu|mig-).*")
+"""What NVIDIA's device plugin calls GPUs and their parts."""
+
+
+class DevicePlugin:
+    """The device plugin beside this driver. `on_change` is called when it came or went.
+
+    Kubernetes counts what a device plugin has and what ResourceSlices have apart from each other,
+    and takes an extended resource from the plugin as long as its count on the node is above zero
+    (KEP-5004): whoever offered the same GPUs beside it would have them given out twice.
+    """
+
+    def __init__(self, node: OwnNode, *, heed: bool, on_change: Callable[[], None]) -> None:
+        """Take where to look, and listen if it is to be heeded; nothing is asked yet."""
+        self._node = node
+        self._heed = heed
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._is_known = not heed
+        if heed:
+            node.listen_allocatable(self._take)
+
+    def why_withheld(self) -> str | None:
+        """Return why GPUs are withheld; None if they are not.
+
+        Raises:
+            DriverError: nothing is known yet, and the API server does not answer.
+        """
+        if not self._is_known:
+            self._take(self._node.allocatable())
+        return self._reason
+
+    def _take(self, allocatable: Allocatable) -> None:
+        counted = counted_by_plugin(allocatable)
+        reason = None
+        if counted:
+            what = ", ".join(f"{name}: {count}" for name, count in counted.items())
+            reason = (
+                f"a device plugin gives out this node's GPUs ({what}), and they would be given out"
+                " twice: remove its pod from this node, or start this driver with"
+                " --beside-device-plugin publish if the two have different GPUs"
+            )
+        with self._lock:
+            is_new, was_known = reason != self._reason, self._is_known
+            self._reason, self._is_known = reason, True
+        if is_new and was_known:
+            log.info("device plugin noticed" if reason else "device plugin gone")
+            self._on_change()
+
+
+def counted_by_plugin(allocatable: Allocatable) -> dict[str, str]:
+    """Return what a device plugin gives out of GPUs: how many, by resource name."""
+    return {
+        name: count
+        for name, count in sorted(allocatable.items())
+        if _OF_GPUS.fullmatch(name) and _is_some(count)
+    }
+
+
+def _is_some(count: str) -> bool:
+    try:
+        return quantity_bytes(count) > 0
+    except ValueError:
+        return True  # something that is not understood is not nothing
+
+
+class MemoryCounters:
+    """What `--memory-counters` says on one node."""
+
+    def __init__(self, version: ServerVersion, *, are_wanted: bool) -> None:
+        """Take where the version of Kubernetes is known from; it is not asked yet."""
+        self._are_wanted = are_wanted
+        self._warning = CostWarning(
+            version,
+            "memory counters slow the scheduler",
+            advice="count devices in place of memory and unset --memory-counters, or upgrade to"
+            " Kubernetes 1.37",
+        )
+
+    def added_to(self, found: Projection) -> Projection:
+        """Return what is published, with a counter set for every GPU if that is wanted."""
+        if not self._are_wanted:
+            return found
+        self._warning.give()
+        return with_memory_counters(found)
