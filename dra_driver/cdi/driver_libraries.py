@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from dra_driver.cdi.xorg import xorg_modules
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.devices.driver_root.libraries import Found
@@ -90,12 +89,7 @@ class DriverLibraries:
 
 
 def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
-    """Find the libraries of the driver that runs.
-
-    Args:
-        root: the driver root.
-        running: version of the kernel driver; None where nobody knows, then it is the one that
-            the loader would take.
+    """Find the libraries of the driver that runs; of a version that nobody knows, the loader's.
 
     Raises:
         DeviceError: there are none, or none of that version, or libcuda is not among them.
@@ -120,7 +114,7 @@ def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
     if not any(_stem(path) == _CUDA for path in loaded):
         raise DeviceError(_without_cuda(root, version, every))
     loaded |= _of_other_versions(every)
-    modules = dict(xorg_modules(root, main_folders, version))
+    modules = dict(_xorg_modules(root, main_folders, version))
     found = [
         Library(source=source, path=path, soname=read_soname(rooted.outside(root, source)))
         for path, source in (loaded | modules).items()
@@ -264,3 +258,54 @@ def _stem(path: str) -> str:
 
 def _unique(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
+
+
+# By each name that X.Org or an installer gives it; the first that is there stands.
+_XORG_MODULES = (
+    ("nvidia_drv.so",),
+    ("libglxserver_nvidia.so.{version}", "libglxserver_nvidia.so"),
+)
+_XORG_FOLDERS = tuple(
+    f"{base}/{modules}/{kind}"
+    for base in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
+    for modules in ("modules", "modules/updates")
+    for kind in ("drivers", "extensions")
+)
+
+
+def _xorg_modules(root: Path, folders: tuple[str, ...], version: str) -> Iterator[tuple[str, str]]:
+    """Yield the path where X.Org looks for each of the driver's modules, and the file.
+
+    That path may be a link to elsewhere, as Debian's alternatives are. Containers get the file at
+    the very path, since X.Org searches no other. Some distributions have X.Org's folders below
+    those of the driver's libraries.
+    """
+    near = [
+        f"{folder}/{path}"
+        for folder in folders
+        for path in (
+            "nvidia/xorg",
+            "xorg/modules/drivers",
+            "xorg/modules/extensions",
+            "xorg/modules/updates/drivers",
+            "xorg/modules/updates/extensions",
+        )
+    ]
+    for names in _XORG_MODULES:
+        found = (
+            file
+            for name in names
+            for folder in (*near, *_XORG_FOLDERS)
+            for file in _modules(root, folder, name.format(version=version))
+            if libraries.version_of(file[1]) in (None, version)
+        )
+        first = next(found, None)
+        if first is not None:
+            yield first
+
+
+def _modules(root: Path, folder: str, name: str) -> Iterator[tuple[str, str]]:
+    for path in rooted.matches(root, folder, name):
+        source = rooted.resolve(root, path)
+        if source is not None and rooted.outside(root, source).is_file():
+            yield path, source

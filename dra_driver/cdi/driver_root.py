@@ -85,12 +85,7 @@ class DriverFiles:
 def find_driver_files(
     roots: Roots, *, kernel_release: str, running: str | None = None
 ) -> DriverFiles:
-    """Look at the driver root.
-
-    Args:
-        roots: where to look.
-        running: version of the kernel driver that runs, if it is known.
-        kernel_release: as uname(2) gives it; firmware may be kept per kernel.
+    """Look at the driver root; `running` is the version of the kernel driver, if it is known.
 
     Raises:
         DeviceError: there is no driver under the root, or not the running one, or it cannot be

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from dra_driver.cdi.control_nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.gpu import gpu_edits, watched_nodes
 from dra_driver.cdi.hooks import find_hook_program, watched_places
 from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
+from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
@@ -108,13 +108,8 @@ class EditsCache:
     ) -> None:
         """Take where to look; nothing is looked at yet.
 
-        Args:
-            roots: driver root, dev root and the rest.
-            hook_path: host path of nvidia-cdi-hook; None or empty: look in the usual places.
-            kernel_release: as uname(2) gives it.
-            clock: monotonic seconds.
-            nvml_version: the driver version that NVML said last; asked where /proc has none.
-            make_uvm_nodes: has /dev/nvidia-uvm made when it is missing.
+        Without a hook path the usual places are looked at. `nvml_version` says the driver version
+        that NVML said last; it is asked where /proc has none.
         """
         self._roots = roots
         self._nvml_version = nvml_version

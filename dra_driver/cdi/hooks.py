@@ -75,11 +75,7 @@ class HookProgram:
     def memory_limits(self, driver_root: str, gpus: Iterable[str]) -> tuple[Hook, ...]:
         """Return the hook that limits a container's memory of GPUs, or nothing if it has none.
 
-        The limits are in the container's environment.
-
-        Args:
-            driver_root: the driver root on the host.
-            gpus: UUIDs.
+        The limits are in the container's environment; the driver root is the host's.
         """
         args = [arg for gpu in gpus for arg in ("--gpu-id", gpu)]
         return self.hooks(APPLY_MEMORY_LIMITS, "--driver-root", driver_root, *args)

@@ -14,8 +14,8 @@ import re
 from pathlib import Path
 
 from dra_driver.cdi.gpu import gpu_edits, parent_edits
-from dra_driver.cdi.model import DeviceNode, Edits
-from dra_driver.cdi.nodes import character_major
+from dra_driver.cdi.model import Edits
+from dra_driver.cdi.nodes import character_major, character_node
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.errors import DeviceError, TransientError
@@ -47,22 +47,9 @@ def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
     instance = f"gpu{gpu.minor}/mig/gi{device.gpu_instance}"
     for name in (f"{instance}/access", f"{instance}/ci{device.compute_instance}/access"):
         minor, mode = _capability(roots.proc, name, device)
-        edits += Edits(device_nodes=(_node(roots, major, minor, mode),))
+        node = character_node(roots, f"{_CAPABILITIES}/nvidia-cap{minor}", major, minor, mode)
+        edits += Edits(device_nodes=(node,))
     return edits
-
-
-def _node(roots: Roots, major: int, minor: int, mode: int) -> DeviceNode:
-    name = f"{_CAPABILITIES}/nvidia-cap{minor}"
-    in_container, on_host = f"/dev/{name}", roots.node_on_host(name)
-    return DeviceNode(
-        path=in_container,
-        host_path=None if on_host == in_container else on_host,
-        type="c",
-        major=major,
-        minor=minor,
-        file_mode=mode,
-        permissions="rwm",
-    )
 
 
 def _capability(proc: Path, name: str, device: MigDevice) -> tuple[int, int]:

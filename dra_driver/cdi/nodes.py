@@ -1,6 +1,6 @@
-"""Device nodes of the node, as edits that let a container open them.
+"""Device nodes of the node, each GPU's and those that all share, as edits for containers.
 
-In: the name of a node below the dev root. Out: edits with the node and, where only a group may open
+In: names of nodes below the dev root. Out: edits with the node and, where only a group may open
 it, that group. Type and numbers are written out, so that the runtime needs no second look at the
 host: CDI fills gaps by lstat when the container starts, and fails then.
 Numbers: a char device's own; a plain file stands for a node where nobody may make one (simulated
@@ -10,15 +10,18 @@ GPUs without root), and then /proc/devices says the major number.
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.cdi.model import DeviceNode, Edits
+import structlog
+
+from dra_driver.cdi.model import DeviceNode, Edits, merged
 from dra_driver.cdi.roots import Roots
+from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.errors import DeviceError
 
 _ANYONE = 0o006
-_ALL_PERMISSIONS = "rwm"
 # By node name: the driver's name in /proc/devices and the minor number (devices.txt of the kernel's
 # admin guide for 195, nvidia-uvm's source for the rest). The number in any other name is its minor.
 _CONTROL_NODES = {
@@ -45,12 +48,7 @@ def renamed(node: DeviceNode, path: str) -> DeviceNode:
 def node_edits(roots: Roots, name: str) -> Edits | None:
     """Return the edits that give a container the node `name`, such as `nvidia0` or `dri/card1`.
 
-    Args:
-        roots: where the node is.
-        name: path below the dev root.
-
-    Returns:
-        None if there is no such node.
+    None if there is no such node.
 
     Raises:
         DeviceError: there is something of that name which cannot be given to a container.
@@ -63,20 +61,24 @@ def node_edits(roots: Roots, name: str) -> Edits | None:
     except OSError as error:
         raise DeviceError(f"device node {path} cannot be inspected: {error.strerror}") from error
     major, minor = _numbers(roots.proc, path, name, status)
-    in_container = f"/dev/{name}"
-    on_host = roots.node_on_host(name)
-    node = DeviceNode(
+    node = character_node(roots, name, major, minor, stat.S_IMODE(status.st_mode))
+    node = replace(node, gid=status.st_gid or None)
+    for_group_only = status.st_gid and status.st_mode & _ANYONE != _ANYONE
+    return Edits(device_nodes=(node,), additional_gids=(status.st_gid,) if for_group_only else ())
+
+
+def character_node(roots: Roots, name: str, major: int, minor: int, mode: int) -> DeviceNode:
+    """Return the node of that name, with numbers that are known without a look at it."""
+    in_container, on_host = f"/dev/{name}", roots.node_on_host(name)
+    return DeviceNode(
         path=in_container,
         host_path=None if on_host == in_container else on_host,
         type="c",
         major=major,
         minor=minor,
-        file_mode=stat.S_IMODE(status.st_mode),
-        permissions=_ALL_PERMISSIONS,
-        gid=status.st_gid or None,
+        file_mode=mode,
+        permissions="rwm",
     )
-    for_group_only = status.st_gid and status.st_mode & _ANYONE != _ANYONE
-    return Edits(device_nodes=(node,), additional_gids=(status.st_gid,) if for_group_only else ())
 
 
 def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple[int, int]:
@@ -114,3 +116,76 @@ def character_major(proc: Path, driver: str) -> int | None:
         if name == driver and number.isdecimal() and len(number) <= _MOST_DIGITS:
             return int(number)
     return None
+
+
+UVM = "nvidia-uvm"
+REQUIRED = ("nvidiactl", UVM)
+OPTIONAL = ("nvidia-modeset", "nvidia-uvm-tools")
+CONTROL_NODES = (*REQUIRED, *OPTIONAL)
+
+_ANYONE_MAY_OPEN = 0o666  # as the driver makes them, unless its module parameters say otherwise
+
+NodeMaker = Callable[[], str | None]
+"""Has nvidia-uvm made on the node; returns why that is not possible."""
+
+log = structlog.get_logger()
+
+
+def control_edits(roots: Roots, make_uvm_nodes: NodeMaker | None) -> Edits:
+    """Return the edits with the nodes that all GPUs share; without a maker nothing is changed.
+
+    Without nvidiactl and nvidia-uvm no CUDA program runs, so a container gets them in any case:
+    nodes that are missing are made, or given by number, which needs none on the host, or their
+    absence is an error. The others are for graphics and tools; one that is missing or no device is
+    left out.
+
+    Raises:
+        DeviceError: a node that every CUDA program needs cannot be had.
+    """
+    required = [_required(roots, name, make_uvm_nodes) for name in REQUIRED]
+    return merged(*required, *(_optional(roots, name) for name in OPTIONAL))
+
+
+def _required(roots: Roots, name: str, make_uvm_nodes: NodeMaker | None) -> Edits:
+    found = node_edits(roots, name)
+    if found is not None:
+        return found
+    problem = None
+    if name == UVM and make_uvm_nodes is not None:
+        problem = make_uvm_nodes()
+        found = node_edits(roots, name)
+        if found is not None:
+            log.info("device node made", node=roots.node_on_host(name))
+            return found
+    numbers = known_numbers(roots.proc, name)
+    if numbers is None:
+        raise DeviceError(_missing(roots, name, problem))
+    major, minor = numbers
+    node = DeviceNode(
+        path=f"/dev/{name}",
+        type="c",
+        major=major,
+        minor=minor,
+        file_mode=_ANYONE_MAY_OPEN,
+        permissions="rwm",
+    )
+    return Edits(device_nodes=(node,))
+
+
+def _missing(roots: Roots, name: str, problem: str | None) -> str:
+    text = f"device node {roots.node_on_host(name)} is missing, without which no CUDA program runs"
+    if name == UVM:
+        tried = f", and it could not be made ({problem})" if problem else ""
+        return (
+            f"{text}{tried}; run `{BY_HAND}` on the node, or load the kernel module nvidia-uvm at"
+            " boot"
+        )
+    return f"{text}; load the NVIDIA kernel driver (modprobe nvidia), and see dmesg if that fails"
+
+
+def _optional(roots: Roots, name: str) -> Edits:
+    try:
+        return node_edits(roots, name) or Edits()
+    except DeviceError as error:
+        log.warning("device node left out", node=roots.node_on_host(name), reason=str(error))
+        return Edits()

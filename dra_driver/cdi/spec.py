@@ -64,11 +64,8 @@ def render(spec: Spec, edits_json: Callable[[Edits], object] = render_edits) -> 
 
     Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
     below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
-
-    Args:
-        spec: the spec.
-        edits_json: returns what stands in the object for container edits, checked; a caller that
-            has it already passes it on.
+    `edits_json` returns what stands in the object for container edits, checked: a caller may have
+    kept it.
 
     Raises:
         StateError: a rule of CDI is broken; the text names the entry and the rule.

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.cdi.control_nodes import NodeMaker, control_edits
 from dra_driver.cdi.model import DeviceNode
+from dra_driver.cdi.nodes import NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.errors import DeviceError
 

@@ -13,7 +13,7 @@ from dra_driver.admin.doctor.facts.node_facts import (
     SocketFacts,
     SpecFacts,
 )
-from dra_driver.cdi.control_nodes import UVM
+from dra_driver.cdi.nodes import UVM
 from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.claims.takeover.take_over import STUCK

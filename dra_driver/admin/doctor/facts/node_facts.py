@@ -14,8 +14,7 @@ from pathlib import Path
 
 from dra_driver.admin.doctor.facts.places import Places, names_in, read_text
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
-from dra_driver.cdi.control_nodes import CONTROL_NODES, REQUIRED
-from dra_driver.cdi.nodes import known_numbers
+from dra_driver.cdi.nodes import CONTROL_NODES, REQUIRED, known_numbers
 from dra_driver.cdi.spec import KIND
 from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
