@@ -40,15 +40,7 @@ class NodeExclusion:
         ownership: Callable[[], Ownership],
         on_change: Callable[[], None],
     ) -> None:
-        """Take what decides, and listen to the labels; nothing is asked yet.
-
-        Args:
-            labels: the Node's.
-            setting: `--exclude-gpus`.
-            directory: the driver's own.
-            ownership: returns what knows of which GPUs claims have something.
-            on_change: called when the label leaves out other GPUs than before.
-        """
+        """Take what decides, and listen to the labels; nothing is asked yet."""
         self._labels = labels
         self._setting = setting
         self._directory = directory

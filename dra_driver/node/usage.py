@@ -19,8 +19,7 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.kube.client import KubeClient
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.ops.usage_metrics import UsageSeries
-from dra_driver.usage.known import known_below
-from dra_driver.usage.node import Loads, NodeLook, NodeUse
+from dra_driver.usage.node import Loads, NodeLook, NodeUse, known_below
 from dra_driver.usage.processes import Processes
 from dra_driver.usage.reserved import ReservedPods
 from dra_driver.usage.sampler import Sampler
@@ -43,14 +42,9 @@ def node_look(
     records: Callable[[], Iterable[ClaimRecord]] | None = None,
     reserved: ReservedPods | None = None,
 ) -> NodeLook:
-    """Return what looks at this node.
+    """Return what looks at this node; the host's own procfs may be below the driver root.
 
-    Args:
-        loads: answers for NVML.
-        roots: where the GPU driver is, and procfs; the host's own may be below the driver root.
-        directory: of the driver's own files.
-        records: returns the records of claims; without it they are read below the directory.
-        reserved: knows the later pods of claims, where an API server can be asked.
+    Without `records` those of claims are read below the driver's own directory.
     """
     host = roots.driver / "proc"
     return NodeLook(

@@ -7,16 +7,21 @@ asked side by side, and one that does not answer hides no other.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.load import GpuLoad
-from dra_driver.errors import DeviceError, TransientError
+from dra_driver.errors import DeviceError, StateError, TransientError
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
-from dra_driver.usage.model import GpuUse, Known
+from dra_driver.usage.containers import FOLDER, container_names
+from dra_driver.usage.model import Daemon, GpuUse, Known
 from dra_driver.usage.processes import Processes, SeenProcess, now_ticks
+from dra_driver.usage.reserved import ReservedPods
 
 ANSWER_SECONDS = 3.0
 """What all GPUs get to answer; the one that is busy, as while it is divided, is left out."""
@@ -111,3 +116,36 @@ class NodeLook:
         pids = {one.pid for load in loads for one in load.processes}
         found = {pid: self._processes.see(pid, before=before) for pid in sorted(pids)}
         return {pid: who for pid, who in found.items() if who is not None}
+
+
+def known_below(
+    directory: Path,
+    roots: Sequence[Path],
+    records: Callable[[], Iterable[ClaimRecord]] | None = None,
+    reserved: ReservedPods | None = None,
+) -> Known:
+    """Return what is known; no damaged record stands in the way of the others.
+
+    Without `records` they are read below the driver's directory. `roots` are where the host's root
+    may be mounted; the first with the kubelet's notes on containers is taken.
+
+    Raises:
+        StateError: the records cannot be read.
+    """
+    found = tuple(stored_records(directory).records if records is None else records())
+    requests = DomainRequests(directory / "mps", lambda: 0.0)
+    daemons = []
+    for domain in requests.list():
+        try:
+            status = requests.status(domain)
+        except StateError:
+            continue  # its servers count as processes of no pod
+        if status is not None and status.daemon is not None:
+            at = status.daemon
+            daemons.append(Daemon(pid=at.pid, start_ticks=at.start_ticks, domain=str(domain)))
+    return Known(
+        records=found,
+        reserved={} if reserved is None else reserved.of(found),
+        names=container_names(*(root / FOLDER for root in roots)),
+        daemons=tuple(daemons),
+    )

@@ -57,14 +57,7 @@ class ReservedPods:
         clock: Callable[[], float] = time.monotonic,
         timing: ReservedTiming = ReservedTiming(),
     ) -> None:
-        """Take whom to ask; nothing is asked yet.
-
-        Args:
-            api: reads claims.
-            on_problem: told why it does not, once for each reason.
-            clock: monotonic seconds.
-            timing: how often to ask, and how long.
-        """
+        """Take whom to ask; `on_problem` is told why it does not answer, once for each reason."""
         self._api = api
         self._on_problem = on_problem
         self._clock = clock

@@ -5,7 +5,7 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.usage.groups import PodProcess, pod_process
+from dra_driver.usage.processes import PodProcess, pod_process
 
 HEX = "0123456789abcdef"
 uids = st.uuids().map(str)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.usage.groups import PodProcess, pod_process
+from dra_driver.usage.processes import PodProcess, pod_process
 
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
 OTHER = "ffffffff-0d2a-4c55-8f3c-7f2b0a1d9e11"

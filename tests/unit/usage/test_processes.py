@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.usage.groups import PodProcess
-from dra_driver.usage.processes import Processes, now_ticks
+from dra_driver.usage.processes import PodProcess, Processes, now_ticks
 
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
 ID = "ab" * 32
