@@ -71,7 +71,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import command as mps_cli
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
 from dra_driver.node.sharing import node_memory, node_sharing
-from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.logs import configure_logs
 
 _EMPTY_SECONDS = 5.0
 _MPS_SECONDS = 30.0
@@ -133,7 +133,7 @@ class Cleanup(CommandSettings):
             SetupError: something stands in the way, or could not be removed.
             StateError: the driver's directory cannot be read.
         """
-        configure_logs(level=LogLevel.WARNING, form=LogFormat.AUTO, stream=sys.stderr)
+        configure_logs(level="warning", form="auto", stream=sys.stderr)
         print("\n".join(clean(self, os.environ)) or "nothing of this driver is on the node")  # noqa: T201
 
 

@@ -17,7 +17,7 @@ from dra_driver.errors import DriverError
 from dra_driver.host.process import dump_stacks_at_sigusr2, spare_lasting_objects
 from dra_driver.host.shutdown import Shutdown
 from dra_driver.node.driver import Driver
-from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.logs import configure_logs
 from dra_driver.settings import Settings
 
 log = structlog.get_logger()
@@ -37,9 +37,7 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     Raises:
         DriverError: it could not start.
     """
-    configure_logs(
-        level=LogLevel(settings.least_severe), form=LogFormat(settings.line_format), stream=stream
-    )
+    configure_logs(level=settings.least_severe, form=settings.line_format, stream=stream)
     shutdown = Shutdown()
     shutdown.watch_signals()
     shutdown.watch_threads()

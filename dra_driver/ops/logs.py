@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from enum import StrEnum
 from typing import TextIO, cast
 
 import structlog
@@ -20,34 +19,20 @@ from structlog.types import Processor
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-class LogFormat(StrEnum):
-    """How a line looks. AUTO is CONSOLE on a terminal and JSON elsewhere."""
+def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
+    """Send structlog's and the standard library's lines to `stream`.
 
-    AUTO = "auto"
-    JSON = "json"
-    CONSOLE = "console"
-
-
-class LogLevel(StrEnum):
-    """The least severe lines that are written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-def configure_logs(*, level: LogLevel, form: LogFormat, stream: TextIO) -> None:
-    """Send structlog's and the standard library's lines to `stream`."""
+    Level and form are as of the settings: `auto` is `console` on a terminal and `json` elsewhere.
+    """
     stream = cast("TextIO", _Forgiving(stream))  # for those who only write, flush, and ask isatty
-    if form is LogFormat.AUTO:
-        form = LogFormat.CONSOLE if stream.isatty() else LogFormat.JSON
+    if form == "auto":
+        form = "console" if stream.isatty() else "json"
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    render = _console(stream) if form is LogFormat.CONSOLE else _json()
+    render = _console(stream) if form == "console" else _json()
     structlog.configure(
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),

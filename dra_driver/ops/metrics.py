@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.metrics_core import GaugeMetricFamily
@@ -22,6 +22,9 @@ from dra_driver.ops.usage_metrics import UsageCollector, UsageSeries
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
+
+
+T = TypeVar("T")
 
 
 class Operation(StrEnum):
@@ -51,65 +54,81 @@ class SliceWrite(StrEnum):
 # 0.05 x 2^0 to 2^8 are the peer's. Ours go down to where a prepare is, and up to a kubelet's 45 s.
 _SECONDS = (0.003125, 0.00625, 0.0125, 0.025, *(0.05 * 2**n for n in range(9)), 25.6, 51.2)
 
-_PREPARE_ERRORS = ("lock_acquire", "prepare_devices", "publish_resources")
-_UNPREPARE_ERRORS = ("lock_acquire", "unprepare_devices", "publish_resources")
+_ERROR_STAGES = ("lock_acquire", "devices", "publish_resources")
 
 
-class Metrics:
+class _Registered:
+    """Metrics in a registry of their own, each with the label `driver`."""
+
+    def __init__(self, driver: str) -> None:
+        self._driver = driver
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        gauge = Gauge(name, text, ("driver", *labels), registry=self._registry)
+        if not labels:
+            gauge.labels(self._driver)
+        return gauge
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        counter = Counter(name, text, ("driver", *labels), registry=self._registry)
+        if not labels:
+            counter.labels(self._driver)
+        return counter
+
+    def _declare_build(self, version: str) -> None:
+        build = self._gauge("nvidia_dra_build_info", "Version of the driver.", "version")
+        build.labels(self._driver, version).set(1)
+
+    @property
+    def wsgi_app(self) -> "WSGIApplication":
+        """Answers each request with all metrics, in the format that it asks for."""
+        return make_wsgi_app(self._registry)
+
+
+class Metrics(_Registered):
     """The driver's metrics. Safe to use from any thread."""
 
     def __init__(self, *, driver: str, node: str, version: str) -> None:
         """Declare everything, with zero where nothing happened yet."""
-        self._driver, self._node = driver, node
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+        super().__init__(driver)
+        self._node = node
         self._declare_requests()
         self._declare_node()
         self._declare_sharing()
         self._declare_health()
-        build = self._gauge("nvidia_dra_build_info", "Version of the driver.", "version")
-        build.labels(driver, version).set(1)
+        self._declare_build(version)
 
     def _declare_requests(self) -> None:
-        labels = ("driver", "operation")
-        self._requests = Counter(
-            "nvidia_dra_requests",
-            "Claims prepared or unprepared with success.",
-            labels,
-            registry=self._registry,
+        self._requests = self._counter(
+            "nvidia_dra_requests", "Claims prepared or unprepared with success.", "operation"
         )
         self._seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
             "Time to prepare or unprepare one claim with success.",
-            labels,
+            ("driver", "operation"),
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._inflight = Gauge(
+        self._inflight = self._gauge(
             "nvidia_dra_requests_inflight",
             "Claims being prepared or unprepared now.",
-            labels,
-            registry=self._registry,
+            "operation",
         )
-        self._errors = {
-            Operation.PREPARE: self._error_counter(Operation.PREPARE, _PREPARE_ERRORS),
-            Operation.UNPREPARE: self._error_counter(Operation.UNPREPARE, _UNPREPARE_ERRORS),
-        }
+        self._errors: dict[Operation, Counter] = {}
         for operation in Operation:
+            self._errors[operation] = self._counter(
+                f"nvidia_dra_node_{operation}_errors",
+                f"Claims that could not be {operation}d, by stage.",
+                "error_type",
+            )
+            for stage in _ERROR_STAGES:
+                error_type = f"{operation}_devices" if stage == "devices" else stage
+                self._errors[operation].labels(self._driver, error_type)
             self._requests.labels(self._driver, operation)
             self._seconds.labels(self._driver, operation)
             self._inflight.labels(self._driver, operation)
-
-    def _error_counter(self, operation: Operation, types: tuple[str, ...]) -> Counter:
-        counter = Counter(
-            f"nvidia_dra_node_{operation}_errors",
-            f"Claims that could not be {operation}d, by stage.",
-            ("driver", "error_type"),
-            registry=self._registry,
-        )
-        for error_type in types:
-            counter.labels(self._driver, error_type)
-        return counter
 
     def _declare_node(self) -> None:
         self._registered = self._gauge(
@@ -126,43 +145,29 @@ class Metrics:
         )
         self._published = self._gauge("nvidia_dra_published_devices", "Devices last published.")
         self._slices = self._gauge("nvidia_dra_published_slices", "ResourceSlices last published.")
-        self._writes = Counter(
-            "nvidia_dra_slice_writes",
-            "ResourceSlices written to the API server.",
-            ("driver", "operation"),
-            registry=self._registry,
+        self._writes = self._counter(
+            "nvidia_dra_slice_writes", "ResourceSlices written to the API server.", "operation"
         )
-        self._publish_errors = Counter(
-            "nvidia_dra_publish_errors",
-            "Attempts to publish that failed.",
-            ("driver",),
-            registry=self._registry,
+        self._publish_errors = self._counter(
+            "nvidia_dra_publish_errors", "Attempts to publish that failed."
         )
-        self._dropped = Counter(
+        self._dropped = self._counter(
             "nvidia_dra_slice_fields_dropped",
             "Fields of ResourceSlices that the API server did not store as asked.",
-            ("driver",),
-            registry=self._registry,
         )
         self._quarantined = self._gauge(
             "nvidia_dra_quarantined_records", "Damaged claim records that were put aside."
         )
-        for gauge in (self._registered, self._publish_time, self._published, self._slices):
-            gauge.labels(self._driver)
-        self._quarantined.labels(self._driver)
-        self._publish_errors.labels(self._driver)
-        self._dropped.labels(self._driver)
         for write in SliceWrite:
             self._writes.labels(self._driver, write)
         for state in ("ok", "sick"):
             self._gpus.labels(self._driver, state)
 
     def _declare_sharing(self) -> None:
-        self._undo_errors = Counter(
+        self._undo_errors = self._counter(
             "nvidia_dra_sharing_undo_errors",
             "Attempts that failed to take back what a sharing strategy had set.",
-            ("driver", "strategy"),
-            registry=self._registry,
+            "strategy",
         )
         self._cleanups = self._gauge(
             "nvidia_dra_pending_cleanups",
@@ -178,7 +183,6 @@ class Metrics:
             "nvidia_dra_memory_limits_not_in_force",
             "Claims whose limits of GPU memory on control groups could not be set again.",
         )
-        self._limits_lost.labels(self._driver)
 
     def _declare_health(self) -> None:
         self._ailments = self._gauge(
@@ -187,16 +191,9 @@ class Metrics:
             "cause",
             "severity",
         )
-        self._xids = Counter(
-            "nvidia_dra_xids",
-            "XIDs that GPUs reported, those of programs too.",
-            ("driver",),
-            registry=self._registry,
+        self._xids = self._counter(
+            "nvidia_dra_xids", "XIDs that GPUs reported, those of programs too."
         )
-        self._xids.labels(self._driver)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("driver", *labels), registry=self._registry)
 
     @contextmanager
     def request(self, operation: Operation) -> Iterator[None]:
@@ -242,11 +239,32 @@ class Metrics:
 
     def watch_prepared(self, count: Callable[[], Mapping[DeviceType, int]]) -> None:
         """Ask `count` at each scrape how many devices are prepared, by type."""
-        self._registry.register(_PreparedDevices(self._driver, self._node, count))
+
+        def samples() -> Iterator[tuple[Sequence[str], float]]:
+            counts = count()
+            for device_type in DeviceType:
+                labels = (self._node, self._driver, device_type)
+                yield labels, float(counts.get(device_type, 0))
+
+        self._registry.register(
+            _AtScrape(
+                "nvidia_dra_prepared_devices",
+                "Devices prepared for claims on this node.",
+                ("node", "driver", "device_type"),
+                samples,
+            )
+        )
 
     def watch_silence(self, seconds: Callable[[], Mapping[str, float]]) -> None:
         """Ask `seconds` at each scrape for how long each GPU has not answered NVML."""
-        self._registry.register(_Silence(self._driver, seconds))
+        self._registry.register(
+            _AtScrape(
+                "nvidia_dra_nvml_silent_seconds",
+                "For how long NVML has not answered about a GPU; 0 while it does.",
+                ("driver", "gpu"),
+                lambda: [((self._driver, gpu), value) for gpu, value in seconds().items()],
+            )
+        )
 
     def watch_usage(self, series: Callable[[], Iterable[UsageSeries]]) -> None:
         """Ask `series` at each scrape who uses the GPUs."""
@@ -278,7 +296,7 @@ class Metrics:
         for cause in causes:
             for severity in severities:
                 gauge = self._ailments.labels(self._driver, cause, severity)
-                gauge.set_function(partial(_ailments_of, count, (str(cause), str(severity))))
+                gauge.set_function(partial(_count_of, count, (str(cause), str(severity))))
 
     def undo_failed(self, strategy: str) -> None:
         """Count one failed attempt to take back what a sharing strategy had set."""
@@ -293,40 +311,21 @@ class Metrics:
             gauge = self._cleanups.labels(self._driver, strategy)
             gauge.set_function(partial(_count_of, count_cleanups, strategy))
 
-    @property
-    def wsgi_app(self) -> "WSGIApplication":
-        """Answers each request with all metrics, in the format that it asks for."""
-        return make_wsgi_app(self._registry)
 
-
-class MpsMetrics:
+class MpsMetrics(_Registered):
     """The metrics of the MPS supervisor, a process of its own. Safe to use from any thread."""
 
     def __init__(self, *, driver: str, version: str) -> None:
         """Declare everything, with zero where nothing happened yet."""
-        self._driver = driver
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        self._domains = Gauge(
-            "nvidia_dra_mps_domains",
-            "MPS domains on this node, by state.",
-            ("driver", "state"),
-            registry=self._registry,
+        super().__init__(driver)
+        self._domains = self._gauge(
+            "nvidia_dra_mps_domains", "MPS domains on this node, by state.", "state"
         )
-        self._deaths = Counter(
+        self._deaths = self._counter(
             "nvidia_dra_mps_daemon_deaths",
             "MPS control daemons that died by themselves; their clients lost their work.",
-            ("driver",),
-            registry=self._registry,
         )
-        self._deaths.labels(driver)
-        build = Gauge(
-            "nvidia_dra_build_info",
-            "Version of the driver.",
-            ("driver", "version"),
-            registry=self._registry,
-        )
-        build.labels(driver, version).set(1)
+        self._declare_build(version)
 
     def daemon_died(self) -> None:
         """Count one daemon that died by itself."""
@@ -340,66 +339,28 @@ class MpsMetrics:
             gauge = self._domains.labels(self._driver, state)
             gauge.set_function(partial(_count_of, count, state))
 
-    @property
-    def wsgi_app(self) -> "WSGIApplication":
-        """Answers each request with all metrics, in the format that it asks for."""
-        return make_wsgi_app(self._registry)
 
-
-def _ailments_of(count: Callable[[], Mapping[tuple[str, str], int]], key: tuple[str, str]) -> float:
+def _count_of(count: Callable[[], Mapping[T, int]], key: T) -> float:
     return count().get(key, 0)
 
 
-def _count_of(count: Callable[[], Mapping[str, int]], state: str) -> float:
-    return count().get(state, 0)
-
-
-class _PreparedDevices(Collector):
-    """nvidia_dra_prepared_devices, read from the records at each scrape, so it is never stale."""
+class _AtScrape(Collector):
+    """One gauge, whose samples are asked for at each scrape, so that none is ever stale."""
 
     def __init__(
-        self, driver: str, node: str, count: Callable[[], Mapping[DeviceType, int]]
+        self,
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        samples: Callable[[], Iterable[tuple[Sequence[str], float]]],
     ) -> None:
-        self._driver, self._node, self._count = driver, node, count
+        self._name, self._text, self._labels, self._samples = name, text, labels, samples
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        yield self._family()
+        yield GaugeMetricFamily(self._name, self._text, labels=self._labels)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = self._family()
-        counts = self._count()
-        for device_type in DeviceType:
-            family.add_metric(
-                (self._node, self._driver, device_type), float(counts.get(device_type, 0))
-            )
+        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, value in self._samples():
+            family.add_metric(labels, value)
         yield family
-
-    def _family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(
-            "nvidia_dra_prepared_devices",
-            "Devices prepared for claims on this node.",
-            labels=("node", "driver", "device_type"),
-        )
-
-
-class _Silence(Collector):
-    """nvidia_dra_nvml_silent_seconds, by what calls are about, such as a GPU's index."""
-
-    def __init__(self, driver: str, seconds: Callable[[], Mapping[str, float]]) -> None:
-        self._driver, self._seconds = driver, seconds
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        yield self._family()
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = self._family()
-        for subject, seconds in self._seconds().items():
-            family.add_metric((self._driver, subject), seconds)
-        yield family
-
-    def _family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(
-            "nvidia_dra_nvml_silent_seconds",
-            "For how long NVML has not answered about a GPU; 0 while it does.",
-            labels=("driver", "gpu"),
-        )

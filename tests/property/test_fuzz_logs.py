@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fuzz
-from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.logs import configure_logs
 
 pytestmark = pytest.mark.usefixtures("logs_restored")
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("logs_restored")
 def test_a_file_of_any_name_has_its_line(text: str) -> None:
     file = io.BytesIO()
     stream = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-    configure_logs(level=LogLevel.INFO, form=LogFormat.JSON, stream=stream)
+    configure_logs(level="info", form="json", stream=stream)
     structlog.get_logger().warning("record quarantined", file=text)
     (line,) = file.getvalue().decode().split("\n")[:-1]
     assert json.loads(line)["event"] == "record quarantined"

@@ -48,7 +48,7 @@ from dra_driver.mps.supervisor.domain_worker import WorkerTiming
 from dra_driver.mps.supervisor.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.ops.http import HttpEndpoint
-from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.logs import configure_logs
 from dra_driver.ops.metrics import MpsMetrics
 from resource_nvidia_com.quantity import Quantity
 
@@ -116,9 +116,7 @@ class MpsSupervisor(CommandSettings):
         Raises:
             SetupError: the settings or this node lack something.
         """
-        configure_logs(
-            level=LogLevel(self.log_level), form=LogFormat(self.log_format), stream=sys.stderr
-        )
+        configure_logs(level=self.log_level, form=self.log_format, stream=sys.stderr)
         metrics = MpsMetrics(driver=DRIVER_NAME, version=version("dra-driver"))
         supervisor = build(self, on_death=metrics.daemon_died)
         metrics.watch_domains(supervisor.states, states=tuple(State))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.logs import configure_logs
 
 pytestmark = pytest.mark.usefixtures("logs_restored")
 
@@ -20,8 +20,8 @@ class Terminal(io.StringIO):
 
 
 def configured(
-    level: LogLevel = LogLevel.INFO,
-    form: LogFormat = LogFormat.AUTO,
+    level: str = "info",
+    form: str = "auto",
     stream: io.StringIO | None = None,
 ) -> io.StringIO:
     stream = stream if stream is not None else io.StringIO()
@@ -41,7 +41,7 @@ def test_a_line_is_one_json_object_that_begins_with_time_level_and_event() -> No
 
 
 def test_lines_below_the_level_are_left_out() -> None:
-    out = configured(LogLevel.WARNING)
+    out = configured("warning")
     structlog.get_logger().info("driver started")
     structlog.get_logger().warning("gpu lost")
     assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["gpu lost"]
@@ -98,9 +98,9 @@ class Broken(io.StringIO):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+@pytest.mark.parametrize("form", ["json", "console"])
 def test_a_line_that_nobody_takes_is_lost_and_nothing_else(
-    form: LogFormat, capsys: pytest.CaptureFixture[str]
+    form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for stream in (Broken(), io.StringIO()):
         configured(form=form, stream=stream)
