@@ -18,8 +18,8 @@ import structlog
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.devices import RecordedDevice, RecordedMig
 from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
-from dra_driver.claims.report.mps_events import ClaimEvents
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.takeover.take_over import LookedAt
 from dra_driver.devices.health import findings
@@ -36,7 +36,7 @@ from dra_driver.host.worker import Background
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 from dra_driver.slices.project import Projection
-from dra_driver.slices.taints import Effect, Health, tainted
+from dra_driver.slices.taints import Effect, tainted
 
 log = structlog.get_logger()
 
@@ -147,7 +147,7 @@ class NodeHealth:
 
     def tainted(self, found: Projection) -> Projection:
         """Return what is published with the taints of what is not well."""
-        return tainted(found, Health(ailments=self._tracker.in_force(), effects=self._effects))
+        return tainted(found, self._tracker.in_force(), self._effects)
 
     def of_device(self, record: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
         """Return how a device of a claim is doing now.

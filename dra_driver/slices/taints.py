@@ -8,10 +8,9 @@ server without DRADeviceTaints drops them: then a device that would keep pods aw
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from types import MappingProxyType
 
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity
@@ -46,24 +45,6 @@ class Effect(StrEnum):
 
 Effects = Mapping[Severity, Effect]
 
-DEFAULT_EFFECTS: Effects = MappingProxyType(
-    {
-        Severity.REMARK: Effect.OFF,
-        Severity.WARNING: Effect.OFF,
-        Severity.FAULT: Effect.NO_SCHEDULE,
-        Severity.LOSS: Effect.NO_SCHEDULE,
-    }
-)
-"""Nobody's work is ended, and neither a remark nor a warning changes anything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What is wrong with GPUs, by UUID, and what follows from that."""
-
-    ailments: Mapping[str, GpuConditions] = field(default_factory=dict)
-    effects: Effects = field(default_factory=lambda: DEFAULT_EFFECTS)
-
 
 def ailments_of(source: NodeDevice, ailments: GpuConditions) -> GpuConditions:
     """Return what is wrong with one device, of all that is wrong with its GPU.
@@ -73,12 +54,17 @@ def ailments_of(source: NodeDevice, ailments: GpuConditions) -> GpuConditions:
     return tuple(one for one in ailments if one.instance is None or _has(source, one))
 
 
-def tainted(found: Projection, health: Health) -> Projection:
-    """Return what is published with the taints that the devices have now."""
-    if not health.ailments:
+def tainted(
+    found: Projection, ailments: Mapping[str, GpuConditions], effects: Effects
+) -> Projection:
+    """Return what is published with the taints that the devices have now.
+
+    `ailments` is what is wrong with GPUs, by UUID.
+    """
+    if not ailments:
         return found
     devices = tuple(
-        _tainted(device, ailments_of(source, health.ailments.get(source.gpu.uuid, ())), health)
+        _tainted(device, ailments_of(source, ailments.get(source.gpu.uuid, ())), effects)
         for device, source in zip(found.devices, found.sources, strict=True)
     )
     return replace(found, devices=devices)
@@ -120,8 +106,8 @@ _WITHHELD = (
 )
 
 
-def _tainted(device: WireDevice, ailments: GpuConditions, health: Health) -> WireDevice:
-    taints = list(_taints_of(ailments, health.effects))
+def _tainted(device: WireDevice, ailments: GpuConditions, effects: Effects) -> WireDevice:
+    taints = list(_taints_of(ailments, effects))
     return {**device, TAINTS: taints[:MOST_TAINTS]} if taints else device
 
 

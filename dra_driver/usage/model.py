@@ -24,8 +24,7 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import StateError
-from dra_driver.usage.containers import ContainerName
-from dra_driver.usage.processes import SeenProcess
+from dra_driver.usage.processes import ContainerName, SeenProcess
 
 _MIB = 1024**2
 

@@ -18,9 +18,8 @@ from dra_driver.devices.load import GpuLoad
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
-from dra_driver.usage.containers import FOLDER, container_names
 from dra_driver.usage.model import Daemon, GpuUse, Known
-from dra_driver.usage.processes import Processes, SeenProcess, now_ticks
+from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container_names, now_ticks
 from dra_driver.usage.reserved import ReservedPods
 
 ANSWER_SECONDS = 3.0

@@ -1,14 +1,15 @@
-"""Processes of the node by PID, as procfs has them: name, parent, start, pod and container.
+"""Processes of the node by PID, as procfs has them, and the names of containers by their ids.
 
-In: where procfs is mounted. Out: `SeenProcess`. PIDs are given anew when one has ended, so all
-is read through one open folder of procfs, which is that process's and no other's; and who began
-after NVML was asked is not who it meant. A name is a tenant's text, and is made harmless; the text
-of /proc/PID/cgroup is read strictly.
+In: where procfs is mounted, and the kubelet's links to logs. Out: `SeenProcess`, `ContainerName`.
+PIDs are given anew when one has ended, so all is read through one open folder of procfs, which is
+that process's and no other's; and who began after NVML was asked is not who it meant. A name is a
+tenant's text, and is made harmless; the text of /proc/PID/cgroup is read strictly.
 """
 
 import os
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,14 @@ from pathlib import Path
 from dra_driver.devices.holders import harmless
 
 _LONGEST_STAT = 4096
+
+FOLDER = "var/log/containers"
+_MOST_LINKS = 20_000
+_LINK = re.compile(
+    r"(?P<pod>[a-z0-9][a-z0-9.-]{0,252})_(?P<namespace>[a-z0-9][a-z0-9-]{0,62})"
+    r"_(?P<name>[a-z0-9][a-z0-9-]{0,62})-(?P<id>[0-9a-f]{64})\.log"
+)
+
 LONGEST_TEXT = 64 * 1024
 
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
@@ -54,6 +63,15 @@ class SeenProcess:
     name: str
     start_ticks: int
     pod: PodProcess | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerName:
+    """What a container is called, and the pod it is of."""
+
+    namespace: str
+    pod: str
+    name: str
 
 
 class Processes:
@@ -216,3 +234,29 @@ def _child(stem: str, name: str, *, is_slice: bool) -> str:
 
 def _uid(text: str) -> str:
     return text.replace("_", "-")
+
+
+def container_names(*folders: Path) -> Mapping[str, ContainerName]:
+    """Return the names of containers by id, from the first folder that is there; none without.
+
+    For collectors of logs the kubelet makes a link for each container (pkg/kubelet/kuberuntime):
+
+        <pod>_<namespace>_<container>-<container id>.log
+
+    Only the links' names are read. One that would be longer than a file's may be is cut by the
+    kubelet, and with it the id: such a container is known by its id.
+    """
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                links = [entry.name for entry, _ in zip(entries, range(_MOST_LINKS), strict=False)]
+        except OSError:
+            continue
+        return {
+            match["id"]: ContainerName(
+                namespace=match["namespace"], pod=match["pod"], name=match["name"]
+            )
+            for match in map(_LINK.fullmatch, links)
+            if match
+        }
+    return {}

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import make
+from dra_driver.devices.health.findings import Severity
 from dra_driver.devices.health.record import HealthFile
 from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import Gpu, GpuEvent, SickGpu, Vitals
 from dra_driver.slices.project import projection
-from dra_driver.slices.taints import DEFAULT_EFFECTS, Effect, Health, tainted
+from dra_driver.slices.taints import Effect, tainted
 
 WELL = Vitals(
     recovery_action=0,
@@ -24,7 +25,7 @@ WELL = Vitals(
     fabric_status=0,
 )
 GPUS = tuple(make.gpu(minor, vitals=WELL) for minor in range(3))
-ALL_TAINT = dict.fromkeys(DEFAULT_EFFECTS, Effect.NO_SCHEDULE)
+ALL_TAINT = dict.fromkeys(Severity, Effect.NO_SCHEDULE)
 
 vitals = st.builds(
     Vitals,
@@ -108,8 +109,8 @@ class Node:
 
     def published(self) -> dict[str, object]:
         found = projection(self.tracker.published(self.seen))
-        health = Health(ailments=self.tracker.in_force(), effects=ALL_TAINT)
-        return {str(one["name"]): one for one in tainted(found, health).devices}
+        after = tainted(found, self.tracker.in_force(), ALL_TAINT)
+        return {str(one["name"]): one for one in after.devices}
 
     def heal(self) -> None:
         self.states.clear()

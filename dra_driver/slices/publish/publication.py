@@ -25,7 +25,7 @@ from dra_driver.ops.metrics import Metrics, SliceWrite
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import GATED_FIELDS
 from dra_driver.slices.pool import DesiredPool, build_slices, new_tag
-from dra_driver.slices.project import Note, Projection, Withheld, projection
+from dra_driver.slices.project import Note, Projection, Withheld
 from dra_driver.slices.publish.writes import (
     Create,
     Delete,
@@ -88,7 +88,7 @@ class Publication:
         driver: str,
         node_name: str,
         observer: Metrics,
-        project: Project = projection,
+        project: Project,
     ) -> None:
         """Take where and as whom to publish; the node's name is also the pool's."""
         self._project = project

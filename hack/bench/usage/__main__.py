@@ -27,10 +27,9 @@ from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.ops.metrics import Metrics
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do
-from dra_driver.usage.containers import FOLDER, container_names
 from dra_driver.usage.model import Known
 from dra_driver.usage.node import NodeLook
-from dra_driver.usage.processes import Processes
+from dra_driver.usage.processes import FOLDER, Processes, container_names
 from dra_driver.usage.sampler import Sampler
 from dra_driver.usage.series import series
 

@@ -11,7 +11,7 @@ from dra_driver.errors import UnavailableError
 from dra_driver.kube.resource import Resource
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.attributes import Omitted
-from dra_driver.slices.project import Note, Projection, Withheld
+from dra_driver.slices.project import Note, Projection, Withheld, projection
 from dra_driver.slices.publish.publication import Publication, _feature, features
 from dra_driver.slices.publish.writes import Difference, Kind, Path
 
@@ -66,7 +66,13 @@ class Answers:
 
 
 def publication(answers: Answers) -> Publication:
-    return Publication(answers, driver="gpu.nvidia.com", node_name="n1", observer=Silent())
+    return Publication(
+        answers,
+        driver="gpu.nvidia.com",
+        node_name="n1",
+        observer=Silent(),
+        project=projection,
+    )
 
 
 def test_the_features_of_a_device_are_its_fields_beyond_the_basic_ones() -> None:

@@ -9,16 +9,15 @@ from dra_driver.devices.health.findings import Finding, Severity
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, InstanceId, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.slices import taints as taints_module
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.taints import (
-    DEFAULT_EFFECTS,
     MOST_TAINTS,
     Effect,
-    Health,
+    Effects,
     ailments_of,
-    tainted,
     without_taints,
 )
 
@@ -27,9 +26,20 @@ LOST = GpuCondition(finding=findings.XIDS[79], since=1_770_000_000)
 HOT = GpuCondition(finding=findings.SLOWDOWNS[0x40], since=1_770_000_000)
 
 
-def health(*ailments: GpuCondition, gpu: Gpu = SICK, **effects: Effect) -> Health:
+USUAL: Effects = {
+    Severity.REMARK: Effect.OFF,
+    Severity.WARNING: Effect.OFF,
+    Severity.FAULT: Effect.NO_SCHEDULE,
+    Severity.LOSS: Effect.NO_SCHEDULE,
+}
+
+
+def tainted(
+    found: Projection, *ailments: GpuCondition, gpu: Gpu = SICK, **effects: Effect
+) -> Projection:
+    """Return it with what one GPU has; the effects are the usual ones unless a test says so."""
     changed = {Severity(name): effect for name, effect in effects.items()}
-    return Health(ailments={gpu.uuid: ailments}, effects={**DEFAULT_EFFECTS, **changed})
+    return taints_module.tainted(found, {gpu.uuid: ailments}, {**USUAL, **changed})
 
 
 def taints(found: Projection) -> dict[str, list[dict[str, object]]]:
@@ -47,7 +57,7 @@ def divided_gpu(minor: int = 0) -> Gpu:
 
 
 def test_a_sick_gpu_has_a_taint_that_says_what_and_since_when() -> None:
-    found = tainted(projection(make.inventory(SICK, FINE)), health(LOST))
+    found = tainted(projection(make.inventory(SICK, FINE)), LOST)
     assert taints(found) == {
         "gpu-0": [
             {
@@ -62,16 +72,16 @@ def test_a_sick_gpu_has_a_taint_that_says_what_and_since_when() -> None:
 
 def test_the_others_are_published_to_the_byte_as_before() -> None:
     before = projection(make.inventory(SICK, FINE))
-    after = tainted(before, health(LOST))
+    after = tainted(before, LOST)
     assert [one for one in after.devices if one["name"] != "gpu-0"] == [
         one for one in before.devices if one["name"] != "gpu-0"
     ]
-    assert tainted(before, Health()) is before
+    assert taints_module.tainted(before, {}, USUAL) is before
 
 
 def test_a_value_that_says_nothing_more_is_left_out() -> None:
     lost = GpuCondition(finding=findings.LOST, since=0)
-    (taint,) = taints(tainted(projection(make.inventory(SICK)), health(lost)))["gpu-0"]
+    (taint,) = taints(tainted(projection(make.inventory(SICK)), lost))["gpu-0"]
     assert set(taint) == {"key", "effect", "timeAdded"}
     assert taint["key"] == "gpu.nvidia.com/gpu-lost"
 
@@ -80,9 +90,7 @@ def test_a_value_that_says_nothing_more_is_left_out() -> None:
 def test_by_default_what_needs_somebody_keeps_pods_away_and_a_warning_changes_nothing(
     finding: Finding,
 ) -> None:
-    found = tainted(
-        projection(make.inventory(SICK)), health(GpuCondition(finding=finding, since=0))
-    )
+    found = tainted(projection(make.inventory(SICK)), GpuCondition(finding=finding, since=0))
     if finding.severity is Severity.WARNING:
         assert taints(found) == {}
     else:
@@ -91,7 +99,7 @@ def test_by_default_what_needs_somebody_keeps_pods_away_and_a_warning_changes_no
 
 @pytest.mark.parametrize("effect", Effect)
 def test_each_severity_has_the_effect_that_is_set_for_it(effect: Effect) -> None:
-    found = tainted(projection(make.inventory(SICK)), health(LOST, HOT, warning=effect))
+    found = tainted(projection(make.inventory(SICK)), LOST, HOT, warning=effect)
     effects = [one["effect"] for one in taints(found)["gpu-0"]]
     assert effects == ["NoSchedule", *([] if effect is Effect.OFF else [str(effect)])]
 
@@ -99,23 +107,23 @@ def test_each_severity_has_the_effect_that_is_set_for_it(effect: Effect) -> None
 def test_a_remark_has_a_taint_where_that_is_set_and_gives_way_to_what_is_wrong() -> None:
     remark = GpuCondition(finding=findings.remark(43, is_ignored=False), since=0)
     gpu = projection(make.inventory(SICK))
-    assert taints(tainted(gpu, health(remark))) == {}
-    (taint,) = taints(tainted(gpu, health(remark, remark=Effect.NONE)))["gpu-0"]
+    assert taints(tainted(gpu, remark)) == {}
+    (taint,) = taints(tainted(gpu, remark, remark=Effect.NONE))["gpu-0"]
     assert (taint["key"], taint["value"], taint["effect"]) == ("gpu.nvidia.com/xid", "43", "None")
-    (taint,) = taints(tainted(gpu, health(LOST, remark, remark=Effect.NONE)))["gpu-0"]
+    (taint,) = taints(tainted(gpu, LOST, remark, remark=Effect.NONE))["gpu-0"]
     assert (taint["value"], taint["effect"]) == ("79", "NoSchedule")
 
 
 def test_of_one_cause_the_gravest_is_told_and_it_comes_first() -> None:
     ailments = (LOST, GpuCondition(finding=findings.XIDS[62], since=1))
-    (taint,) = taints(tainted(projection(make.inventory(SICK)), health(*ailments)))["gpu-0"]
+    (taint,) = taints(tainted(projection(make.inventory(SICK)), *ailments))["gpu-0"]
     assert taint["value"] == "79"
 
 
 def test_all_causes_at_once_are_no_more_than_the_api_allows() -> None:
     each = [GpuCondition(finding=one, since=0) for one in findings.known()]
     everything = dict.fromkeys(("warning", "fault", "loss"), Effect.NO_EXECUTE)
-    found = tainted(projection(make.inventory(SICK)), health(*each, **everything))
+    found = tainted(projection(make.inventory(SICK)), *each, **everything)
     keys = [one["key"] for one in taints(found)["gpu-0"]]
     assert len(keys) == len(set(keys)) <= MOST_TAINTS
 
@@ -137,7 +145,7 @@ def test_a_gpu_is_sick_with_all_its_partitions_and_shares() -> None:
                 if source.gpu.uuid == one.uuid
             }
             assert len(names) >= 1
-            assert set(taints(tainted(found, health(LOST, gpu=one)))) == names
+            assert set(taints(tainted(found, LOST, gpu=one))) == names
 
 
 def test_what_one_mig_device_has_taints_it_alone() -> None:
@@ -150,7 +158,7 @@ def test_what_one_mig_device_has_taints_it_alone() -> None:
     )
     found = projection(make.inventory(gpu, FINE))
     assert len(found.devices) > 2
-    tainted_names = set(taints(tainted(found, health(ailment, gpu=gpu))))
+    tainted_names = set(taints(tainted(found, ailment, gpu=gpu)))
     assert tainted_names == {
         str(device["name"])
         for device, source in zip(found.devices, found.sources, strict=True)
@@ -161,7 +169,7 @@ def test_what_one_mig_device_has_taints_it_alone() -> None:
 
 def test_without_taints_nothing_of_a_sick_gpu_is_published_and_nothing_hangs_in_the_air() -> None:
     gpu = divided_gpu()
-    found = tainted(projection(make.inventory(gpu, FINE)), health(LOST, gpu=gpu))
+    found = tainted(projection(make.inventory(gpu, FINE)), LOST, gpu=gpu)
     left = without_taints(found)
     assert [device["name"] for device in left.devices] == ["gpu-1"]
     assert len(left.sources) == 1
@@ -179,12 +187,12 @@ def test_a_gpu_of_which_one_mig_device_is_sick_is_left_out_as_a_whole() -> None:
         since=0,
         instance=InstanceId(gpu_instance=gpu.mig.devices[0].gpu_instance),
     )
-    found = tainted(projection(make.inventory(gpu, FINE)), health(ailment, gpu=gpu))
+    found = tainted(projection(make.inventory(gpu, FINE)), ailment, gpu=gpu)
     assert [device["name"] for device in without_taints(found).devices] == ["gpu-1"]
 
 
 def test_without_taints_a_mere_remark_is_dropped_and_the_device_stays() -> None:
-    found = tainted(projection(make.inventory(SICK)), health(HOT, warning=Effect.NONE))
+    found = tainted(projection(make.inventory(SICK)), HOT, warning=Effect.NONE)
     assert taints(found)
     assert without_taints(found).devices == projection(make.inventory(SICK)).devices
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from dra_driver.usage.containers import ContainerName, container_names
+from dra_driver.usage.processes import ContainerName, container_names
 
 ID = "ab" * 32
 

@@ -11,10 +11,9 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.devices.model import GpuUuid
 from dra_driver.ops.usage_metrics import UsageMetric
-from dra_driver.usage.containers import ContainerName
 from dra_driver.usage.model import Daemon, DeviceUse, GpuUse, Known, Process, User, used
 from dra_driver.usage.node import NodeUse
-from dra_driver.usage.processes import PodProcess, SeenProcess
+from dra_driver.usage.processes import ContainerName, PodProcess, SeenProcess
 from dra_driver.usage.series import series
 
 GIB = 1 << 30
