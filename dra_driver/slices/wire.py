@@ -18,6 +18,11 @@ from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, O
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MOST_ADDED, Consumable, consumable
 from resource_nvidia_com.quantity import Quantity
 
+MOST_FACTS = 32
+"""Attributes and capacities that one device may have together."""
+
+_MIB = 1024**2
+
 WireDevice = dict[str, object]
 """A `Device` of resource.k8s.io/v1: name, attributes, capacity, consumesCounters."""
 
@@ -97,12 +102,6 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
     if capacity:
         wire["capacity"] = capacity
     return Published(wire=wire, source=source), omitted
-
-
-MOST_FACTS = 32
-"""Attributes and capacities that one device may have together."""
-
-_MIB = 1024**2
 
 
 def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
