@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from dra_driver.cdi.devices import gpu_edits, mig_edits, watched_nodes
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
-from dra_driver.cdi.gpu import gpu_edits, watched_nodes
 from dra_driver.cdi.hooks import find_hook_program, watched_places
-from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
+from dra_driver.cdi.devices import mig_edits
 from dra_driver.cdi.driver_root import DriverFiles, find_driver_files
-from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import character_major, node_edits
 from dra_driver.cdi.roots import Roots, find_roots

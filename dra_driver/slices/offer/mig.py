@@ -141,39 +141,37 @@ ALL = MigOffer()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSettings:
-    """What was set. `source` is AUTO where nothing is, `gate` None for a gate that is not set."""
+    """What was set, by which setting. `source` is AUTO where the node is to say."""
 
-    source: MigSource = MigSource.AUTO
-    gate: bool | None = None
-    profiles: frozenset[str] = frozenset()
+    source: MigSource
+    why: str
+    profiles: frozenset[str]
 
     @classmethod
     def of(cls, mig: str, profiles: str, *, gate: bool | None = None) -> "MigSettings":
         """Return what `--mig`, `--mig-profiles` and the gate, if it is given, say."""
-        return cls(
-            source=MigSource(mig),
-            gate=gate,
-            profiles=frozenset(filter(None, profiles.split(","))),
-        )
+        source, why = MigSource(mig), f"--mig is {mig}"
+        if source is MigSource.AUTO and gate is not None:
+            source = MigSource.ON_DEMAND if gate else MigSource.EXISTING
+            why = f"feature gate DynamicMIG is {str(gate).lower()}"
+        return cls(source=source, why=why, profiles=frozenset(filter(None, profiles.split(","))))
 
     @property
     def heeds_node(self) -> bool:
         """Whether the Node's labels decide, and the version of Kubernetes where they do not."""
-        return self.source is MigSource.AUTO and self.gate is None
+        return self.source is MigSource.AUTO
 
     @property
     def switches_modes(self) -> bool:
         """Whether MIG modes may be switched for claims, on any node."""
-        return not self.heeds_node and self.offer({}, None).switches_modes
+        return self.source is MigSource.ON_DEMAND
 
     def makes(self, labels: Mapping[str, str]) -> bool:
         """Tell whether MIG devices that were made for claims here are taken back at their ends.
 
         They are wherever nobody else makes any, also where none are made at present.
         """
-        if self.heeds_node:
-            return MIG_MANAGER_LABEL not in labels
-        return self.offer({}, None).why_none_made() is None
+        return MIG_MANAGER_LABEL not in labels if self.heeds_node else self.switches_modes
 
     def offer_of_any_node(self, kubernetes: KubernetesVersion = CHEAP_COUNTERS) -> MigOffer:
         """Return what is offered on a node of which no labels are known."""
@@ -185,11 +183,8 @@ class MigSettings:
 
     def offer(self, labels: Mapping[str, str], kubernetes: KubernetesVersion | None) -> MigOffer:
         """Return what is offered on a node with these labels."""
-        if self.source is not MigSource.AUTO:
-            return self._offer(self.source, f"--mig is {self.source}")
-        if self.gate is not None:
-            source = MigSource.ON_DEMAND if self.gate else MigSource.EXISTING
-            return self._offer(source, f"feature gate DynamicMIG is {str(self.gate).lower()}")
+        if not self.heeds_node:
+            return self._offer(self.source, self.why)
         label = labels.get(MIG_MANAGER_LABEL)
         if label is not None:
             why = f"mig-manager divides the GPUs of this node: label {MIG_MANAGER_LABEL}={label}"

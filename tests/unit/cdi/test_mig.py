@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.cdi.mig import mig_edits
+from dra_driver.cdi.devices import mig_edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.model import MigDevice
 from dra_driver.errors import DeviceError, TransientError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.cdi.gpu import gpu_edits
+from dra_driver.cdi.devices import gpu_edits
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.nodes import node_edits
 from dra_driver.cdi.roots import Roots, find_roots

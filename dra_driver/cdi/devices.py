@@ -1,0 +1,172 @@
+"""What a container gets for one GPU or MIG device: its nodes, and nothing of any other.
+
+In: a GPU of the inventory, or a MIG device of it. Out: for a whole GPU /dev/nvidia<minor> and, for
+graphics, the DRM nodes that /sys lists under the GPU's PCI address, with their by-path
+names. As nvidia-ctk does for a device, but for the by-path names: they are the same nodes once more
+and no links, so that specs which were written with and without hooks give the same
+(cdi/driver_edits.py).
+
+For a MIG device edits with its parent's node and, for its GPU instance and its compute instance,
+/dev/nvidia-caps/nvidia-cap<N>: who can open the two may use the device, and no other on that GPU.
+Which N is said by the kernel driver: in the instance's `access` file under
+/proc/driver/nvidia/capabilities, and for every instance that could be in
+/proc/driver/nvidia-caps/mig-minors (NVIDIA MIG user guide, "Device Nodes and Capabilities"). The
+capability nodes are made on demand, often after the instance. So type and numbers are written out:
+the runtime then makes the nodes in the container without looking for them on the host.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.cdi.model import Edits, merged
+from dra_driver.cdi.nodes import character_major, character_node, node_edits, renamed
+from dra_driver.cdi.roots import Roots
+from dra_driver.devices.model import Gpu, MigDevice
+from dra_driver.errors import DeviceError, TransientError
+
+_BY_PATH = "dri/by-path"
+
+
+def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
+    """Return the edits for a whole GPU.
+
+    Raises:
+        DeviceError: the GPU's device node is missing or not usable.
+    """
+    found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
+    present = {drm: edits for drm, edits in found.items() if edits is not None}
+    by_path = _by_path(gpu, roots, present)
+    return merged(parent_edits(gpu, roots), *present.values(), *by_path)
+
+
+def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[Path, ...]:
+    """Return paths of which one looks different whenever `gpu_edits` would be different.
+
+    A node that comes or goes shows in its folder below /dev, and one that is changed in itself;
+    the folder in /sys need not show what is in it, but is there only while the GPU has nodes.
+    """
+    return (
+        roots.dev / f"nvidia{gpu.minor}",
+        roots.dev / "dri",
+        roots.dev / _BY_PATH,
+        _drm_folder(gpu, roots),
+        *(roots.dev / "dri" / name for name in _drm_names(gpu, roots)),
+    )
+
+
+def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
+    """Return the edits for the GPU's own node alone, without graphics.
+
+    Raises:
+        DeviceError: it is missing or not usable.
+    """
+    name = f"nvidia{gpu.minor}"
+    edits = node_edits(roots, name)
+    if edits is None:
+        raise DeviceError(
+            f"device node {roots.node_on_host(name)} of GPU {gpu.uuid} is missing;"
+            f" create it with nvidia-modprobe -c {gpu.minor}, or start nvidia-persistenced"
+        )
+    return edits
+
+
+def _drm_folder(gpu: Gpu, roots: Roots) -> Path:
+    return roots.sys / "bus/pci/devices" / gpu.pci_address / "drm"
+
+
+def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
+    try:
+        return sorted(os.listdir(_drm_folder(gpu, roots)))  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return []  # a compute-only kernel driver has no DRM part
+
+
+def _by_path(gpu: Gpu, roots: Roots, present: Mapping[str, Edits]) -> Iterator[Edits]:
+    """Yield the DRM nodes that are there under their names by PCI address."""
+    for link, target in _by_path_links(gpu, roots):
+        found = present.get(target.rpartition("/")[2])
+        for node in found.device_nodes if found else ():
+            yield Edits(device_nodes=(renamed(node, f"/dev/{link}"),))
+
+
+def _by_path_links(gpu: Gpu, roots: Roots) -> Iterator[tuple[str, str]]:
+    """Yield name below /dev and text of the links that udev made for the GPU."""
+    folder = roots.dev / _BY_PATH
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return
+    for name in names:
+        if name.startswith(f"pci-{gpu.pci_address}-"):
+            with suppress(OSError):  # gone meanwhile, or no link
+                yield f"{_BY_PATH}/{name}", str((folder / name).readlink())
+
+
+_CAPABILITIES = "nvidia-caps"
+"""The character device driver's name in /proc/devices, and its folder below /dev."""
+
+_USUAL_MODE = 0o444
+_FIELD = re.compile(r"(?P<name>DeviceFile\w+):\s*(?P<value>0[0-7]{0,8}|[1-9][0-9]{0,8})\b")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
+    """Return the edits for a MIG device. DRM nodes only for a profile with graphics.
+
+    Raises:
+        DeviceError: the parent's node is missing, or the kernel driver has no MIG capabilities.
+        TransientError: the instance's capability is not there yet, or not any more.
+    """
+    has_graphics = device.profile.has_graphics
+    edits = gpu_edits(gpu, roots) if has_graphics else parent_edits(gpu, roots)
+    major = character_major(roots.proc, _CAPABILITIES)
+    if major is None:
+        raise DeviceError(
+            f"{roots.proc}/devices has no {_CAPABILITIES}, so no container can use MIG device"
+            f" {device.uuid}; load the kernel driver's MIG part (nvidia-modprobe), or mount the"
+            " host's /proc"
+        )
+    instance = f"gpu{gpu.minor}/mig/gi{device.gpu_instance}"
+    for name in (f"{instance}/access", f"{instance}/ci{device.compute_instance}/access"):
+        minor, mode = _capability(roots.proc, name, device)
+        node = character_node(roots, f"{_CAPABILITIES}/nvidia-cap{minor}", major, minor, mode)
+        edits += Edits(device_nodes=(node,))
+    return edits
+
+
+def _capability(proc: Path, name: str, device: MigDevice) -> tuple[int, int]:
+    """Return minor number and file mode of a capability's node."""
+    fields = _fields(proc / "driver/nvidia/capabilities" / name)
+    if "DeviceFileMinor" in fields:
+        return fields["DeviceFileMinor"], fields.get("DeviceFileMode", _USUAL_MODE)
+    minor = _table(proc / "driver/nvidia-caps/mig-minors").get(name.replace("/mig/", "/"))
+    if minor is None:
+        raise TransientError(
+            f"the kernel driver has no capability {name} for MIG device {device.uuid}: either it is"
+            " not there yet, or the device was destroyed by others"
+        )
+    return minor, _USUAL_MODE
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Return the numbers in a capability's file: decimal, a file mode too, unless 0 is first."""
+    return {
+        match["name"]: int(match["value"], 8 if match["value"].startswith("0") else 10)
+        for match in _FIELD.finditer(_text(path))
+    }
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Return minor numbers by `gpu0/gi1/access`, for every instance that can be."""
+    rows = (line.split() for line in _text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and _NUMBER.fullmatch(row[1])}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
