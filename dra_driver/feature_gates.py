@@ -164,11 +164,7 @@ def split_gates(text: str) -> list[tuple[str, str]]:
 
 
 def checked_gates(text: str) -> str:
-    """Return the setting if each gate in it, known or not, has a value that can be read.
-
-    Raises:
-        ValueError: a gate is neither true nor false.
-    """
+    """Return the setting; a gate, known or not, without true or false raises ValueError."""
     for name, value in split_gates(text):
         if value.lower() not in TRUE | FALSE:
             raise ValueError(f"feature gate {name}={value}: give true or false")

@@ -60,20 +60,12 @@ def texts_by_name(holder: object, *path: str | int) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def quantity(value: str) -> Quantity:
-    """Return a quantity. Many devices have the same few.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a quantity, of which many devices have the same few. Raises ValueError."""
     return Quantity.parse(value)
 
 
 def nanos(value: object) -> int:
-    """Return a quantity in billionths of its unit.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a quantity in billionths of its unit. Raises ValueError."""
     return quantity(str(value)).nanos
 
 

@@ -104,11 +104,7 @@ def gpu_word(text: str) -> GpuWord:
 
 
 def checked_words(text: str) -> str:
-    """Return a list of GPUs in a setting as it is.
-
-    Raises:
-        ValueError: one of its words names no GPU in any way.
-    """
+    """Return a list of GPUs in a setting as it is; a word that names none raises ValueError."""
     for word in words(text):
         gpu_word(word)
     return text

@@ -86,11 +86,7 @@ class Quantity:
 
 
 def quantity_bytes(text: str) -> int:
-    """Return the value of a quantity of memory, rounded up to whole bytes.
-
-    Raises:
-        ValueError: `text` is not a quantity.
-    """
+    """Return the value of a quantity of memory, rounded up to whole bytes. Raises ValueError."""
     return Quantity.parse(text).whole
 
 

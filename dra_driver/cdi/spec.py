@@ -48,11 +48,7 @@ def claim_device_id(uid: str, device: str, share_id: str | None = None) -> str:
 
 
 def render_edits(edits: Edits) -> dict[str, object]:
-    """Check container edits and return their JSON object.
-
-    Raises:
-        StateError: a rule of CDI is broken; the text names the entry and the rule.
-    """
+    """Check container edits and return their JSON object; raises StateError as `render` does."""
     problem = next(_edit_problems(edits), None)
     if problem is not None:
         raise StateError(problem)

@@ -111,8 +111,7 @@ class SpecStore:
     def delete_leftovers(self) -> int:
         """Delete temporary files that a killed driver left behind; return how many there were.
 
-        Meant for the start of the driver. A second driver that is writing at that moment notices
-        that its temporary file has gone and writes it again.
+        A second driver that is writing at that moment notices, and writes its file again.
         """
         leftovers = [name for name in self._names("." + _PREFIX) if name.endswith(TEMPORARY_SUFFIX)]
         for name in leftovers:

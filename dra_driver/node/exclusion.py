@@ -68,12 +68,9 @@ class NodeExclusion:
         return found
 
     def reasons(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
-        """Return why GPUs of an inventory are not to be published.
+        """Return why GPUs of an inventory are not to be published. Raises DriverError.
 
         They may be in it because a claim has something of them, or because the label is newer.
-
-        Raises:
-            DriverError: the label is not known yet, and the API server does not answer.
         """
         if not self._is_known:
             self._take(self._labels.current())

@@ -166,11 +166,7 @@ class DevicePlugin:
             node.listen_allocatable(self._take)
 
     def why_withheld(self) -> str | None:
-        """Return why GPUs are withheld; None if they are not.
-
-        Raises:
-            DriverError: nothing is known yet, and the API server does not answer.
-        """
+        """Return why GPUs are withheld. Raises DriverError where the API server is to say that."""
         if not self._is_known:
             self._take(self._node.allocatable())
         return self._reason

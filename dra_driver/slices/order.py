@@ -60,10 +60,7 @@ def by_address(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
 
 
 def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs in the order in which partitions fill them.
-
-    Those in MIG mode first, unless this driver turned it on; then by PCI address.
-    """
+    """Return the GPUs as partitions fill them: those that others put in MIG mode come first."""
     return tuple(sorted(by_address(gpus), key=lambda gpu: not gpu.was_put_in_mig_mode))
 
 
@@ -87,8 +84,7 @@ def in_whole_order(
 def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, ...]:
     """Return the shares of several devices in the order in which they are given out.
 
-    Packed: device after device, so that others stay free; else one of each device, then the next of
-    each, so that they are used evenly.
+    Packed: device after device; else one of each device, then the next of each.
     """
     if packed:
         return tuple(chain.from_iterable(offered))

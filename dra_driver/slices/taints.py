@@ -47,10 +47,7 @@ Effects = Mapping[Severity, Effect]
 
 
 def ailments_of(source: NodeDevice, ailments: GpuConditions) -> GpuConditions:
-    """Return what is wrong with one device, of all that is wrong with its GPU.
-
-    What a MIG instance has, that alone has.
-    """
+    """Return what is wrong with a device of its GPU's ailments: an instance's are its alone."""
     return tuple(one for one in ailments if one.instance is None or _has(source, one))
 
 

@@ -110,11 +110,7 @@ class Publication:
         return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node_name}"}
 
     def published(self) -> tuple[str, ...]:
-        """Return the names of the devices in our slices as the API server has them now.
-
-        Raises:
-            DriverError: the API server refused or is away.
-        """
+        """Return the names of our devices as the API server has them now. Raises DriverError."""
         found = (objects(entry, "spec", "devices") for entry in self._existing())
         return tuple(str(device.get("name")) for devices in found for device in devices)
 

@@ -114,11 +114,7 @@ class SlicePublisher:
         self._wake.notify_all()
 
     def published(self) -> tuple[str, ...]:
-        """Return the names of the devices in this node's slices as the API server has them now.
-
-        Raises:
-            DriverError: it is away, or refused.
-        """
+        """Return the names of our devices as the API server has them now. Raises DriverError."""
         return self._publication.published()
 
     def stop(self, timeout: float) -> bool:
