@@ -21,6 +21,18 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.errors import DeviceError
 
+UVM = "nvidia-uvm"
+REQUIRED = ("nvidiactl", UVM)
+OPTIONAL = ("nvidia-modeset", "nvidia-uvm-tools")
+CONTROL_NODES = (*REQUIRED, *OPTIONAL)
+
+_ANYONE_MAY_OPEN = 0o666  # as the driver makes them, unless its module parameters say otherwise
+
+NodeMaker = Callable[[], str | None]
+"""Has nvidia-uvm made on the node; returns why that is not possible."""
+
+log = structlog.get_logger()
+
 _ANYONE = 0o006
 # By node name: the driver's name in /proc/devices and the minor number (devices.txt of the kernel's
 # admin guide for 195, nvidia-uvm's source for the rest). The number in any other name is its minor.
@@ -116,19 +128,6 @@ def character_major(proc: Path, driver: str) -> int | None:
         if name == driver and number.isdecimal() and len(number) <= _MOST_DIGITS:
             return int(number)
     return None
-
-
-UVM = "nvidia-uvm"
-REQUIRED = ("nvidiactl", UVM)
-OPTIONAL = ("nvidia-modeset", "nvidia-uvm-tools")
-CONTROL_NODES = (*REQUIRED, *OPTIONAL)
-
-_ANYONE_MAY_OPEN = 0o666  # as the driver makes them, unless its module parameters say otherwise
-
-NodeMaker = Callable[[], str | None]
-"""Has nvidia-uvm made on the node; returns why that is not possible."""
-
-log = structlog.get_logger()
 
 
 def control_edits(roots: Roots, make_uvm_nodes: NodeMaker | None) -> Edits:
