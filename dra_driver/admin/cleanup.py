@@ -14,7 +14,6 @@ import platform
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -249,17 +248,15 @@ class _Node:
                 proc_root=self.settings.proc_root,
             )
         )
-        thread = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
-        thread.start()
+        supervisor.start()
         try:
             # Nobody waits for the end of a daemon while no supervisor is there to end it.
             end = time.monotonic() + _MPS_SECONDS
             while not self.requests.supervisor_runs() and time.monotonic() < end:
-                thread.join(_LOOK_SECONDS)
+                time.sleep(_LOOK_SECONDS)
             yield
         finally:
-            supervisor.stop()
-            thread.join(_MPS_SECONDS)
+            supervisor.stop(_MPS_SECONDS)
 
 
 class _Seen:

@@ -14,6 +14,7 @@ import structlog
 from dra_driver.devices.mig.partitions import awaits_reset
 from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.errors import DriverError
+from dra_driver.host.worker import Worker
 
 log = structlog.get_logger()
 
@@ -26,7 +27,7 @@ _NOTHING_YET = Inventory(
 )
 
 
-class InventoryWatcher:
+class InventoryWatcher(Worker):
     """Looks for GPUs again and again.
 
     Errors of our own tree are expected of `look` and handled. Anything else, and whatever
@@ -47,17 +48,14 @@ class InventoryWatcher:
             rescan_seconds: time from the end of a look to the next; also the longest back-off.
             on_change: called on the thread after the first look and after each that differs.
         """
+        super().__init__("inventory")
         self._look = look
         self._rescan_seconds = rescan_seconds
         self._on_change = on_change
         self._current = _NOTHING_YET
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
         self._looked = threading.Event()
         self._over = threading.Condition()
         self._begun, self._ended = 0, 0  # looks
-        # Not waited for at exit: a call into NVML may hang with its GPU.
-        self._thread = threading.Thread(target=self._run, name="inventory", daemon=True)
 
     def current(self) -> Inventory:
         """Return the latest inventory. Never blocks."""
@@ -71,33 +69,20 @@ class InventoryWatcher:
         """Look once more, and wait until that look is over; return whether it is."""
         with self._over:
             next_one = self._begun + 1
-            self._wake.set()
+            self.ring()
             return self._over.wait_for(lambda: self._ended >= next_one, timeout)
-
-    def start(self) -> None:
-        """Begin to look. A watcher is started once."""
-        self._thread.start()
 
     def look_soon(self) -> None:
         """Look once more, without waiting for the time. Never blocks."""
-        self._wake.set()
-
-    def stop(self, timeout: float) -> bool:
-        """End the thread, waiting at most `timeout` seconds; return whether it has ended."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        self.ring()
 
     def _run(self) -> None:
         retry_seconds = _FIRST_RETRY_SECONDS
-        while not self._stopping.is_set():
-            self._wake.clear()
+        while not self._stop.is_set():
             with self._over:
                 self._begun += 1
             inventory = self._look_once()
-            if self._stopping.is_set():
+            if self._stop.is_set():
                 return
             self._take(inventory)
             with self._over:
@@ -107,9 +92,9 @@ class InventoryWatcher:
                 retry_seconds = _FIRST_RETRY_SECONDS
                 is_silent = any(gpu.is_silent for gpu in inventory.sick)
                 soon = min(_SILENT_SECONDS, self._rescan_seconds)
-                self._wake.wait(soon if is_silent else self._rescan_seconds)
+                self._wait(soon if is_silent else self._rescan_seconds)
             else:
-                self._wake.wait(min(retry_seconds, self._rescan_seconds))
+                self._wait(min(retry_seconds, self._rescan_seconds))
                 retry_seconds = min(2 * retry_seconds, self._rescan_seconds)
 
     def _look_once(self) -> Inventory:

@@ -16,6 +16,7 @@ import structlog
 
 from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
 from dra_driver.fields import at, entries
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.resource import Resource
 from dra_driver.kube.stream import WatchStream
@@ -59,7 +60,7 @@ class WatchApi(Protocol):
         ...
 
 
-class Watch:
+class Watch(Worker):
     """Follows one selection on a thread of its own.
 
     Errors of our own tree are expected and retried. Whatever `tell` raises ends the thread through
@@ -86,6 +87,7 @@ class Watch:
             clock: monotonic seconds.
             random: numbers in [0, 1), for jitter.
         """
+        super().__init__(f"watch-{resource.plural}")
         self._api = api
         self._resource = resource
         self._selectors = dict(selectors)
@@ -94,33 +96,21 @@ class Watch:
         self._backoff = Backoff(first=0.5, most=15.0, random=random)
         self._random = random
         self._version: str | None = None
-        self._trouble: str | None = None
-        self._stopping = threading.Event()
+        self._once = LogOnce()
         self._lock = threading.Lock()
         self._stream: WatchStream | None = None
-        self._thread = threading.Thread(
-            target=self._run, name=f"watch-{resource.plural}", daemon=True
-        )
-
-    def start(self) -> None:
-        """Begin to follow. A watch is started once."""
-        self._thread.start()
 
     def stop(self, timeout: float) -> bool:
         """Close the stream and end the thread within `timeout` seconds; return whether it ended."""
-        self._stopping.set()
+        self._stop.set()
         with self._lock:
             if self._stream is not None:
                 self._stream.close()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return super().stop(timeout)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            wait = self._turn()
-            if wait > 0:
-                self._stopping.wait(wait)
+        while not self._stop.is_set():
+            self._stop.wait(self._turn())
 
     def _turn(self) -> float:
         """List if needed and follow one stream to its end; return seconds to wait then."""
@@ -135,7 +125,7 @@ class Watch:
         except DriverError as error:
             if isinstance(error, ApiError):
                 self._version = None
-            if self._stopping.is_set():
+            if self._stop.is_set():
                 return 0
             self._note_trouble(error)
             asked = error.retry_after if isinstance(error, UnavailableError) else None
@@ -161,7 +151,7 @@ class Watch:
         stream = self._api.watch(self._resource, query=query)
         with self._lock:
             self._stream = stream
-            if self._stopping.is_set():
+            if self._stop.is_set():
                 stream.close()
         self._note_recovery()
         lively = False
@@ -188,11 +178,9 @@ class Watch:
 
     def _note_trouble(self, error: DriverError) -> None:
         """Say each cause once, not each time it comes back."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            log.warning("watch interrupted", resource=str(self._resource), error=self._trouble)
+        if self._once.is_new(str(error)):
+            log.warning("watch interrupted", resource=str(self._resource), error=str(error))
 
     def _note_recovery(self) -> None:
-        if self._trouble is not None:
-            self._trouble = None
+        if self._once.forget():
             log.info("watch resumed", resource=str(self._resource))

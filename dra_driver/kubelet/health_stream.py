@@ -24,7 +24,7 @@ import structlog
 
 from dra_driver.claims.report.device_health import Reported, Wellness
 from dra_driver.errors import DriverError
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kubelet.protos import dra_health_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_health_v1_pb2_grpc as v1_rpc
 from dra_driver.kubelet.protos import dra_health_v1alpha1_pb2 as v1alpha1
@@ -87,7 +87,7 @@ class _Stream:
         self.is_over = False
 
 
-class HealthStream(Background):
+class HealthStream(Worker):
     """Both versions of the service, and the thread that finds out what to report."""
 
     def __init__(
@@ -112,7 +112,6 @@ class HealthStream(Background):
         self._may_begin = may_begin
         self._clock = clock
         self._timing = timing
-        self._bell = threading.Event()
         self._changed = threading.Condition()
         self._streams: list[_Stream] = []
         self._servers = 0
@@ -121,7 +120,7 @@ class HealthStream(Background):
         """The number of the first of them whose streams do not end."""
         self._reported: tuple[Reported, ...] = ()
         self._number = 0
-        self._said = ""
+        self._once = LogOnce()
         # Two more, so that one that is to end the oldest stream never waits for its thread.
         self._threads = futures.ThreadPoolExecutor(
             MOST_STREAMS + 2, thread_name_prefix="health-stream"
@@ -152,19 +151,15 @@ class HealthStream(Background):
                 if stream.server < self._first_served:
                     self._end(stream)
 
-    def ring(self) -> None:
-        """Say that claims, or how their devices are doing, may have changed. Costs nothing."""
-        self._bell.set()
-
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float) -> bool:
         """End all streams, and the thread, waiting at most so many seconds."""
         self._stop.set()
-        self._bell.set()
         with self._changed:
             for stream in self._streams:
                 self._end(stream)
-        super().stop(timeout)
+        ended = super().stop(timeout)
         self._threads.shutdown(wait=False)
+        return ended
 
     def open_streams(self) -> int:
         """Return how many kubelets listen."""
@@ -176,7 +171,6 @@ class HealthStream(Background):
             pass
         last = float("-inf")
         while not self._stop.is_set():
-            self._bell.clear()
             found = self._found()
             is_due = self._clock() - last >= self._timing.resend
             with self._changed:
@@ -187,19 +181,18 @@ class HealthStream(Background):
                     self._changed.notify_all()
                 self._end_stuck()
             self._stop.wait(self._timing.least)
-            self._bell.wait(max(0.0, last + self._timing.resend - self._clock()))
+            self._wait(max(0.0, last + self._timing.resend - self._clock()))
 
     def _found(self) -> tuple[Reported, ...] | None:
         """Return what there is to report; None if that cannot be found out."""
         try:
             found = tuple(self._report())
         except DriverError as error:
-            if str(error) != self._said:
+            if self._once.is_new(str(error)):
                 log.warning("device health not reported", reason=str(error))
-            self._said = str(error)
             self._stop.wait(1.0)
             return None
-        self._said = ""
+        self._once.forget()
         return found
 
     def _end_stuck(self) -> None:

@@ -30,6 +30,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
+from dra_driver.host.worker import Worker
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.probe import WELL
 from dra_driver.kubelet.protos import (
@@ -124,7 +125,7 @@ class Health:
         return ""
 
 
-class HealthSocket:
+class HealthSocket(Worker):
     """Answers the pod's own probes on a unix socket until stopped.
 
     A question whether the driver is ready waits a moment for the kubelet, which looks for new
@@ -135,12 +136,11 @@ class HealthSocket:
         self, health: Health, path: Path, *, register_seconds: float = _REGISTER_SECONDS
     ) -> None:
         """Take whom to ask, and where to listen."""
+        super().__init__("health-socket")
         self._health = health
         self._path = path
         self._register_seconds = register_seconds
-        self._stopping = threading.Event()
         self._listener: socket.socket | None = None
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Listen, in the place of a socket that an earlier life left behind.
@@ -161,27 +161,26 @@ class HealthSocket:
                 "--health-socket a short path in a folder of the pod's own that can be written"
             ) from error
         self._listener = listener
-        self._thread = threading.Thread(
-            target=self._serve, args=(listener,), name="health-socket", daemon=True
-        )
-        self._thread.start()
+        super().start()
         log.info("health socket opened", path=str(self._path))
 
-    def stop(self) -> None:
+    def stop(self, timeout: float = _ASK_SECONDS) -> bool:
         """Stop listening. Stopping twice is fine."""
+        self._stop.set()
         listener, self._listener = self._listener, None
-        if listener is None or self._thread is None:
-            return
-        self._stopping.set()
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
-        self._thread.join(_ASK_SECONDS)
-        listener.close()
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        if listener is not None:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        ended = super().stop(timeout)
+        if listener is not None:
+            listener.close()
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        return ended
 
-    def _serve(self, listener: socket.socket) -> None:
-        while not self._stopping.is_set():
+    def _run(self) -> None:
+        listener = self._listener
+        while listener is not None and not self._stop.is_set():
             try:
                 connection, _ = listener.accept()
                 with connection:
@@ -190,7 +189,7 @@ class HealthSocket:
                     connection.sendall(self._answer(service))
             except OSError as error:  # a probe that was killed, no more files, or the end
                 log.debug("health socket has not answered", reason=str(error))
-                self._stopping.wait(_PAUSE_SECONDS)
+                self._stop.wait(_PAUSE_SECONDS)
 
     def _answer(self, service: str) -> bytes:
         if service not in SERVICES:
@@ -198,7 +197,7 @@ class HealthSocket:
         fault = self._health.fault(service)
         end = time.monotonic() + self._register_seconds
         while fault and service == READINESS and time.monotonic() < end:
-            if self._stopping.wait(_REGISTER_LOOK_SECONDS):
+            if self._stop.wait(_REGISTER_LOOK_SECONDS):
                 break
             fault = self._health.fault(service)
         return f"{fault}\n".encode() if fault else WELL

@@ -12,7 +12,6 @@ begin again on the new one. One for which the disk has no room, or lets nothing 
 when it does.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError, UnavailableError
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kubelet.health_stream import HEALTH_SERVICES, HealthStream
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as messages
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as rpc
@@ -141,7 +141,6 @@ class KubeletPlugin:
         self._calls = calls
         self._health = health
         self._on_status = on_status
-        self._check_seconds = check_seconds
         # Both versions, and a socket that is made anew, share them: no more run at once.
         self._threads = CallThreads(CLAIM_WORKERS)
         self._service = SocketServer(
@@ -162,12 +161,11 @@ class KubeletPlugin:
             workers=OTHER_WORKERS,
         )
         self._lost: set[Path] = set()
-        self._told = ""
+        self._once = LogOnce()
         self.is_open = False
         self.is_registered = False
         """Whether the kubelet's last word on this driver was that it took it in."""
-        self._stopping = threading.Event()
-        self.thread = threading.Thread(target=self._watch, name="socket-watch", daemon=True)
+        self._watch = _SocketWatch(self._look, check_seconds)
 
     def start(self) -> None:
         """Serve, then appear to the kubelet; as soon as the disk is neither full nor read-only.
@@ -182,7 +180,7 @@ class KubeletPlugin:
             self._open()
         except TransientError as error:
             self._tell(error)
-        self.thread.start()
+        self._watch.start()
 
     def _remove_dead(self) -> None:
         for dead in remove_dead_sockets(self._paths):
@@ -240,9 +238,7 @@ class KubeletPlugin:
         Returns the claims that were still being worked on then; what is prepared stays prepared.
         """
         end = time.monotonic() + grace
-        self._stopping.set()
-        if self.thread.is_alive():
-            self.thread.join(timeout=grace)
+        self._watch.stop(grace)
         while self._calls.running() and time.monotonic() < end:
             time.sleep(QUIET_LOOK_SECONDS)
         self._registration.stop(0)
@@ -257,24 +253,22 @@ class KubeletPlugin:
         log.info("sockets closed", driver=DRIVER_NAME)
         return self._calls.running()
 
-    def _watch(self) -> None:
-        while not self._stopping.wait(self._check_seconds):
-            self._warn_of_rivals()
-            try:
-                if self.is_open:
-                    self._renew_missing()
-                else:
-                    self._remove_dead()
-                    self._open()
-                self._told = ""
-            except (SetupError, TransientError) as error:
-                self._tell(error)
+    def _look(self) -> None:
+        self._warn_of_rivals()
+        try:
+            if self.is_open:
+                self._renew_missing()
+            else:
+                self._remove_dead()
+                self._open()
+            self._once.forget()
+        except (SetupError, TransientError) as error:
+            self._tell(error)
 
     def _tell(self, error: DriverError) -> None:
         """Log why a socket is not there; it may be at the next look, so once per cause."""
-        if str(error) != self._told:
+        if self._once.is_new(str(error)):
             log.error("socket not made", error=str(error))
-        self._told = str(error)
 
     def _warn_of_rivals(self) -> None:
         for server in (self._service, self._registration):
@@ -291,3 +285,16 @@ class KubeletPlugin:
                     self.rivals.appear()
                     self._health.end_former()
                 log.warning("socket made anew", socket=str(server.path), reason="file was removed")
+
+
+class _SocketWatch(Worker):
+    """Looks after the sockets every so many seconds."""
+
+    def __init__(self, look: Callable[[], None], seconds: float) -> None:
+        super().__init__("socket-watch")
+        self._look = look
+        self._seconds = seconds
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            self._look()

@@ -32,7 +32,7 @@ from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DriverError, UnavailableError
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import Worker
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 from dra_driver.slices.project import Projection
@@ -186,7 +186,7 @@ class NodeHealth:
         return counts
 
 
-class HealthEvents(Background):
+class HealthEvents(Worker):
     """A thread that tells the claims and pods that have a GPU that it has become sick."""
 
     def __init__(self, news: "queue.Queue[_News]", holders: Holdings, events: ClaimEvents) -> None:

@@ -23,6 +23,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import structlog
 
 from dra_driver.errors import SetupError
+from dra_driver.host.worker import Worker
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -59,7 +60,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     return host, int(port)
 
 
-class HttpEndpoint:
+class HttpEndpoint(Worker):
     """Serves pages, and `/healthz`, until stopped."""
 
     def __init__(
@@ -70,11 +71,11 @@ class HttpEndpoint:
         request_seconds: float = REQUEST_SECONDS,
     ) -> None:
         """Take the address and the pages by path; nothing happens before `start`."""
+        super().__init__("http")
         self._request_seconds = request_seconds
         self._endpoint = endpoint
         self._site = _Site(pages)
         self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
@@ -95,19 +96,22 @@ class HttpEndpoint:
                 f"HTTP endpoint {self._endpoint} cannot be listened on: "
                 f"{error.strerror or error}: choose another --http-endpoint"
             ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="http", daemon=True
-        )
-        self._thread.start()
+        super().start()
         log.info("http endpoint opened", endpoint=self._endpoint, port=self.port)
 
-    def stop(self) -> None:
+    def stop(self, timeout: float = REQUEST_SECONDS) -> bool:
         """Stop listening; answers under way are cut after their own time."""
-        if self._server is not None and self._thread is not None:
+        if self._server is not None:
             self._server.shutdown()
-            self._thread.join(timeout=REQUEST_SECONDS)
+        ended = super().stop(timeout)
+        if self._server is not None:
             self._server.server_close()
             self._server = None
+        return ended
+
+    def _run(self) -> None:
+        if self._server is not None:
+            self._server.serve_forever(_POLL_SECONDS)
 
 
 class _Site:

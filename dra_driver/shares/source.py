@@ -18,7 +18,7 @@ import structlog
 from dra_driver.devices.names import CONTROLLER
 from dra_driver.errors import ConfigError, DriverError, StateError, UnavailableError
 from dra_driver.host.files import read_whole
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import Worker
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
 from dra_driver.kube.own_node import Labels, OwnNode
@@ -82,7 +82,7 @@ class _Look:
     problem: str | None = None
 
 
-class ShareConfigs(Background):
+class ShareConfigs(Worker):
     """Looks for this node's share config again and again.
 
     Whatever `on_change` raises ends the thread through threading.excepthook: it is a fault in the
@@ -125,7 +125,6 @@ class ShareConfigs(Background):
         self._file: Path | None = None
         self._untold: tuple[str, str] | None = None
         self._looked = threading.Event()
-        self._wake = threading.Event()
 
     def current(self) -> ShareConfigState:
         """Return the latest state. Never blocks."""
@@ -144,29 +143,19 @@ class ShareConfigs(Background):
         if self._path is not None:
             super().start()
 
-    def stop(self, timeout: float) -> None:
-        """Tell the thread to end and wait for it, at most `timeout` seconds."""
-        self._stop.set()
-        self._wake.set()
-        super().stop(timeout)
-
     def _take_labels(self, labels: Labels) -> None:
         label = labels.get(LABEL, "")
         if label != self._label:
             self._label = label
-            self._wake.set()
+            self.ring()
 
     def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            # Only now: `stop` sets this before it wakes.
-            if self._stop.is_set():
-                return
+        while not self._stop.is_set():
             # Before the Node's labels are known, any choice could be the wrong one.
             if self._path is not None and self._label is not None:
                 self._look_once(self._path, self._label)
                 self._tell_problem()
-            self._wake.wait(self._timing.look)
+            self._wait(self._timing.look)
 
     def _tell_problem(self) -> None:
         if self._untold is not None:
@@ -184,7 +173,7 @@ class ShareConfigs(Background):
             if self._stop.wait(self._timing.settle):
                 return
             if self._look(path, label) != look:
-                self._wake.set()
+                self.ring()
                 return
         self._last = look
         self._take(look)

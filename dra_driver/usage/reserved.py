@@ -18,6 +18,7 @@ from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, parse_claim
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
+from dra_driver.host.worker import LogOnce
 from dra_driver.kube.client import KubeClient
 
 _NEVER = float("-inf")
@@ -66,7 +67,7 @@ class ReservedPods:
         self._tried: dict[ClaimUid, float] = {}
         self._refused_until: dict[ClaimUid, float] = {}
         self._paused_until = _NEVER
-        self._said = ""
+        self._once = LogOnce()
 
     def of(self, records: Sequence[ClaimRecord]) -> Mapping[ClaimUid, Sequence[ConsumerPod]]:
         """Return the pods of claims, as far as they are known; none of a claim that has none."""
@@ -97,7 +98,7 @@ class ReservedPods:
                 self._refused_until[uid] = self._clock() + self._timing.refused_pause
                 self._say(str(error))
             else:
-                self._said = ""
+                self._once.forget()
                 self._answers[uid] = _Answer(at=self._clock(), pods=pods)
 
     def _is_due(self, record: ClaimRecord, now: float) -> bool:
@@ -116,6 +117,5 @@ class ReservedPods:
         return claim.pods if claim.ref.uid == ref.uid else ()
 
     def _say(self, reason: str) -> None:
-        if reason != self._said:
+        if self._once.is_new(reason):
             self._on_problem(reason)
-        self._said = reason

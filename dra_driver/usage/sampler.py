@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from dra_driver.errors import DriverError
+from dra_driver.host.worker import LogOnce
 from dra_driver.usage.node import NodeUse
 
 FRESH_SECONDS = 5.0
@@ -50,7 +51,7 @@ class Sampler:
         self._changed = threading.Condition()
         self._latest: _Look | None = None
         self._is_looking = False
-        self._said = ""
+        self._once = LogOnce()
 
     def current(self) -> NodeUse | None:
         """Return who uses the GPUs, as of a few seconds ago at most; None: not known in time."""
@@ -81,6 +82,7 @@ class Sampler:
                 if found is not None:
                     self._latest = _Look(at=self._clock(), use=found)
                 self._changed.notify_all()
-        if reason and reason != self._said:
+        if not reason:
+            self._once.forget()
+        elif self._once.is_new(reason):
             log.warning("usage of gpus not known", reason=reason)
-        self._said = reason

@@ -134,7 +134,7 @@ def join_and_leave(root: str, claim: str, rounds: str) -> None:
 
 def supervise(root: str, at: str) -> None:
     """Supervise until killed, which a step may do."""
-    MpsDomains(Path(root)).supervisor(die_at(at)).run()
+    MpsDomains(Path(root)).supervisor(die_at(at))._run()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ process can go on with it.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,15 +43,11 @@ _SECONDS_TO_LOCK = 5.0
 @contextmanager
 def running(supervisor: Supervisor) -> Iterator[Supervisor]:
     """Run a supervisor in this process."""
-    thread = threading.Thread(target=supervisor.run, name="supervisor")
-    thread.start()
+    supervisor.start()
     try:
         yield supervisor
     finally:
-        if thread.is_alive():
-            supervisor.stop()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+        assert supervisor.stop(PATIENCE)
 
 
 class MpsDomains:

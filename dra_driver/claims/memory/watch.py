@@ -46,7 +46,7 @@ from dra_driver.errors import (
     UnavailableError,
     try_all,
 )
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Regarding
 from dra_driver.sharing import shares
@@ -72,7 +72,7 @@ _LOCK_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
 
 
-class MemoryWatch(Background):
+class MemoryWatch(Worker):
     """A thread that looks after memory limits, every `period` seconds; `clock` is monotonic.
 
     Every `reservations` seconds it asks who has reserved a claim, where later pods have no memory
@@ -103,7 +103,7 @@ class MemoryWatch(Background):
         self._period = period
         self._reservations = reservations
         self._asked_at: dict[ClaimUid, float] = {}
-        self._said: dict[str, str] = {}
+        self._once = LogOnce()
         self._told: dict[ClaimUid, set[tuple[str, str]]] = {}
         self._not_in_force: set[ClaimUid] = set()
         self._api_is_away = False
@@ -143,11 +143,10 @@ class MemoryWatch(Background):
         except ConflictError:
             return  # the kubelet is busy with it
         except DriverError as error:
-            if self._said.get(subject) != str(error):
+            if self._once.is_new(str(error), subject):
                 log.warning("memory limits not looked after", of=subject, reason=str(error))
-            self._said[subject] = str(error)
         else:
-            self._said.pop(subject, None)
+            self._once.forget(subject)
 
     def _is_limited(self, record: ClaimRecord) -> bool:
         found: list[bool] = []

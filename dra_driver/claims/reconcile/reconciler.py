@@ -25,7 +25,7 @@ from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
 
 log = structlog.get_logger()
@@ -55,7 +55,7 @@ class ReconcileTiming:
     """For one request to the API server."""
 
 
-class Reconciler(Background):
+class Reconciler(Worker):
     """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds.
 
     What looks raises StateError if the driver's directory or the CDI folder cannot be read.
@@ -94,7 +94,7 @@ class Reconciler(Background):
         )
         self._gone_since: dict[ClaimUid, float] = {}
         self._unanswered: set[ClaimUid] = set()
-        self._said: dict[ClaimUid, str] = {}
+        self._once = LogOnce()
 
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Bring records, hardware and CDI specs on this node in line; return what is not yet.
@@ -195,11 +195,10 @@ class Reconciler(Background):
         except UnavailableError:
             raise  # no claim's own trouble
         except DriverError as error:
-            if self._said.get(uid) != str(error):
+            if self._once.is_new(str(error), uid):
                 log.warning("claim not reconciled", claim_uid=uid, reason=str(error))
-            self._said[uid] = str(error)
             return False
-        self._said.pop(uid, None)
+        self._once.forget(uid)
         return done
 
     def _mend_claim(self, uid: ClaimUid) -> bool:
@@ -282,7 +281,7 @@ class _Round:
         self._period = period
         self._next_full = self._next_retry = -math.inf
         self._left: set[ClaimUid] = set()
-        self._said = ""
+        self._once = LogOnce()
 
     @property
     def due(self) -> float:
@@ -299,9 +298,8 @@ class _Round:
             if full:
                 self._next_full = now + self._period
             self._next_retry = now + retry if self._left else math.inf
-            self._said = ""
+            self._once.forget()
         except DriverError as error:
-            if str(error) != self._said:
+            if self._once.is_new(str(error)):
                 log.warning("reconcile failed", reason=str(error))
-            self._said = str(error)
             self._next_full = self._next_retry = now + retry

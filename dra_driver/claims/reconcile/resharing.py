@@ -10,7 +10,6 @@ asked for one by one until they are gone or prepared. An API server that does no
 nothing; one that does not let us list claims is told of, and not waited for.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ from dra_driver.claims.state.divisions import Change, Divisions
 from dra_driver.devices.names import DRIVER_NAME, ShareName, parse_device_name
 from dra_driver.errors import AccessError, DriverError, NotFoundError, TransientError
 from dra_driver.fields import objects
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import Worker
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.client import KubeClient
 from dra_driver.slices.publish.publisher import SlicePublisher
@@ -66,7 +65,7 @@ class ResharingTiming:
     """For one request to the API server."""
 
 
-class Resharing(Background):
+class Resharing(Worker):
     """A thread that makes changes of divisions. `clock` is monotonic, in seconds."""
 
     def __init__(  # noqa: PLR0913 (the API server, the slices, the claims and the GPUs meet here)
@@ -91,31 +90,19 @@ class Resharing(Background):
         self._random = random
         self._timing = timing
         self._backoff = Backoff(first=timing.retry, most=timing.retry_most, random=random)
-        self._wake = threading.Event()
         self._found: dict[Change, list[ClaimRef]] = {}
         self._tried: frozenset[Change] = frozenset()
         self._not_before = 0.0
         self._said = ""
 
-    def ring(self) -> None:
-        """Look soon: the share config has changed, or a claim has given something back."""
-        self._wake.set()
-
-    def stop(self, timeout: float) -> None:
-        """Tell the thread to end and wait for it, at most `timeout` seconds."""
-        self._stop.set()
-        self._wake.set()
-        super().stop(timeout)
-
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._wake.clear()
             try:
                 pause = self.look()
             except DriverError as error:
                 self._say("divisions not looked at", str(error))
                 pause = self._timing.retry_most
-            self._wake.wait(pause)
+            self._wait(pause)
 
     def look(self) -> float:
         """Make what changes can be made; return the seconds until it is worth another look."""

@@ -21,7 +21,7 @@ from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, StateError, UnavailableError, VersionError, try_all
 from dra_driver.host.envelope import seal, unseal
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import Worker
 from dra_driver.mps.domain import DomainId, State, Status, is_shared
 from dra_driver.mps.files import read_file, write_file
 from dra_driver.mps.requests import DomainRequests
@@ -37,7 +37,7 @@ BETWEEN_EVENTS = 60.0
 """Seconds between two events of one reason for one claim."""
 
 
-class MpsEvents(Background):
+class MpsEvents(Worker):
     """A thread that posts events when an MPS daemon dies, or its server is in FAULT.
 
     It looks at the status files every `look_seconds`, and again after `retry_seconds` when they

@@ -18,7 +18,6 @@ claim is prepared again or gives its devices back.
 
 import math
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ from dra_driver.errors import (
     StaleError,
     UnavailableError,
 )
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import RESOURCE_CLAIMS
@@ -121,7 +120,7 @@ class _Told:
     said: str = ""
 
 
-class StatusWriter(Background):
+class StatusWriter(Worker):
     """A thread that keeps the status of this node's claims. `clock` is monotonic, in seconds.
 
     `conditions` says how a device is; whoever knows of a change rings. `may_begin` waits so many
@@ -149,7 +148,6 @@ class StatusWriter(Background):
         self._clock = clock
         self._conditions = conditions
         self._may_begin = may_begin
-        self._bell = threading.Event()
         self._jitter = jitter
         self._backoff = self._new_backoff()
         self._failed_for: ClaimRef | None = None
@@ -158,22 +156,12 @@ class StatusWriter(Background):
         self._paused_until = -math.inf
         self._next = math.inf
         self._is_dropped = False
-        self._said = ""
-
-    def ring(self) -> None:
-        """Say that claims, or the conditions of their devices, may have changed. Costs nothing."""
-        self._bell.set()
+        self._once = LogOnce()
 
     def start(self) -> None:
         """Start the thread; it looks at once."""
         if self._on:
             super().start()
-
-    def stop(self, timeout: float) -> None:
-        """Tell the thread to end and wait for it, at most `timeout` seconds."""
-        self._stop.set()
-        self._bell.set()
-        super().stop(timeout)
 
     def look(self) -> None:
         """Write what is not as it should be, as far as it is time to.
@@ -214,13 +202,12 @@ class StatusWriter(Background):
         while not self._stop.is_set() and not self._may_begin(1.0):
             pass
         while not self._stop.is_set():
-            self._bell.clear()
             try:
                 self.look()
             except DriverError as error:
                 self._next = self._clock() + _PERIOD
                 self._say("claim status not written", str(error))
-            self._bell.wait(max(0.0, self._next - self._clock()))
+            self._wait(max(0.0, self._next - self._clock()))
 
     def _attempt(self, told: _Told, work: Callable[[], None]) -> None:
         """Do something about one claim, if it is time to; note when to try again."""
@@ -258,7 +245,7 @@ class StatusWriter(Background):
         else:
             told.due, told.said = -math.inf, ""
             told.backoff.reset()
-            self._said = ""
+            self._once.forget()
         self._failed_for = None
         self._backoff.reset()
         return told.due if told.due > now else math.inf
@@ -340,9 +327,8 @@ class StatusWriter(Background):
 
     def _say(self, event: str, reason: str) -> None:
         """Log once what keeps all claims from being told of, until something works."""
-        if self._said != event:
+        if self._once.is_new(event):
             log.warning(event, reason=reason)
-        self._said = event
 
 
 def _now() -> str:

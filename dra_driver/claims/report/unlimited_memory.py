@@ -20,7 +20,7 @@ from dra_driver.claims.report.claim_events import ClaimEvents, about_claim
 from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, UnavailableError
-from dra_driver.host.worker import Background
+from dra_driver.host.worker import Worker
 from dra_driver.sharing import mps
 from dra_driver.sharing.enforcement import Backend
 
@@ -33,7 +33,7 @@ TOO_HIGH = "GPUMemoryLimitTooHigh"
 _MOST_WAITING = 1000
 
 
-class UnlimitedMemory(Background):
+class UnlimitedMemory(Worker):
     """A thread that posts the Event; again after `retry_seconds` if the API server was away."""
 
     def __init__(
@@ -59,12 +59,10 @@ class UnlimitedMemory(Background):
         """Say that a claim was unprepared. Never blocks."""
         self._told.discard(ref.uid)
 
-    def stop(self, timeout: float) -> None:
-        """Tell the thread to end and wait for it, at most `timeout` seconds."""
-        self._stop.set()
+    def ring(self) -> None:
+        """Wake the thread, which waits for claims."""
         with suppress(queue.Full):
             self._waiting.put_nowait(None)
-        super().stop(timeout)
 
     def _run(self) -> None:
         while not self._stop.is_set():

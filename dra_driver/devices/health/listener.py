@@ -5,13 +5,13 @@ fault of a program: the looks' own rhythm would be too slow for a GPU that is lo
 cause events as fast as it likes, and each of them costs no more than being passed over.
 """
 
-import threading
 from collections.abc import Callable
 
 import structlog
 
 from dra_driver.devices.model import GpuEvent
 from dra_driver.errors import DriverError, LostError, TransientError
+from dra_driver.host.worker import LogOnce, Worker
 
 log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ LEAST_BETWEEN_LOOKS = 5.0
 """The least time from one look for an event to the next: an event may come again and again."""
 
 
-class Listener:
+class Listener(Worker):
     """Waits for events until it is stopped."""
 
     def __init__(
@@ -47,49 +47,36 @@ class Listener:
             look: has GPUs looked at soon.
             clock: monotonic seconds.
         """
-        self._wait = wait
+        super().__init__("gpu-events")
+        self._next_event = wait
         self._hear = hear
         self._look = look
         self._clock = clock
         self._looked_at = float("-inf")
         self._owes_look = False
-        self._said = ""
-        self._stop = threading.Event()
-        # Not waited for at exit: a call into NVML may hang.
-        self._thread = threading.Thread(target=self._run, name="gpu-events", daemon=True)
-
-    def start(self) -> None:
-        """Begin to wait. A listener is started once."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """End the thread, waiting at most so many seconds."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._once = LogOnce()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            pause = self._once()
+            pause = self._listen()
             self._look_if_due()
             if pause:
                 self._stop.wait(pause)
 
-    def _once(self) -> float:
+    def _listen(self) -> float:
         """Wait once; return for how long not to wait again."""
         try:
-            event = self._wait(WAIT_SECONDS)
+            event = self._next_event(WAIT_SECONDS)
         except TransientError:
             return CLOSED_SECONDS
         except LostError:
             self._owes_look = True
             return CLOSED_SECONDS  # NVML may say so again and again
         except DriverError as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                log.warning("gpu events not heard", reason=self._said)
+            if self._once.is_new(str(error)):
+                log.warning("gpu events not heard", reason=str(error))
             return REFUSED_SECONDS
-        self._said = ""
+        self._once.forget()
         if event is not None:
             self._owes_look |= self._hear(event)
         return 0.0

@@ -20,6 +20,7 @@ from dra_driver.devices.model import InstanceId
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.host.files import read_whole, write_whole
+from dra_driver.host.worker import LogOnce
 
 FILE = "health.json"
 """Its name in the driver's directory."""
@@ -95,7 +96,7 @@ class HealthFile:
         self._boot_id = boot_id
         self._written: bytes | None = None
         self._is_newer = False
-        self._said = ""
+        self._once = LogOnce()
 
     def read(self) -> Mapping[str, GpuHealth]:
         """Return what was wrong in this boot, by UUID; a file that is damaged is put aside."""
@@ -131,11 +132,10 @@ class HealthFile:
             write_whole(path, data, mode=0o600, durable=True)
         except OSError as error:
             reason = str(error.strerror or error)
-            if reason != self._said:
+            if self._once.is_new(reason):
                 log.warning("health record not written", path=str(path), reason=reason)
-            self._said = reason
             return False
-        self._said = ""
+        self._once.forget()
         self._written = data
         return True
 

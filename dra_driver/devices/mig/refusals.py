@@ -22,6 +22,7 @@ import structlog
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import GpuUuid, Inventory, MigMode, MigSlot, Refusal
 from dra_driver.errors import HeldError
+from dra_driver.host.worker import Worker
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ class _Refusing:
         return now > self.end(timing) + self.pause(timing)
 
 
-class Refusals:
+class Refusals(Worker):
     """Remembers refused switches. For any thread; `start` begins to look who has a GPU open.
 
     Args:
@@ -89,6 +90,7 @@ class Refusals:
         on_change: Callable[[], None],
         timing: RefusalTiming = RefusalTiming(),
     ) -> None:
+        super().__init__("mig-refusals")
         self._holders = holders
         self._clock = clock
         self._on_change = on_change
@@ -96,9 +98,6 @@ class Refusals:
         self._lock = threading.Lock()
         self._gpus: dict[GpuUuid, _Refusing] = {}
         self._current: Mapping[GpuUuid, Refusal] = {}
-        self._wake = threading.Event()
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="mig-refusals", daemon=True)
 
     def current(self) -> Mapping[GpuUuid, Refusal]:
         """Return the GPUs of which no MIG devices should be made now. Never blocks."""
@@ -126,7 +125,7 @@ class Refusals:
                 log.warning(
                     "mig partitions withdrawn", gpu=slot.gpu, reason=known.reason, seconds=seconds
                 )
-                self._wake.set()
+                self.ring()
         self._tell()
 
     def switched(self, gpu: GpuUuid) -> None:
@@ -148,17 +147,6 @@ class Refusals:
         for uuid in known - off:
             self._forget(uuid, "it is in MIG mode, or gone")
 
-    def start(self) -> None:
-        """Begin to look. Refusals are started once."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """End the thread, waiting at most `timeout` seconds."""
-        self._is_stopping = True
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-
     def check(self) -> float:
         """Offer again what it is time for, or what nobody has open; return the seconds to wait."""
         with self._lock:
@@ -177,9 +165,8 @@ class Refusals:
         return wait
 
     def _run(self) -> None:
-        while not self._is_stopping:
-            self._wake.wait(self.check())
-            self._wake.clear()
+        while not self._stop.is_set():
+            self._wait(self.check())
 
     def _forget(self, uuid: GpuUuid, why: str) -> None:
         with self._lock:

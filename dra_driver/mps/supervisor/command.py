@@ -8,7 +8,6 @@ and the host must see its mounts, because they are mounted into the clients' con
 
 import os
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -173,14 +172,12 @@ def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     shutdown.watch_threads()
     if http is not None:
         http.start()
-    thread = threading.Thread(target=supervisor.run, name="mps supervisor", daemon=True)
-    thread.start()
+    supervisor.start()
     reason = shutdown.wait()
     log.info("mps supervisor stopping", reason=reason.text)
     if reason.exit_status == 0:
         supervisor.let_domains_end(shutdown.comes_within)
-    supervisor.stop()
-    thread.join(_STOP_SECONDS)
+    supervisor.stop(_STOP_SECONDS)
     if http is not None:
         http.stop()
     return reason.exit_status

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import structlog
 
 from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
+from dra_driver.host.worker import Worker
 from dra_driver.mps.daemon.hang import HangTiming, HangWatch
 from dra_driver.mps.daemon.health import Illness, server_fault
 from dra_driver.mps.daemon.probe import Prober
@@ -71,7 +72,7 @@ Desired = Domain | Unreadable | Newer | None
 """The desired state of a domain; None if it is to be removed."""
 
 
-class DomainWorker:
+class DomainWorker(Worker):
     """One domain's worker. `want` may be called from any thread; call `start` once."""
 
     def __init__(
@@ -89,6 +90,7 @@ class DomainWorker:
             timing: how often things are done.
             clock: monotonic seconds.
         """
+        super().__init__(f"mps {domain}")
         self.domain = domain
         self._context = context
         self._timing = timing
@@ -97,9 +99,7 @@ class DomainWorker:
         self._lock = threading.Lock()
         self._desired: Desired = None
         self._ended = False
-        self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, name=f"mps {domain}", daemon=True)
         # Of the thread alone:
         self._life = Lifecycle(domain, context, self._report)
         self._generation = ""
@@ -118,9 +118,11 @@ class DomainWorker:
                 os.eventfd_write(self._wake, 1)
             return not self._ended
 
-    def start(self) -> None:
-        """Start to bring the domain into its desired state."""
-        self._thread.start()
+    def ring(self) -> None:
+        """Wake the thread, which also waits for the end of the daemon."""
+        with self._lock:
+            if not self._ended:
+                os.eventfd_write(self._wake, 1)
 
     @property
     def state(self) -> State | None:
@@ -128,16 +130,9 @@ class DomainWorker:
         status = self._status
         return None if status is None else status.state
 
-    def stop(self) -> None:
-        """Ask the thread to end. The daemon keeps running."""
-        with self._lock:
-            self._stopping = True
-            if not self._ended:
-                os.eventfd_write(self._wake, 1)
-
-    def join(self, seconds: float) -> bool:
-        """Wait for the thread to end; return whether it has."""
-        self._thread.join(seconds)
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended: it was told to, or the domain is removed."""
         return not self._thread.is_alive()
 
     def _hang_watch(self) -> HangWatch:
@@ -163,12 +158,12 @@ class DomainWorker:
         while pause is not None:
             self._sleep(pause)
             with self._lock:
-                desired, stopping = self._desired, self._stopping
-            if not stopping:
+                desired = self._desired
+            if not self._stop.is_set():
                 pause = self._work(desired)
             with self._lock:
                 # A desired state that was set meanwhile comes first.
-                if self._stopping or (pause is None and self._desired is None):
+                if self._stop.is_set() or (pause is None and self._desired is None):
                     self._ended, pause = True, None
                     os.close(self._wake)
                 elif pause is None:

@@ -6,7 +6,6 @@ the lock, which makes a rolling update safe. When a supervisor stops or is kille
 running, and the next supervisor adopts them.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from dra_driver.errors import StateError, VersionError
 from dra_driver.host.files import is_of_the_disk
 from dra_driver.host.inotify import FolderWatch
 from dra_driver.host.ofd_lock import NamedLock, holder_of
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.mps.domain import Domain, DomainId, State, decode_domain, is_id
 from dra_driver.mps.files import folders_in, ids_in, read_file
 from dra_driver.mps.supervisor.domain_worker import (
@@ -38,33 +38,35 @@ _STOP_SECONDS = 5.0
 _EVICTION_SECONDS = 2.0  # for an evicted driver to say so: both are told to end at the same time
 
 
-class Supervisor:
-    """Serves one MPS directory, from `run` until `stop`."""
+class Supervisor(Worker):
+    """Serves one MPS directory, from `start` until `stop`.
+
+    One that cannot be used any more ends the thread with StateError, through threading.excepthook.
+    """
 
     def __init__(
         self, context: SupervisorContext, timing: WorkerTiming, clock: Callable[[], float]
     ) -> None:
         """Take what all domains have in common; the clock counts monotonic seconds."""
+        super().__init__("mps supervisor")
         self._context = context
         self._files = context.files
         self._timing = timing
         self._clock = clock
-        self._stopping = threading.Event()
         self._workers: dict[DomainId, DomainWorker] = {}
         self._versions: dict[DomainId, tuple[int, ...]] = {}
         self._lock = NamedLock(context.files.lock)
         self._watch = FolderWatch(context.files.desired_folder)
 
-    def run(self) -> None:
-        """Work until `stop`. Call it once.
+    def ring(self) -> None:
+        """Have the thread look soon."""
+        self._watch.wake()
 
-        Raises:
-            StateError: the MPS directory cannot be used any more.
-        """
+    def _run(self) -> None:
         try:
             if self._begin():
                 self._remember_modes()
-                while not self._stopping.is_set():
+                while not self._stop.is_set():
                     self._look()
                     self._watch.wait(_LOOK_SECONDS)
         finally:
@@ -73,7 +75,7 @@ class Supervisor:
     def let_domains_end(self, pause: Callable[[float], bool]) -> None:
         """Wait while there are domains and an evicted driver waits for their claims.
 
-        Daemons have GPUs open, and the GPU driver is to be replaced (kubelet/eviction.py). `run`
+        Daemons have GPUs open, and the GPU driver is to be replaced (kubelet/eviction.py). The work
         goes on meanwhile. The wait ends too when `pause`, which is given seconds, says so.
         """
         known_by = self._clock() + _EVICTION_SECONDS
@@ -90,11 +92,6 @@ class Supervisor:
             return holder_of(self._files.eviction) is not None
         except StateError:
             return False
-
-    def stop(self) -> None:
-        """End `run` soon. May be called from a signal handler, and from any thread."""
-        self._stopping.set()
-        self._watch.wake()
 
     def domains(self) -> frozenset[DomainId]:
         """Return the ids of the domains that have a worker now."""
@@ -113,7 +110,7 @@ class Supervisor:
         Raises:
             StateError: the MPS directory cannot be used.
         """
-        told = ""
+        once = LogOnce()
         while True:
             reason, seconds = "another one is running", _LOCK_SECONDS
             try:
@@ -124,10 +121,9 @@ class Supervisor:
                 if not is_of_the_disk(error):
                     raise
                 reason, seconds = str(error), _DISK_SECONDS
-            if reason != told:
+            if once.is_new(reason):
                 log.warning("mps supervisor waits", reason=reason, lock=str(self._files.lock))
-            told = reason
-            if self._stopping.wait(seconds):
+            if self._stop.wait(seconds):
                 return False
         log.info("mps supervisor started", directory=str(self._files.root))
         return True
@@ -148,7 +144,7 @@ class Supervisor:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if is_id(domain)}
         # Replaced, never changed in place: other threads read it.
         self._workers = {
-            domain: worker for domain, worker in self._workers.items() if not worker.join(0)
+            domain: worker for domain, worker in self._workers.items() if not worker.has_ended
         }
         for domain in sorted(wanted):
             path = self._files.desired(domain)
@@ -175,9 +171,9 @@ class Supervisor:
 
     def _shut_down(self) -> None:
         for worker in self._workers.values():
-            worker.stop()
+            worker.stop(0)
         late = [
-            domain for domain, worker in self._workers.items() if not worker.join(_STOP_SECONDS)
+            domain for domain, worker in self._workers.items() if not worker.stop(_STOP_SECONDS)
         ]
         if late:
             log.warning("mps workers still busy", domains=late)

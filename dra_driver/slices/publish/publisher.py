@@ -16,6 +16,7 @@ import structlog
 
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError, InvalidError, UnavailableError
+from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.kube.watch import Changed, Listed, Watch
@@ -47,7 +48,7 @@ class PublisherTiming:
     """Look this often even if nothing rang: it costs one list of a few objects."""
 
 
-class SlicePublisher:
+class SlicePublisher(Worker):
     """Publishes on a thread of its own; `update` and `start` may come in any order.
 
     Errors of our own tree are expected and retried. Any other ends the thread through
@@ -63,6 +64,7 @@ class SlicePublisher:
         timing: PublisherTiming | None = None,
     ) -> None:
         """Take what to do; `start` begins. `clock` is monotonic, `random` for jitter."""
+        super().__init__("slices")
         self._publication = publication
         self._clock = clock
         self._random = random
@@ -74,44 +76,43 @@ class SlicePublisher:
             publication.api,
             RESOURCE_SLICES,
             selectors=publication.selectors,
-            tell=self._ring,
+            tell=self._on_change,
             clock=clock,
             random=random,
         )
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
         self._inventory: Inventory | None = None
         self._due = math.inf
         self._not_before = -math.inf
-        self._is_stopping = False
         self._is_ordered = False
         self._repairs = 0
         self._repaired_at = -math.inf
-        self._trouble: str | None = None
-        self._thread = threading.Thread(target=self._run, name="slices", daemon=True)
+        self._once = LogOnce()
 
     def start(self) -> None:
         """Begin to publish and to watch. A publisher is started once."""
-        self._thread.start()
+        super().start()
         self._watch.start()
 
     def update(self, inventory: Inventory) -> None:
         """Publish this inventory as soon as possible. Never blocks; the latest one wins."""
-        with self._wake:
+        with self._lock:
             self._inventory = inventory
             self._order()
 
     def publish_anew(self) -> None:
         """Publish the latest inventory again, as what is offered of it has changed."""
-        with self._wake:
+        with self._lock:
             if self._inventory is not None:
                 self._order()
 
     def _order(self) -> None:
+        """Publish now; the caller holds the lock."""
         # What was refused before may have been the old inventory's fault.
         self._not_before = -math.inf
         self._due = self._clock()
         self._is_ordered = True
-        self._wake.notify_all()
+        self.ring()
 
     def published(self) -> tuple[str, ...]:
         """Return the names of our devices as the API server has them now. Raises DriverError."""
@@ -120,22 +121,18 @@ class SlicePublisher:
     def stop(self, timeout: float) -> bool:
         """End both threads within `timeout` seconds; return whether they ended. Slices stay."""
         end = self._clock() + timeout
-        with self._wake:
-            self._is_stopping = True
-            self._wake.notify_all()
+        self._stop.set()
         watch_ended = self._watch.stop(timeout)
-        if self._thread.ident is not None:
-            self._thread.join(max(0.0, end - self._clock()))
-        return watch_ended and not self._thread.is_alive()
+        return super().stop(max(0.0, end - self._clock())) and watch_ended
 
-    def _ring(self, news: Listed | Changed) -> None:
+    def _on_change(self, news: Listed | Changed) -> None:
         """Look soon, because someone changed a slice; it may have been ourselves."""
         del news  # what is true is asked of the API server then
-        with self._wake:
+        with self._lock:
             if self._inventory is not None:
                 soon = self._clock() + self._settle()
                 self._due = min(self._due, max(soon, self._not_before))
-                self._wake.notify_all()
+        self.ring()
 
     def _settle(self) -> float:
         """Return the seconds from a change to our look, longer after each repair of late."""
@@ -143,16 +140,17 @@ class SlicePublisher:
         return min(delay, self._timing.settle_most) * (1 - self._random() / 2)
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._is_stopping and (wait := self._due - self._clock()) > 0:
-                    self._wake.wait(min(wait, self._timing.resync))
+        while not self._stop.is_set():
+            with self._lock:
                 inventory = self._inventory
-                if self._is_stopping or inventory is None:
-                    return
-                self._due = self._clock() + self._timing.resync
-                is_ordered, self._is_ordered = self._is_ordered, False
-            self._attempt(inventory, is_repair=not is_ordered)
+                wait = self._due - self._clock()
+                if wait <= 0:
+                    self._due = self._clock() + self._timing.resync
+                    is_ordered, self._is_ordered = self._is_ordered, False
+            if wait > 0 or inventory is None:
+                self._wait(min(wait, self._timing.resync))
+            else:
+                self._attempt(inventory, is_repair=not is_ordered)
 
     def _attempt(self, inventory: Inventory, *, is_repair: bool) -> None:
         try:
@@ -161,15 +159,14 @@ class SlicePublisher:
             self._fail(error)
             return
         self._backoff.reset()
-        if self._trouble is not None:
-            self._trouble = None
+        if self._once.forget():
             log.info("publishing recovered")
         if writes and is_repair:
             self._count_repair()
 
     def _count_repair(self) -> None:
         now = self._clock()
-        with self._wake:
+        with self._lock:
             is_calm = now - self._repaired_at > self._timing.peace
             self._repairs = 1 if is_calm else self._repairs + 1
             self._repaired_at = now
@@ -182,10 +179,9 @@ class SlicePublisher:
             delay = max(delay, self._timing.invalid)
         elif isinstance(error, UnavailableError):
             delay = max(delay, error.retry_after or 0.0)
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            log.warning("publishing failed", error=self._trouble, retry_seconds=round(delay, 1))
-        with self._wake:
+        if self._once.is_new(str(error)):
+            log.warning("publishing failed", error=str(error), retry_seconds=round(delay, 1))
+        with self._lock:
             if self._inventory is not None and self._due > self._clock():
                 self._not_before = self._clock() + delay
                 self._due = self._not_before

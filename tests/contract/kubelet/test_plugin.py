@@ -303,7 +303,7 @@ def test_stopping_lets_a_running_call_finish(running: Running, kubelet: KubeletC
     assert entered.wait(30)
     stopped = threading.Thread(target=running.plugin.stop, args=(30,))
     stopped.start()
-    eventually(lambda: not running.plugin.thread.is_alive())
+    eventually(lambda: "socket-watch" not in {one.name for one in threading.enumerate()})
     # A kubelet that sees this one go drops the calls it has under way.
     assert running.paths.registration.is_socket()
     release.set()

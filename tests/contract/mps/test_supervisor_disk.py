@@ -1,7 +1,6 @@
 """A supervisor that starts on a disk that is read-only or full goes to work when it can."""
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -31,31 +30,26 @@ def disk(mps: MpsDomains) -> Iterator[SmallDisk]:
 @pytest.mark.parametrize("block", [SmallDisk.read_only, SmallDisk.full], ids=["read-only", "full"])
 def test_a_supervisor_waits_for_its_disk(mps: MpsDomains, disk: SmallDisk, block: Block) -> None:
     supervisor = mps.supervisor()
-    thread = threading.Thread(target=supervisor.run)
     with structlog.testing.capture_logs() as said, block(disk):
-        thread.start()
+        supervisor.start()
         eventually(lambda: [one for one in said if "waits" in one["event"]], "its word")
-        assert thread.is_alive()
+        assert supervisor._thread.is_alive()
     try:
         domain = mps.domain("after", 0)
         mps.ready(domain)
         mps.gone(domain)
     finally:
-        supervisor.stop()
-        thread.join(PATIENCE)
+        supervisor.stop(PATIENCE)
 
 
 def test_a_supervisor_that_waits_for_its_disk_can_be_stopped(
     mps: MpsDomains, disk: SmallDisk
 ) -> None:
     supervisor = mps.supervisor()
-    thread = threading.Thread(target=supervisor.run)
     with disk.read_only():
-        thread.start()
-        supervisor.stop()
-        thread.join(PATIENCE)
-    assert not thread.is_alive()
-    supervisor.stop()  # once more, when it has ended: nothing happens
+        supervisor.start()
+        assert supervisor.stop(PATIENCE)
+    supervisor.stop(PATIENCE)  # once more, when it has ended: nothing happens
 
 
 def test_a_directory_that_cannot_be_one_ends_the_supervisor(mps: MpsDomains) -> None:
@@ -63,4 +57,4 @@ def test_a_directory_that_cannot_be_one_ends_the_supervisor(mps: MpsDomains) -> 
     root.parent.mkdir(parents=True, exist_ok=True)
     root.write_text("a file")
     with pytest.raises(StateError, match="cannot make"):
-        mps.supervisor().run()
+        mps.supervisor()._run()
