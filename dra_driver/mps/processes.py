@@ -186,7 +186,7 @@ def kill(daemons: Iterable[Daemon], seconds: float) -> bool:
             # Only once the descriptor pins the process is its start time compared.
             if is_alive(daemon):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                ended &= _has_ended(descriptor, seconds)
+                ended &= has_ended(descriptor, seconds)
                 is_alive(daemon)  # reaps it, if it is our child
         finally:
             os.close(descriptor)
@@ -200,17 +200,13 @@ def wait_for_end(daemon: Daemon, seconds: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return not is_alive(daemon) or _has_ended(descriptor, seconds)
+        return not is_alive(daemon) or has_ended(descriptor, seconds)
     finally:
         os.close(descriptor)
 
 
-def has_ended(descriptor: int) -> bool:
-    """Tell whether the process of a descriptor (pidfd_open(2)) has ended."""
-    return _has_ended(descriptor, 0.0)
-
-
-def _has_ended(descriptor: int, seconds: float) -> bool:
+def has_ended(descriptor: int, seconds: float = 0.0) -> bool:
+    """Wait until the process of a descriptor (pidfd_open(2)) has ended; return whether it has."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(seconds * 1000))

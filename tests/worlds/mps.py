@@ -16,13 +16,13 @@ from dra_driver.host.ofd_lock import holder_of
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import Control
+from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
 from dra_driver.mps.supervisor.compute_modes import ComputeModes, NvmlModes
-from dra_driver.mps.supervisor.domain_worker import WorkerTiming
 from dra_driver.mps.supervisor.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.machine import Machine

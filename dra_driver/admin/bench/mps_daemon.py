@@ -20,7 +20,7 @@ from dra_driver.admin.bench.scratch import scratch
 from dra_driver.admin.bench.strategies import Strategy
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.errors import DeviceError, SetupError
-from dra_driver.mps.daemon.asking import ask_daemon
+from dra_driver.mps.daemon.control import ask_daemon
 from dra_driver.mps.daemon.limits import read_limits, set_limits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 

@@ -1,6 +1,6 @@
 """Posts Kubernetes events when CUDA programs have lost their work under MPS.
 
-That is when their daemon has died, or its server is in FAULT or hangs (mps/daemon/hang.py).
+That is when their daemon has died, or its server is in FAULT or hangs (mps/daemon/health.py).
 
 In: the supervisor's status files, read every few seconds. Out: an event on the claim, or on every
 claim that has joined a shared domain, one on each pod that has it reserved, and a log line. The

@@ -19,18 +19,18 @@ from dra_driver.cdi.driver_libraries import find_driver_libraries
 from dra_driver.devices.driver_root import rooted
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.devices.versions import running_driver
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, SilenceError
 from dra_driver.host.files import file_error
 from dra_driver.mps import processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.daemon import mounts
-from dra_driver.mps.daemon.asking import ASK_SECONDS, ask_daemon
 from dra_driver.mps.domain import Daemon, Domain, is_shared
 from dra_driver.mps.files import DomainPaths
 from dra_driver.mps.pipes import CONTROL_SOCKET
 
 log = structlog.get_logger()
 
+ASK_SECONDS = 5.0
 START_SECONDS = 20.0
 QUIT_SECONDS = 5
 QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
@@ -77,12 +77,8 @@ def host_view(
     """Return the host as daemons should see it; None if this process cannot tell or is on it.
 
     A daemon that lives in this container's mounts would lose them with the container: its servers,
-    which start whenever clients come, would find no loader and no C library any more.
-
-    Args:
-        driver_root: the driver root as the host has it.
-        proc: where procfs is mounted, with the host's processes.
-        dev: says where the host has the driver's device nodes, None where they are in /dev.
+    which start whenever clients come, would find no loader and no C library any more. The driver
+    root and its device nodes are as the host has them; `proc` has the host's processes.
     """
     try:
         if (proc / "self/ns/pid").stat().st_ino != _HOST_PIDS:
@@ -90,8 +86,7 @@ def host_view(
         own, host = (proc / "self/ns/mnt").stat(), (proc / "1/ns/mnt").stat()
     except OSError:
         return None
-    same = (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)
-    if same:
+    if os.path.samestat(own, host):
         return None
     return View(driver_root=driver_root, namespace=proc / "1/ns/mnt", dev=dev)
 
@@ -110,13 +105,10 @@ class Control:
         *,
         own_dev: Callable[[], Path | None] = lambda: None,
     ) -> None:
-        """Take where the driver is, and how the host sees it.
+        """Take where the driver is, and how the host sees it if this process is not on the host.
 
-        Args:
-            driver_root: the driver root as this process has it.
-            proc_root: the folder that is mounted as /proc, which says what driver runs.
-            host: how the host sees it, if this process is not on the host.
-            own_dev: says where its device nodes are, None where they are in /dev.
+        `proc_root` says what driver runs, and `own_dev` where its device nodes are, None where they
+        are in /dev.
         """
         self._root = driver_root
         self._proc = proc_root
@@ -205,12 +197,7 @@ class Control:
     def ask(
         self, paths: DomainPaths, commands: Sequence[str], *, seconds: float = ASK_SECONDS
     ) -> list[str]:
-        """Send commands to the domain's daemon and return the lines of its reply.
-
-        Raises:
-            SilenceError: the daemon does not run, answers somebody else, or not in time.
-            DeviceError: the program that asks cannot be run.
-        """
+        """Send commands to the domain's daemon and return its reply, as `ask_daemon` does."""
         programs = self._find(self._views[-1])
         # Relative, because the path of a socket may have 107 bytes, and this one may have more.
         environment = {**_environment(programs), "CUDA_MPS_PIPE_DIRECTORY": "."}
@@ -260,10 +247,6 @@ class Control:
 
         The driver's own folder will not do: on a host it also has the host's C library, which is
         not the one of this container; and it may have libraries of a driver that does not run.
-
-        Raises:
-            DeviceError: the driver root has not the libraries of the driver that runs.
-            StateError: the folder cannot be made.
         """
         wanted = {
             name: rooted.outside(view.driver_root, source)
@@ -284,6 +267,57 @@ class Control:
                 f"{error.strerror} ({error.filename}); check the mount of the driver root"
             ) from error
         return found.by_name()
+
+
+def ask_daemon(
+    program: Path,
+    commands: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    log: Path,
+    folder: Path | None = None,
+    seconds: float = ASK_SECONDS,
+) -> list[str]:
+    """Send commands to a daemon by a second run of its program; return the lines of its reply.
+
+    The program finds the daemon by CUDA_MPS_PIPE_DIRECTORY. Its exit status says only whether it
+    reached the daemon, so the caller reads back what was set. The daemon answers one caller at a
+    time, and turns others away.
+
+    Args:
+        program: nvidia-cuda-mps-control.
+        commands: as NVIDIA's MPS documentation has them.
+        environment: all that the program has of it.
+        log: where the daemon writes, for whoever reads the error.
+        folder: where the program runs, if a relative path in the environment is to lead anywhere.
+        seconds: how long the daemon has to answer.
+
+    Raises:
+        SilenceError: the daemon does not run, answers somebody else, or not in time.
+        DeviceError: the program cannot be run.
+    """
+    try:
+        done = subprocess.run(
+            [program],
+            input="".join(f"{command}\n" for command in commands),
+            cwd=folder,
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SilenceError(
+            f"the MPS control daemon did not answer in {seconds:g} s; see {log}"
+        ) from error
+    except OSError as error:
+        raise DeviceError(f"cannot run {program}: {error.strerror}") from error
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
+        raise SilenceError(f"the MPS control daemon does not answer ({said}); see {log}")
+    return done.stdout.splitlines()
 
 
 def _write_links(folder: Path, wanted: Mapping[str, Path]) -> None:

@@ -1,20 +1,57 @@
-"""Whether a domain's daemon and its servers are well, as far as the daemon says so.
+"""Whether a domain's daemon and its servers are well: what the daemon says, and what probes show.
 
-In: a way to ask the daemon. Out: what is wrong, and whether it has been so for too long. A fatal
-fault of one client makes a server refuse new clients (FAULT) until all that were hit have ended.
-That passes by itself, unless one of them does not end: then only a new daemon helps, at the price
-of the work of all clients, and so it does where the daemon does not answer, or a server hangs
-without saying so (mps/daemon/hang.py).
+In: a way to ask the daemon, and how probes end (mps/daemon/probe.py). Out: what is wrong, for
+people, and whether it has been so for too long. A fatal fault of one client makes a server refuse
+new clients (FAULT) until all that were hit have ended. That passes by itself, unless one of them
+does not end: then only a new daemon helps, at the price of the work of all clients, and so it does
+where the daemon does not answer.
+
+A server can also hang without saying so. That is taken for true once it has left two probes in a
+row without an answer while its daemon answered. Any answer counts as one, an error too, and a probe
+that waited for something else than the server counts for nothing: a false alarm would cost all
+clients their work. A context takes memory of the GPU and one of its places for clients. So a server
+is probed at once only if a client of it has ended since the last look, and else once in an interval
+while it has clients. There is never more than one probe, also where the last one cannot be killed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
+from dra_driver.errors import DeviceError
 from dra_driver.mps.daemon.limits import Ask
-from dra_driver.mps.domain import Daemon
+from dra_driver.mps.daemon.probe import Outcome, Place, Probe, Prober, Server
+from dra_driver.mps.domain import Daemon, Domain
+from dra_driver.mps.processes import daemon_at
+
+log = structlog.get_logger()
+
+ENOUGH = 2
+"""How many probes in a row have to be left without an answer."""
 
 _FAULT, _ACTIVE = "FAULT", "ACTIVE"
 _NOBODY: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTiming:
+    """How often things are done for a domain, in seconds.
+
+    A daemon that has run for `settled` is stable. One whose server is in FAULT or hangs is looked
+    at every `ill`; it is replaced when it has been so, or has not answered, for `patience`, or
+    never if that is 0. A server with clients is probed every `probe`, or never if that is 0, and
+    has `answer` for an answer; probes of one whose clients come and go are at least `check` apart.
+    """
+
+    first_retry: float = 0.2
+    longest_retry: float = 30.0
+    check: float = 60.0
+    settled: float = 20.0
+    ill: float = 5.0
+    patience: float = 60.0
+    probe: float = 600.0
+    answer: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +69,7 @@ class ServerState:
 
 
 def server_states(ask: Ask, *, with_clients: bool = False) -> tuple[ServerState, ...]:
-    """Return the states of the daemon's servers.
-
-    Raises:
-        SilenceError: the daemon does not answer.
-        DeviceError: it cannot be asked.
-    """
+    """Return the states of the daemon's servers; raises DeviceError, as the asking does."""
     return tuple(
         ServerState(
             pid=pid,
@@ -95,3 +127,174 @@ class Illness:
         if self._since is None or not self._patience:
             return False
         return self._clock() >= self._since + self._patience
+
+
+class HangWatch:
+    """Watches one domain's server. For one thread; no call but `close` waits for a probe."""
+
+    def __init__(
+        self,
+        prober: Prober,
+        identify: Callable[[int], Server | None],
+        timing: WorkerTiming,
+        clock: Callable[[], float],
+        *,
+        process_at: Callable[[int], Daemon | None] = daemon_at,
+    ) -> None:
+        """Take the parts; `identify` returns the domain's own server with a PID, None if not."""
+        self._prober = prober
+        self._identify = identify
+        self._timing = timing
+        self._clock = clock
+        self._process_at = process_at
+        self._probe: Probe | None = None
+        self._is_over = self._is_stuck = False
+        self._ended: tuple[Probe, Outcome] | None = None
+        self._ended_at: float | None = None
+        self._ordinal = 0
+        self._forget(None)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether servers are probed at all."""
+        return self._timing.probe > 0
+
+    @property
+    def descriptor(self) -> int | None:
+        """Readable when the probe that runs has ended; None where none runs."""
+        return None if self._probe is None else self._probe.descriptor
+
+    @property
+    def seconds(self) -> float | None:
+        """In how many seconds the probe that runs is to be seen to; None where none runs."""
+        return None if self._probe is None or self._is_over else self._probe.seconds_left
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the last probe was left without an answer, so that it is soon repeated."""
+        return self._silences > 0
+
+    def turn(self) -> None:
+        """See what has become of the probe that runs: at every wake of the domain's thread."""
+        probe = self._probe
+        if probe is None:
+            return
+        if not self._is_over:
+            outcome = probe.look()
+            if outcome is None:
+                return
+            self._is_over, self._ended, self._ended_at = True, (probe, outcome), self._clock()
+        if probe.is_gone():
+            self._probe, self._is_over, self._is_stuck = None, False, False
+        elif not self._is_stuck and self._clock() >= (self._ended_at or 0.0) + self._timing.answer:
+            self._is_stuck = True
+            log.warning(
+                "mps probe does not end",
+                probe=probe.pid,
+                remedy="it hangs in the GPU driver: see dmesg for NVRM and Xid lines",
+            )
+
+    def look(self, domain: Domain, states: Sequence[ServerState]) -> str:
+        """Judge the probe that has ended, and start the next if it is time.
+
+        `states` are the domain's servers, as the daemon has just said. Returns what is wrong, for
+        people; empty if nothing is, or nothing is known.
+        """
+        server = self._only_one(states)
+        if server != self._server:
+            self._forget(server)
+        if server is None:
+            return ""
+        self._note_clients(states[0].clients)
+        if self._ended is not None:
+            self._judge(server, *self._ended)
+            self._ended = None
+        if self._is_due():
+            self._start(domain, server)
+        if self._silences < ENOUGH:
+            return ""
+        return (
+            f"the MPS server (PID {server.process.pid}) hangs: {self._silences} probes in a row, "
+            "which only asked it for a CUDA context, had no answer in "
+            f"{self._timing.answer:g} s each, while its daemon answers; a client that was killed "
+            "amid its work can cause that. CUDA programs that start hang too, and those that run "
+            "may have lost their work: restart the pods that use it"
+        )
+
+    def drop(self) -> None:
+        """Give the probe that runs up, and forget what is known of the server."""
+        if self._probe is not None:
+            self._probe.give_up()
+            self._is_over, self._ended_at = True, self._clock()
+            self.turn()
+        self._forget(None)
+
+    def close(self, seconds: float) -> None:
+        """Give the probe that runs up, and wait at most so long for its end."""
+        if self._probe is not None:
+            self._probe.give_up(seconds)
+        self.drop()
+
+    def _only_one(self, states: Sequence[ServerState]) -> Server | None:
+        """Return the domain's server; None where there are several, or it takes no clients."""
+        if not self.is_on or len(states) != 1 or not states[0].is_active:
+            return None
+        return self._identify(states[0].pid)
+
+    def _forget(self, server: Server | None) -> None:
+        self._server = server
+        self._seen_at = self._clock()
+        self._clients: frozenset[Daemon] = frozenset()
+        self._dead: frozenset[int] = frozenset()
+        self._is_suspect = False
+        self._silences = 0
+        self._ended = None
+
+    def _note_clients(self, pids: frozenset[int]) -> None:
+        """Note who the clients are, and whether one has ended since the last look.
+
+        A server that hangs may keep one that is dead on its list.
+        """
+        probe = self._probe.pid if self._probe is not None else None
+        found = {pid: self._process_at(pid) for pid in pids if pid != probe}
+        clients = frozenset(one for one in found.values() if one is not None)
+        dead = frozenset(pid for pid, one in found.items() if one is None)
+        if self._clients - clients or dead - self._dead:
+            self._is_suspect = True
+        self._clients, self._dead = clients, dead
+
+    def _is_due(self) -> bool:
+        if self._probe is not None:
+            return False
+        now, ended = self._clock(), self._ended_at
+        if self._silences:
+            return ended is None or now >= ended + self._timing.ill
+        if self._is_suspect:
+            return ended is None or now >= ended + self._timing.check
+        since = max(self._seen_at, self._seen_at if ended is None else ended)
+        return bool(self._clients) and now >= since + self._timing.probe
+
+    def _start(self, domain: Domain, server: Server) -> None:
+        self._is_suspect = False
+        try:
+            ordinal = self._ordinal % len(domain.devices)
+            self._probe, self._is_over = self._prober.start(domain, server, ordinal), False
+        except DeviceError as error:
+            self._ended_at, self._silences = self._clock(), 0
+            log.debug("mps server not probed", domain=domain.id, cause=str(error))
+
+    def _judge(self, server: Server, probe: Probe, outcome: Outcome) -> None:
+        facts = {"server": server.process.pid, "probe": probe.pid, "said": probe.said}
+        if outcome is not Outcome.SILENCE:
+            # Each device has its turn, and two probes in a row are of the same one.
+            self._ordinal, self._silences = self._ordinal + 1, 0
+            log.debug("mps server answered a probe", **facts)
+            return
+        place = self._prober.place_of(probe.pid)
+        if place is Place.SERVER or (server.for_all and place is not Place.QUEUE):
+            self._silences += 1
+            log.warning("mps server left a probe without an answer", **facts)
+        else:
+            # Clients of another user may be in its way, or before it.
+            self._silences = 0
+            log.info("mps probe may have waited for other users", place=place.name, **facts)

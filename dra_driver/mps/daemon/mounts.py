@@ -51,15 +51,8 @@ def hides_mounts(folder: Path) -> bool:
 def mount_tmpfs(folder: Path, *, size_bytes: int, files: int, mode: int = 0o1777) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
 
-    Args:
-        folder: the folder, which exists.
-        size_bytes: how much it takes at most.
-        files: how many files, links and folders it takes at most. What they take of the kernel's
-            own memory the size does not limit.
-        mode: permissions of its top.
-
-    Raises:
-        DeviceError: the kernel refused.
+    `files` counts files, links and folders. What they take of the kernel's own memory the size does
+    not limit.
     """
     if layers(folder):
         return
@@ -70,10 +63,8 @@ def mount_tmpfs(folder: Path, *, size_bytes: int, files: int, mode: int = 0o1777
 def limit_files(folder: Path, files: int) -> bool:
     """Limit how many files a tmpfs takes that is mounted already; return whether it is so now.
 
-    One that has more takes no further ones; it can be limited when they have gone.
-
-    Raises:
-        DeviceError: the kernel refused, as it does where somebody has just made more.
+    One that has more takes no further ones; it can be limited when they have gone. Raises
+    DeviceError, also where somebody has just made more.
     """
     try:
         found = os.statvfs(folder)
@@ -86,11 +77,7 @@ def limit_files(folder: Path, files: int) -> bool:
 
 
 def unmount_all(folder: Path) -> None:
-    """Unmount whatever is mounted on a folder. What is still in use ends with its last user.
-
-    Raises:
-        DeviceError: the kernel refused.
-    """
+    """Unmount whatever is mounted on a folder. What is still in use ends with its last user."""
     if not folder.is_dir():
         return
     for _ in range(_MOST_LAYERS):
@@ -126,9 +113,7 @@ def in_private_mounts(
             machine's /tmp is covered there, so that no targets are left in it.
 
     Raises:
-        EnterError: the namespace cannot be entered.
-        DeviceError: the kernel refused.
-        Exception: whatever `call` raises.
+        EnterError: the namespace cannot be entered. Else DeviceError, or whatever `call` raises.
     """
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -139,7 +124,8 @@ def in_private_mounts(
                 _enter(namespace)
             _enter_private_mounts()
             if namespace is not None:
-                mount_tmpfs_over(_TMP, size_bytes=_TMP_BYTES)
+                flags = _MS_NOSUID | _MS_NODEV | _MS_RELATIME
+                _mount("tmpfs", _TMP, "tmpfs", flags, f"size={_TMP_BYTES},mode=1777")
             for target, source in binds.items():
                 _bind(source, target)
             _hide(without)
@@ -153,12 +139,6 @@ def in_private_mounts(
     if failure:
         raise failure[0]
     return outcome[0]
-
-
-def mount_tmpfs_over(folder: Path, *, size_bytes: int) -> None:
-    """Mount a tmpfs on a folder, whatever is mounted there already."""
-    flags = _MS_NOSUID | _MS_NODEV | _MS_RELATIME
-    _mount("tmpfs", folder, "tmpfs", flags, f"size={size_bytes},mode=1777")
 
 
 def _enter(namespace: Path) -> None:

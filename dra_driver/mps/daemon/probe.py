@@ -167,14 +167,7 @@ class Prober:
     def __init__(
         self, control: Control, paths: DomainPaths, clock: Callable[[], float], seconds: float
     ) -> None:
-        """Take where the domain is.
-
-        Args:
-            control: knows where the driver's libraries and device nodes are.
-            paths: the domain's folders.
-            clock: monotonic seconds.
-            seconds: how long a server has for an answer.
-        """
+        """Take where driver and domain are, and how many seconds a server has for an answer."""
         self._control = control
         self._paths = paths
         self._clock = clock

@@ -39,11 +39,11 @@ from dra_driver.host.boot import read_boot_id
 from dra_driver.host.shutdown import Shutdown
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import Control, host_view
+from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import State
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
 from dra_driver.mps.supervisor.compute_modes import ComputeModes, NvmlModes
-from dra_driver.mps.supervisor.domain_worker import WorkerTiming
 from dra_driver.mps.supervisor.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.ops.http import HttpEndpoint

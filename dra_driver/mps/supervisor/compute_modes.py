@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -29,24 +29,11 @@ DEFAULT, EXCLUSIVE_PROCESS = 0, 3
 log = structlog.get_logger()
 
 
-class ModeDoor(Protocol):
-    """Reads and sets compute modes, as NVML numbers them. All but `close` raise DeviceError."""
-
-    def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's mode; None if it has none."""
-        ...
-
-    def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Set a GPU's mode."""
-        ...
-
-    def close(self) -> None:
-        """Close the driver; the next call opens it again."""
-        ...
-
-
 class NvmlModes:
-    """Compute modes through NVML, which is opened when needed, until `close` or a failure."""
+    """Compute modes, as NVML numbers them. It is open from the first need to `close` or a failure.
+
+    All but `close` raise DeviceError.
+    """
 
     def __init__(self, driver_root: Path, proc_root: Path) -> None:
         self._root = driver_root
@@ -86,7 +73,7 @@ class NvmlModes:
 class ComputeModes:
     """Which domains use which GPU, and what its mode was before. Safe for several threads."""
 
-    def __init__(self, door: ModeDoor, *, change: bool = True) -> None:
+    def __init__(self, door: NvmlModes, *, change: bool = True) -> None:
         """Take the door to NVML. Without `change` modes are restored and never set."""
         self._door = door
         self._change = change

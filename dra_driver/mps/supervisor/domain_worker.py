@@ -17,8 +17,7 @@ import structlog
 
 from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
 from dra_driver.host.worker import Worker
-from dra_driver.mps.daemon.hang import HangTiming, HangWatch
-from dra_driver.mps.daemon.health import Illness, server_fault
+from dra_driver.mps.daemon.health import HangWatch, Illness, WorkerTiming, server_fault
 from dra_driver.mps.daemon.probe import Prober
 from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
 from dra_driver.mps.files import delete_file, write_file
@@ -34,26 +33,6 @@ log = structlog.get_logger()
 
 _ATTEMPTS_BEFORE_FAILED = 3
 _PROBE_END_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerTiming:
-    """How often things are done, in seconds.
-
-    A daemon that has run for `settled` is stable. One whose server is in FAULT or hangs is looked
-    at every `ill`; it is replaced when it has been so, or has not answered, for `patience`, or
-    never if that is 0. A server with clients is probed every `probe`, or never if that is 0, and
-    has `answer` for an answer.
-    """
-
-    first_retry: float = 0.2
-    longest_retry: float = 30.0
-    check: float = 60.0
-    settled: float = 20.0
-    ill: float = 5.0
-    patience: float = 60.0
-    probe: float = 600.0
-    answer: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +61,7 @@ class DomainWorker(Worker):
         timing: WorkerTiming,
         clock: Callable[[], float],
     ) -> None:
-        """Take the domain to look after.
-
-        Args:
-            domain: its id.
-            context: what all domains have in common.
-            timing: how often things are done.
-            clock: monotonic seconds.
-        """
+        """Take the domain to look after; the clock counts monotonic seconds."""
         super().__init__(f"mps {domain}")
         self.domain = domain
         self._context = context
@@ -106,7 +78,8 @@ class DomainWorker(Worker):
         self._serving: ServingDaemon | None = None
         self._serving_since = 0.0
         self._illness = Illness(clock, timing.patience)
-        self._hang = self._hang_watch()
+        prober = Prober(context.control, context.files.paths(domain), clock, timing.answer)
+        self._hang = HangWatch(prober, self._life.server_at, timing, clock)
         self._failures = 0
         self._status: Status | None = None
 
@@ -134,18 +107,6 @@ class DomainWorker(Worker):
     def has_ended(self) -> bool:
         """Whether the thread has ended: it was told to, or the domain is removed."""
         return not self._thread.is_alive()
-
-    def _hang_watch(self) -> HangWatch:
-        timing, control = self._timing, self._context.control
-        paths = self._context.files.paths(self.domain)
-        return HangWatch(
-            Prober(control, paths, self._clock, timing.answer),
-            self._life.server_at,
-            HangTiming(
-                interval=timing.probe, limit=timing.answer, gap=timing.check, again=timing.ill
-            ),
-            self._clock,
-        )
 
     def _run(self) -> None:
         try:
@@ -199,13 +160,11 @@ class DomainWorker(Worker):
                 case None:
                     self._end()
                     return None
-                case Unreadable(reason=reason):
+                case Unreadable() | Newer():
                     self._generation, self._serving = "", None
                     self._hang.drop()
-                    self._report(State.FAILED, reason)
-                case Newer():
-                    self._generation, self._serving = "", None
-                    self._hang.drop()
+                    if isinstance(desired, Unreadable):
+                        self._report(State.FAILED, desired.reason)
                 case Domain():
                     pause = self._maintain(desired)
         except (DriverError, OSError) as error:
@@ -246,7 +205,7 @@ class DomainWorker(Worker):
         if fault:
             self._report_fault(fault)
             return min(self._timing.ill, self._timing.check)
-        self._write_ready(serving)
+        self._report_ready(serving)
         self._context.step(self.domain, "reported")
         is_well = not self._hang.is_in_doubt
         return self._timing.check if is_well else min(self._timing.ill, self._timing.check)
@@ -314,9 +273,8 @@ class DomainWorker(Worker):
             )
         )
 
-    def _write_ready(self, serving: ServingDaemon) -> None:
+    def _report_ready(self, serving: ServingDaemon) -> None:
         record = self._life.record
-        restarts = record.restarts if record is not None else 0
         status = Status(
             id=self.domain,
             state=State.READY,
@@ -325,10 +283,10 @@ class DomainWorker(Worker):
             daemon=serving.daemon,
             active_thread_percentage=serving.limits.active_thread_percentage,
             pinned_memory_mib=serving.limits.pinned_memory_mib,
-            restarts=restarts,
+            restarts=record.restarts if record is not None else 0,
         )
         if status != self._status:
-            self._log.info("mps domain ready", pid=serving.daemon.pid, restarts=restarts)
+            self._log.info("mps domain ready", pid=serving.daemon.pid, restarts=status.restarts)
         self._write(status)
 
     def _write(self, status: Status) -> None:

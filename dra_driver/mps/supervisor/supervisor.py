@@ -17,6 +17,7 @@ from dra_driver.host.files import is_of_the_disk
 from dra_driver.host.inotify import FolderWatch
 from dra_driver.host.ofd_lock import NamedLock, holder_of
 from dra_driver.host.worker import LogOnce, Worker
+from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainId, State, decode_domain, is_id
 from dra_driver.mps.files import folders_in, ids_in, read_file
 from dra_driver.mps.supervisor.domain_worker import (
@@ -24,7 +25,6 @@ from dra_driver.mps.supervisor.domain_worker import (
     DomainWorker,
     Newer,
     Unreadable,
-    WorkerTiming,
 )
 from dra_driver.mps.supervisor.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor.record import read_record

@@ -12,8 +12,8 @@ import structlog
 
 from dra_driver.errors import DeviceError
 from dra_driver.mps import processes
+from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import State
-from dra_driver.mps.supervisor.domain_worker import WorkerTiming
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds.mps import MpsDomains
 from worlds.process import eventually

@@ -19,8 +19,8 @@ import structlog
 
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import probe_client
+from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, State
-from dra_driver.mps.supervisor.domain_worker import WorkerTiming
 from dra_driver.mps.supervisor.record import read_record
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds.configs import PATIENCE

@@ -16,8 +16,8 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, decode_status
-from dra_driver.mps.supervisor.domain_worker import WorkerTiming
 from dra_driver.mps.supervisor.record import DomainRecord, write_record
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.layout import Fact
@@ -199,7 +199,7 @@ def test_a_supervisor_that_stops_leaves_its_daemons_to_the_next(mps: MpsDomains,
     first = run(mps.supervised())
     domain = mps.domain("claim", 0, limits=(1024,))
     before = mps.ready(domain)
-    first.stop()
+    first.stop(0)
     second = run(mps.supervised())
     after = mps.until(domain, lambda status: status.supervisor != before.supervisor)
     assert (after.daemon, after.restarts) == (before.daemon, 0)
@@ -215,7 +215,7 @@ def test_of_two_supervisors_one_works_and_the_other_waits(mps: MpsDomains, run: 
     mps.ready(mps.domain("two", 1))
     assert first.domains() == {"one", "two"}
     assert second.domains() == set()
-    first.stop()
+    first.stop(0)
     mps.ready(mps.domain("three", 2))
     assert second.domains() == {"one", "two", "three"}
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dra_driver.errors import DeviceError
-from dra_driver.mps.daemon.hang import HangTiming, HangWatch
-from dra_driver.mps.daemon.health import ServerState
+from dra_driver.mps.daemon.health import HangWatch, ServerState, WorkerTiming
 from dra_driver.mps.daemon.probe import Outcome, Place, Server, place_in
 from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId
 
@@ -58,7 +57,7 @@ class World:
     others: tuple[ServerState, ...] = ()
 
     def __post_init__(self) -> None:
-        timing = HangTiming(interval=self.interval, limit=LIMIT, gap=GAP, again=AGAIN)
+        timing = WorkerTiming(probe=self.interval, answer=LIMIT, check=GAP, ill=AGAIN)
         self.watch = HangWatch(
             self, self.identify, timing, lambda: self.now, process_at=self.process
         )
