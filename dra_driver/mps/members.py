@@ -45,13 +45,7 @@ class SharedDomains:
     def __init__(
         self, directory: Path, requests: DomainRequests, clock: Callable[[], float]
     ) -> None:
-        """Take the way to the supervisor.
-
-        Args:
-            directory: the MPS directory, the same as that of `requests`.
-            requests: asks for domains.
-            clock: monotonic seconds.
-        """
+        """Take the MPS directory, and what asks for domains there."""
         self._files = MpsFiles(root=directory)
         self._requests = requests
         self._clock = clock
@@ -108,27 +102,15 @@ class SharedDomains:
             return True
 
     def members(self, domain: DomainId) -> frozenset[str]:
-        """Return the UIDs of the claims that have joined a domain.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the UIDs of the claims that have joined a domain."""
         return members_in(self._files.members(domain))
 
     def joined(self, claim: str) -> frozenset[DomainId]:
-        """Return the domains that a claim has joined.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the domains that a claim has joined."""
         return frozenset(domain for domain in self._domains() if claim in self.members(domain))
 
     def claims(self) -> frozenset[str]:
-        """Return the UIDs of all claims that have joined a domain.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the UIDs of all claims that have joined a domain."""
         return frozenset[str]().union(*map(self.members, self._domains()))
 
     def tidy(self) -> frozenset[DomainId]:
@@ -242,17 +224,14 @@ def _open_made(folder: Path) -> int:
         try:
             return os.open(folder, flags)
         except FileNotFoundError:
-            _make_folder(folder)
+            pass
         except OSError as error:
             raise file_error("open", folder, error) from error
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise file_error("make", folder, error) from error
+        try:
+            folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise file_error("make", folder, error) from error
 
 
 def _is_still(folder: Path, descriptor: int) -> bool:
@@ -261,8 +240,7 @@ def _is_still(folder: Path, descriptor: int) -> bool:
         there = folder.stat()
     except OSError:
         return False
-    held = os.fstat(descriptor)
-    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+    return os.path.samestat(there, os.fstat(descriptor))
 
 
 def _make_member(member: Path) -> None:

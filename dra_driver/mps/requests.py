@@ -2,7 +2,8 @@
 
 In: domains. Out: desired-state files, and the `Status` that answers each. A status counts only if
 it is about exactly the domain that was asked for, and was written by the supervisor that runs now.
-A wait ends as soon as the answer is there (inotify); deadlines are values of the given clock.
+A wait ends as soon as the answer is there (inotify); deadlines are values of the given clock. What
+cannot be read or written is a StateError.
 
 What can no longer succeed is said at once, as a DeviceError, and what may pass is waited for: a
 supervisor that is being replaced is away for seconds, one that was never here does not come. While
@@ -75,12 +76,9 @@ class DomainRequests:
         *,
         supervisor_grace: float = SUPERVISOR_GRACE_SECONDS,
     ) -> None:
-        """Take the MPS directory, which is made when the first domain is asked for.
+        """Take the supervisor's directory, which is made when the first domain is asked for.
 
-        Args:
-            directory: the MPS directory, the same as the supervisor's.
-            clock: monotonic seconds.
-            supervisor_grace: seconds to wait for a supervisor where none has ever been.
+        `supervisor_grace` is how many seconds to wait for a supervisor where none has ever been.
         """
         self._files = MpsFiles(root=directory)
         self._clock = clock
@@ -97,25 +95,16 @@ class DomainRequests:
 
         Raises:
             VersionError: a newer version of this driver asks for it, in a way not known here.
-            StateError: the disk cannot be written.
         """
         path, data = self._files.desired(domain.id), encode_domain(domain)
-        found = read_file(path)
-        if found == data:
+        if read_file(path) == data:
             return
-        if found is not None:
-            _check_version(path, found, decode_domain)
+        _check_version(path, decode_domain)
         self._files.make_folders()
         write_file(path, data, durable=True)
 
     def remove(self, domain: DomainId) -> None:
-        """Ask for a domain's removal; that of one that nobody asked for is fine.
-
-        Needs no free byte on the disk.
-
-        Raises:
-            StateError: nothing can be changed on this disk.
-        """
+        """Ask for a domain's removal, if anybody asked for it. Needs no free byte on the disk."""
         path, status = self._files.desired(domain), self._files.status(domain)
         try:
             if not status.exists():
@@ -131,46 +120,26 @@ class DomainRequests:
         delete_file(path)
 
     def desired(self, domain: DomainId) -> Domain | None:
-        """Return the domain that is asked for; None if there is none, or its file is damaged.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the domain that is asked for; None if there is none, or its file is damaged."""
         return _sound(read_file(self._files.desired(domain)), decode_domain)
 
     def status(self, domain: DomainId) -> Status | None:
-        """Return the domain's last status; None if there is none, or its file is damaged.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the domain's last status; None if there is none, or its file is damaged."""
         data = read_file(self._files.status(domain))
         return _not_seen(domain) if _is_unanswered(data) else _sound(data, decode_status)
 
     def list(self) -> frozenset[DomainId]:
-        """Return the ids of all domains that are asked for, or not removed yet.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the ids of all domains that are asked for, or not removed yet."""
         files = self._files
         return frozenset(ids_in(files.desired_folder) | ids_in(files.status_folder))
 
     def claims_of(self, domain: DomainId) -> frozenset[str]:
-        """Return the UIDs of the claims that a domain is for: those that have joined a shared one.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the UIDs of the claims that a domain is for, or that have joined a shared one."""
         claim = claim_of(domain)
         return members_in(self._files.members(domain)) if claim is None else frozenset((claim,))
 
     def supervisor_runs(self) -> bool:
-        """Tell whether a supervisor serves this node now.
-
-        Raises:
-            StateError: the lock cannot be read.
-        """
+        """Tell whether a supervisor serves this node now."""
         return holder_of(self._files.lock) is not None
 
     def stop(self) -> None:
@@ -192,16 +161,17 @@ class DomainRequests:
                 ready by the deadline; the text says why.
             TransientError: `given_up` returned True, or the driver stops.
             VersionError: the supervisor that answers is of a newer version.
-            StateError: the disk cannot be read.
         """
         before = self.status(domain.id)
         if before is not None and before.state is State.FAILED and not is_shared(domain.id):
             write_file(self._files.desired(domain.id), encode_domain(domain), durable=True)
 
-        def look(supervisor: str) -> Status | None:
+        def look(supervisor: str | None) -> Status | None:
+            if supervisor is None:
+                return self._orphaned(domain)
             status = self.status(domain.id)
             if status is None:
-                self._check_status_version(domain.id)
+                _check_version(self._files.status(domain.id), decode_status)
             if status is None or status.supervisor != supervisor:
                 return None
             wanted = self._incarnation_of(domain)
@@ -222,7 +192,6 @@ class DomainRequests:
                 look,
                 waited_for="ready",
                 grace=grace,
-                without=lambda: self._orphaned(domain),
                 given_up=given_up,
             )
         except _OverdueError as error:
@@ -249,11 +218,9 @@ class DomainRequests:
         Raises:
             TransientError: it is not by the deadline, or no supervisor runs; the supervisor
                 continues by itself.
-            StateError: the disk cannot be read.
         """
 
-        def look(supervisor: str | None) -> bool | None:
-            del supervisor
+        def look(_supervisor: str | None) -> bool | None:
             is_wanted = is_shared(domain) and self._files.desired(domain).exists()
             return True if is_wanted or not self._is_present(domain) else None
 
@@ -278,40 +245,37 @@ class DomainRequests:
 
     def _is_present(self, domain: DomainId) -> bool:
         """Tell whether anything of a domain is left; the supervisor deletes the status last."""
-        folder, status = self._files.paths(domain).folder, self._files.status(domain)
+        folder, status = self.paths(domain).folder, self._files.status(domain)
         try:
             return status.exists() or folder.exists()
         except OSError as error:
             raise file_error("read", status, error) from error
 
-    def _wait(  # noqa: PLR0913 (what both waits differ in)
+    def _wait(
         self,
         domain: DomainId,
         deadline: float,
-        look: Callable[[str], T | None],
+        look: Callable[[str | None], T | None],
         *,
         waited_for: str,
         grace: float,
-        without: Callable[[], T | None] = lambda: None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> T:
+        """Wait until `look`, which is given the supervisor that runs, returns something."""
         self._files.make_folders()
         missing_since: float | None = None
         with self._watches.lend() as watch:
             while True:
                 supervisor, now = holder_of(self._files.lock), self._clock()
-                if supervisor is None:
-                    found = without()
-                    if found is not None:
-                        return found
+                found = look(supervisor)
+                if found is not None:
+                    return found
+                if supervisor is not None:
+                    missing_since = None
+                else:
                     missing_since = now if missing_since is None else missing_since
                     if now >= min(missing_since + grace, deadline):
                         raise _OverdueError(_NOT_RUNNING)
-                else:
-                    missing_since = None
-                    found = look(supervisor)
-                    if found is not None:
-                        return found
                 if now >= deadline:
                     raise _OverdueError(self._late(domain, waited_for))
                 if self._stopping.is_set() or given_up():
@@ -319,12 +283,6 @@ class DomainRequests:
                         raise TransientError(_NOT_RUNNING)
                     raise TransientError(self._late(domain, waited_for))
                 watch.wait(min(_LONGEST_WAIT, deadline - now))
-
-    def _check_status_version(self, domain: DomainId) -> None:
-        path = self._files.status(domain)
-        data = read_file(path)
-        if data is not None:
-            _check_version(path, data, decode_status)
 
     def _late(self, domain: DomainId, waited_for: str) -> str:
         status = self.status(domain)
@@ -366,10 +324,12 @@ def _sound(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:
         return None
 
 
-def _check_version(path: Path, data: bytes, decode: Callable[[bytes], object]) -> None:
+def _check_version(path: Path, decode: Callable[[bytes], object]) -> None:
     """Raise VersionError if a newer version of this driver wrote a file; damage is fine."""
+    data = read_file(path)
     try:
-        decode(data)
+        if data is not None:
+            decode(data)
     except VersionError as error:
         raise VersionError(
             f"{path} was written by a newer version of this driver or of its MPS supervisor "
