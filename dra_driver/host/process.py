@@ -1,16 +1,97 @@
-"""How this process is kept: its memory, and what it tells of its threads.
+"""This process as a whole: what ends it, its memory, and what it tells of its threads.
 
-In: signals. Out: no pauses for garbage that is none, and stacks for who asks why it hangs.
+In: SIGTERM and SIGINT, and exceptions that no thread has caught. Out: the reason to end, for the
+main thread, which waits for it and then stops everything in order. A process with a part missing
+must not look alive: it ends with status 1 and is restarted whole.
 """
 
 import gc
 import os
+import queue
+import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+
+import structlog
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownReason:
+    """Why the process ends: in words, and as its exit status."""
+
+    text: str
+    exit_status: int
+
+
+THREAD_DIED = ShutdownReason(text="a thread died", exit_status=1)
+
+
+class Shutdown:
+    """Waits for the reason to end. Watch before the threads of the process are started."""
+
+    def __init__(self) -> None:
+        """Watch for nothing yet."""
+        # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
+        self._reasons: queue.SimpleQueue[ShutdownReason] = queue.SimpleQueue()
+        # Open for as long as the process lives: signals are written there at any time.
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._woken, select.POLLIN)
+
+    def watch_signals(self) -> None:
+        """End at SIGTERM and SIGINT. For the main thread only, as Python wants it."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        # Python runs its handlers between two of its instructions. A signal that comes when the
+        # main thread is about to sleep would be heard of only after that; this wakes it.
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+
+    def watch_threads(self) -> None:
+        """End when a thread dies of an exception."""
+        threading.excepthook = self._on_dead_thread
+
+    def wait(self, timeout: float | None = None) -> ShutdownReason:
+        """Return the first reason to end, as soon as there is one.
+
+        Raises:
+            queue.Empty: there is none after `timeout` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with suppress(queue.Empty):
+                return self._reasons.get_nowait()
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise queue.Empty
+            if self._poll.poll(None if left is None else left * 1000):
+                os.read(self._woken, 4096)
+
+    def comes_within(self, seconds: float) -> bool:
+        """Wait for that long, or until there is a reason to end; return whether there is one."""
+        try:
+            self.wait(seconds)
+        except queue.Empty:
+            return False
+        return True
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._reasons.put(ShutdownReason(text=signal.Signals(number).name, exit_status=0))
+
+    def _on_dead_thread(self, args: threading.ExceptHookArgs) -> None:
+        name = args.thread.name if args.thread is not None else "unknown"
+        log.error("thread died", thread=name, exc_info=args.exc_value or args.exc_type())
+        self._reasons.put(THREAD_DIED)
+        with suppress(BlockingIOError):  # full of what wakes it as well
+            os.write(self._wake, b"\0")
 
 
 def spare_lasting_objects() -> None:

@@ -170,11 +170,7 @@ def mig_domain(claim: str, number: int) -> DomainId:
 
 
 def shared_domain(name: str) -> DomainId:
-    """Return the id of a shared domain with this name, such as a device's UUID.
-
-    Raises:
-        StateError: the name has other characters than an id may have, or too many.
-    """
+    """Return the id of a shared domain with this name, such as a device's UUID."""
     return check_id(f"{_SHARED}{name}")
 
 
@@ -192,11 +188,7 @@ def claim_of(domain: DomainId) -> str | None:
 
 
 def check_id(text: str) -> DomainId:
-    """Return the id if it is safe as a file name.
-
-    Raises:
-        StateError: it is not.
-    """
+    """Return the id if it is safe as a file name; else StateError."""
     if not is_id(text):
         raise StateError(
             f"{text[:160]!r} is not a valid domain id: want 1 to 128 letters, digits, '-', '_' "
@@ -289,11 +281,7 @@ def encode_status(status: Status) -> bytes:
 
 
 def decode_status(data: bytes) -> Status:
-    """Return the status of a status file.
-
-    Raises:
-        StateError: the bytes are damaged.
-    """
+    """Return the status of a status file; StateError if it is damaged."""
     payload = unseal(data)
     try:
         percentage = payload["activeThreadPercentage"]

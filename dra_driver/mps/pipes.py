@@ -7,7 +7,8 @@ privilege"); limits it lets be changed, and mps/supervisor/lifecycle.py puts the
 `control_privileged` takes every command, and stays in `own`. This is seen with NVIDIA's own control
 program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
 
-Nothing in `pipe` is ever read, followed or believed here. It is only put there and removed.
+Nothing in `pipe` is ever read, followed or believed here. It is only put there and removed. What
+cannot be done is a StateError.
 """
 
 import os
@@ -17,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.host.files import file_error
-from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.files import DomainPaths, names_in
 
 SHARED = ("control", "log")
 """What clients get: the socket at which they connect, and the FIFO by which they log."""
@@ -31,36 +32,26 @@ FILES = 64
 
 
 def make_pipes(paths: DomainPaths) -> None:
-    """Make both folders; ones that are there keep their inodes, which containers have mounted.
+    """Make both folders without what a dead daemon left, and whatever is in that of the clients.
 
-    Raises:
-        OSError: they cannot be made.
-    """
-    for folder in (paths.own, paths.pipe):
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o755)  # for clients of any user, and servers, which run as these
-
-
-def clean_pipes(paths: DomainPaths) -> None:
-    """Remove what a dead daemon left in its folder, and whatever is in that of the clients.
-
-    Raises:
-        StateError: it cannot be removed.
+    Folders that are there keep their inodes, which containers have mounted.
     """
     for folder in (paths.own, paths.pipe):
         try:
-            for name in _names(folder):
+            for name in names_in(folder):
                 _remove(folder / name)
         except OSError as error:
             raise file_error("clean", folder, error) from error
+    try:
+        for folder in (paths.own, paths.pipe):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)  # for clients of any user, and servers, which run as these
+    except OSError as error:
+        raise file_error("make", paths.run, error) from error
 
 
 def publish_pipes(paths: DomainPaths) -> None:
-    """Let clients reach the daemon that made its sockets. Repeating it changes nothing.
-
-    Raises:
-        StateError: it cannot be done.
-    """
+    """Let clients reach the daemon that made its sockets. Repeating it changes nothing."""
     for name in SHARED:
         source, target = paths.own / name, paths.pipe / name
         try:
@@ -75,13 +66,6 @@ def publish_pipes(paths: DomainPaths) -> None:
             new.replace(target)
         except OSError as error:
             raise file_error("make", target, error) from error
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
-    except FileNotFoundError:
-        return []
 
 
 def _remove(path: Path) -> None:

@@ -14,8 +14,7 @@ from typing import TextIO
 import structlog
 
 from dra_driver.errors import DriverError
-from dra_driver.host.process import dump_stacks_at_sigusr2, spare_lasting_objects
-from dra_driver.host.shutdown import Shutdown
+from dra_driver.host.process import Shutdown, dump_stacks_at_sigusr2, spare_lasting_objects
 from dra_driver.node.driver import Driver
 from dra_driver.ops.logs import configure_logs
 from dra_driver.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.host.shutdown import THREAD_DIED, Shutdown, ShutdownReason
+from dra_driver.host.process import THREAD_DIED, Shutdown, ShutdownReason
 
 
 @pytest.fixture

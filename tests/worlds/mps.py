@@ -28,7 +28,7 @@ from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.machine import Machine
 from worlds.configs import PATIENCE
 
-QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
+QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check_interval=0.2, settled=0.0)
 Step = Callable[[DomainId, str], None]
 
 

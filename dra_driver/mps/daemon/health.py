@@ -27,7 +27,7 @@ from dra_driver.mps.processes import daemon_at
 
 log = structlog.get_logger()
 
-ENOUGH = 2
+FAILURE_THRESHOLD = 2
 """How many probes in a row have to be left without an answer."""
 
 _FAULT, _ACTIVE = "FAULT", "ACTIVE"
@@ -39,19 +39,19 @@ class WorkerTiming:
     """How often things are done for a domain, in seconds.
 
     A daemon that has run for `settled` is stable. One whose server is in FAULT or hangs is looked
-    at every `ill`; it is replaced when it has been so, or has not answered, for `patience`, or
-    never if that is 0. A server with clients is probed every `probe`, or never if that is 0, and
-    has `answer` for an answer; probes of one whose clients come and go are at least `check` apart.
+    at every `unhealthy_interval`; it is replaced when it has been so, or has not answered, for
+    `replace_after`, or never if that is 0. A server with clients is probed every `probe_interval`,
+    or never if that is 0; probes of one whose clients come and go are `check_interval` apart.
     """
 
     first_retry: float = 0.2
     longest_retry: float = 30.0
-    check: float = 60.0
+    check_interval: float = 60.0
     settled: float = 20.0
-    ill: float = 5.0
-    patience: float = 60.0
-    probe: float = 600.0
-    answer: float = 30.0
+    unhealthy_interval: float = 5.0
+    replace_after: float = 60.0
+    probe_interval: float = 600.0
+    probe_timeout: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,34 +99,31 @@ def _pids(lines: Iterable[str]) -> list[int]:
     return [int(text) for text in texts if text.isascii() and text.isdecimal()]
 
 
-class Illness:
-    """What a daemon lacks, and since when.
+class Liveness:
+    """What a daemon lacks, and since when; it is to be replaced after so many seconds, 0: never."""
 
-    `clock` counts seconds, and so does `patience`; without patience, 0, it is waited for for ever.
-    """
-
-    def __init__(self, clock: Callable[[], float], patience: float) -> None:
+    def __init__(self, clock: Callable[[], float], replace_after: float) -> None:
         self._clock = clock
-        self._patience = patience
+        self._replace_after = replace_after
         self._daemon: Daemon | None = None
         self._since: float | None = None
         self.reason = ""
 
     def note(self, daemon: Daemon | None, reason: str) -> bool:
-        """Note how a daemon is, with no reason if it is well; return whether it was ill before."""
-        was_ill = self._since is not None and self._daemon == daemon
+        """Note what a daemon lacks, empty if well; return whether it was unhealthy before."""
+        was_unhealthy = self._since is not None and self._daemon == daemon
         self._daemon, self.reason = daemon, reason
         if not reason:
             self._since = None
-        elif not was_ill:
+        elif not was_unhealthy:
             self._since = self._clock()
-        return was_ill
+        return was_unhealthy
 
-    def is_too_long(self) -> bool:
-        """Tell whether the daemon has been ill for longer than it is waited for."""
-        if self._since is None or not self._patience:
+    def must_replace(self) -> bool:
+        """Tell whether the daemon has been unhealthy for longer than it is waited for."""
+        if self._since is None or not self._replace_after:
             return False
-        return self._clock() >= self._since + self._patience
+        return self._clock() >= self._since + self._replace_after
 
 
 class HangWatch:
@@ -157,7 +154,7 @@ class HangWatch:
     @property
     def is_on(self) -> bool:
         """Whether servers are probed at all."""
-        return self._timing.probe > 0
+        return self._timing.probe_interval > 0
 
     @property
     def descriptor(self) -> int | None:
@@ -186,7 +183,10 @@ class HangWatch:
             self._is_over, self._ended, self._ended_at = True, (probe, outcome), self._clock()
         if probe.is_gone():
             self._probe, self._is_over, self._is_stuck = None, False, False
-        elif not self._is_stuck and self._clock() >= (self._ended_at or 0.0) + self._timing.answer:
+        elif (
+            not self._is_stuck
+            and self._clock() >= (self._ended_at or 0.0) + self._timing.probe_timeout
+        ):
             self._is_stuck = True
             log.warning(
                 "mps probe does not end",
@@ -211,14 +211,14 @@ class HangWatch:
             self._ended = None
         if self._is_due():
             self._start(domain, server)
-        if self._silences < ENOUGH:
+        if self._silences < FAILURE_THRESHOLD:
             return ""
         return (
             f"the MPS server (PID {server.process.pid}) hangs: {self._silences} probes in a row, "
             "which only asked it for a CUDA context, had no answer in "
-            f"{self._timing.answer:g} s each, while its daemon answers; a client that was killed "
-            "amid its work can cause that. CUDA programs that start hang too, and those that run "
-            "may have lost their work: restart the pods that use it"
+            f"{self._timing.probe_timeout:g} s each, while its daemon answers; a client that was "
+            "killed amid its work can cause that. CUDA programs that start hang too, and those "
+            "that run may have lost their work: restart the pods that use it"
         )
 
     def drop(self) -> None:
@@ -268,11 +268,11 @@ class HangWatch:
             return False
         now, ended = self._clock(), self._ended_at
         if self._silences:
-            return ended is None or now >= ended + self._timing.ill
+            return ended is None or now >= ended + self._timing.unhealthy_interval
         if self._is_suspect:
-            return ended is None or now >= ended + self._timing.check
+            return ended is None or now >= ended + self._timing.check_interval
         since = max(self._seen_at, self._seen_at if ended is None else ended)
-        return bool(self._clients) and now >= since + self._timing.probe
+        return bool(self._clients) and now >= since + self._timing.probe_interval
 
     def _start(self, domain: Domain, server: Server) -> None:
         self._is_suspect = False

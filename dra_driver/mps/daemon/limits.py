@@ -52,21 +52,12 @@ class _Setting:
 
 
 def set_limits(ask: Ask, domain: Domain) -> None:
-    """Set the domain's limits in the daemon. They apply to servers that it starts from now on.
-
-    Raises:
-        DeviceError: the daemon does not answer.
-    """
+    """Set the domain's limits in the daemon. They apply to servers that it starts from now on."""
     ask([f"set_default_{one.name}{one.place} {one.value}" for one in _settings(domain)])
 
 
 def read_limits(ask: Ask, domain: Domain) -> Limits:
-    """Return the limits that the daemon reports, once they are the domain's.
-
-    Raises:
-        LimitsError: the daemon has other limits than the domain.
-        DeviceError: it does not answer.
-    """
+    """Return the limits that the daemon reports; LimitsError if they are not the domain's."""
     settings = _settings(domain)
     said = ask([f"get_default_{one.name}{one.place}" for one in settings])
     if len(said) != len(settings):
@@ -85,16 +76,11 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
     return Limits(active_thread_percentage=_percentage(said[0]), pinned_memory_mib=memory)
 
 
-def put_back(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str]:
+def restore_limits(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str]:
     """Set the limits of servers that run to the domain's, for their next clients.
 
     A container's root can change them by its socket (R580). What a server does not tell is left.
-
-    Returns:
-        What was changed, for people.
-
-    Raises:
-        DeviceError: the daemon does not answer.
+    Returns what was changed, for people.
     """
     settings, changed = _settings(domain), []
     for pid in servers:

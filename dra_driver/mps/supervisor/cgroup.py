@@ -36,11 +36,7 @@ class DaemonGroup:
         self._root = root
 
     def take(self, daemon: Daemon) -> None:
-        """Move a daemon into the group, unless it is there already.
-
-        Raises:
-            DeviceError: the kernel refused.
-        """
+        """Move a daemon into the group; DeviceError if there is none, or the kernel refuses."""
         if self._root is None:
             return
         hierarchies = _hierarchies(self._root)

@@ -36,7 +36,7 @@ from dra_driver.common_settings import (
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.host.boot import read_boot_id
-from dra_driver.host.shutdown import Shutdown
+from dra_driver.host.process import Shutdown
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.daemon.control import Control, host_view
 from dra_driver.mps.daemon.health import WorkerTiming
@@ -153,10 +153,10 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         on_death=on_death,
     )
     timing = WorkerTiming(
-        check=settings.check_interval,
-        patience=settings.replace_after,
-        probe=settings.probe_interval,
-        answer=settings.probe_timeout,
+        check_interval=settings.check_interval,
+        replace_after=settings.replace_after,
+        probe_interval=settings.probe_interval,
+        probe_timeout=settings.probe_timeout,
     )
     return Supervisor(context, timing, time.monotonic)
 

@@ -107,9 +107,6 @@ class ComputeModes:
         """Note that the domain uses the GPU, and return its mode without MPS; None if it has none.
 
         None is also returned if modes are not to be changed, and then nothing is noted.
-
-        Raises:
-            DeviceError: NVML refused.
         """
         if not self._change:
             return None
@@ -123,11 +120,7 @@ class ComputeModes:
             return mode
 
     def set_exclusive(self, uuid: str) -> None:
-        """Let only one process use the GPU. Repeating it changes nothing.
-
-        Raises:
-            DeviceError: NVML refused.
-        """
+        """Let only one process use the GPU. Repeating it changes nothing."""
         if not self._change:
             return
         with self.using(), self._lock:
@@ -138,10 +131,8 @@ class ComputeModes:
     def release(self, domain: DomainId, uuid: str) -> None:
         """Note that the domain no longer uses the GPU; after the last one, restore its mode.
 
-        A mode that somebody else has set meanwhile stays.
-
-        Raises:
-            DeviceError: NVML refused; the domain still counts as one that uses the GPU.
+        A mode that somebody else has set meanwhile stays. Where NVML refuses, the domain still
+        counts as one that uses the GPU.
         """
         with self.using(), self._lock:
             holders = self._holders.get(uuid, {})

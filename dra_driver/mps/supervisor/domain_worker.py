@@ -17,7 +17,7 @@ import structlog
 
 from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
 from dra_driver.host.worker import Worker
-from dra_driver.mps.daemon.health import HangWatch, Illness, WorkerTiming, server_fault
+from dra_driver.mps.daemon.health import HangWatch, Liveness, WorkerTiming, server_fault
 from dra_driver.mps.daemon.probe import Prober
 from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
 from dra_driver.mps.files import delete_file, write_file
@@ -77,8 +77,8 @@ class DomainWorker(Worker):
         self._generation = ""
         self._serving: ServingDaemon | None = None
         self._serving_since = 0.0
-        self._illness = Illness(clock, timing.patience)
-        prober = Prober(context.control, context.files.paths(domain), clock, timing.answer)
+        self._liveness = Liveness(clock, timing.replace_after)
+        prober = Prober(context.control, context.files.paths(domain), clock, timing.probe_timeout)
         self._hang = HangWatch(prober, self._life.server_at, timing, clock)
         self._failures = 0
         self._status: Status | None = None
@@ -153,7 +153,7 @@ class DomainWorker(Worker):
 
     def _work(self, desired: Desired) -> float | None:
         """Do what is needed; return after how many seconds to check again, None for never."""
-        pause = self._timing.check
+        pause = self._timing.check_interval
         self._hang.turn()
         try:
             match desired:
@@ -180,10 +180,10 @@ class DomainWorker(Worker):
         if before and not is_alive(before.daemon) and not self._is_settled():
             log_folder = self._context.files.paths(self.domain).log
             raise DeviceError(f"{LOST_WORK}; it died soon after its start, see {log_folder}")
-        if self._illness.is_too_long():
+        if self._liveness.must_replace():
             self._hang.drop()
-            self._life.give_up(self._illness.reason)
-            self._illness.note(None, "")
+            self._life.give_up(self._liveness.reason)
+            self._liveness.note(None, "")
             before = None
         try:
             serving = self._life.ensure_serving(wanted, before)
@@ -192,23 +192,25 @@ class DomainWorker(Worker):
             fault = self._look_at_servers(wanted) if is_known else ""
         except SilenceError as error:
             record = self._life.record
-            was_silent = self._illness.note(record.daemon if record else None, str(error))
+            was_silent = self._liveness.note(record.daemon if record else None, str(error))
             if before is None or was_silent:
                 raise
             # Whoever else asks it, as its clients can, is answered in its place: it may be well.
             self._serving = before
             return self._timing.first_retry
-        self._illness.note(serving.daemon, fault)
+        self._liveness.note(serving.daemon, fault)
         if before is None or serving.daemon != before.daemon:
             self._serving_since = self._clock()
         self._serving = serving
         if fault:
             self._report_fault(fault)
-            return min(self._timing.ill, self._timing.check)
+            return self._soon()
         self._report_ready(serving)
         self._context.step(self.domain, "reported")
-        is_well = not self._hang.is_in_doubt
-        return self._timing.check if is_well else min(self._timing.ill, self._timing.check)
+        return self._soon() if self._hang.is_in_doubt else self._timing.check_interval
+
+    def _soon(self) -> float:
+        return min(self._timing.unhealthy_interval, self._timing.check_interval)
 
     def _look_at_servers(self, wanted: Domain) -> str:
         """Return what is wrong with the daemon's servers; empty if they are well."""

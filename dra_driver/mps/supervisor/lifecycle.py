@@ -9,7 +9,7 @@ continues from there, and a daemon that runs is never started twice.
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,13 @@ from dra_driver.mps import pipes, processes
 from dra_driver.mps.daemon import mounts, shm
 from dra_driver.mps.daemon.control import Control
 from dra_driver.mps.daemon.health import ServerState, server_states
-from dra_driver.mps.daemon.limits import Limits, LimitsError, put_back, read_limits, set_limits
+from dra_driver.mps.daemon.limits import (
+    Limits,
+    LimitsError,
+    read_limits,
+    restore_limits,
+    set_limits,
+)
 from dra_driver.mps.daemon.probe import Server
 from dra_driver.mps.domain import Daemon, Domain, DomainId, State, is_shared
 from dra_driver.mps.files import MpsFiles, members_in
@@ -48,16 +54,9 @@ _LOG_FOLDER_BYTES = 64 * 1024**2  # its clients can make a daemon write faster t
 class SupervisorContext:
     """What all domains of a supervisor have in common.
 
-    Attributes:
-        supervisor: the name of this supervisor process, for the lock and for statuses.
-        boot_id: the kernel's, of this boot.
-        files: where the MPS directory is.
-        control: starts daemons and sends them commands.
-        modes: compute modes of the GPUs.
-        group: the control group that daemons are moved to.
-        shm_bytes: size limit of each domain's /dev/shm.
-        step: called with the domain and the step's name after each step; tests are killed there.
-        on_death: called whenever a daemon died by itself.
+    `supervisor` names this process, for the lock and for statuses; `shm_bytes` limits the size of
+    each domain's /dev/shm; `step` is called after each step, and tests are killed there; `on_death`
+    whenever a daemon died by itself.
     """
 
     supervisor: str
@@ -81,7 +80,10 @@ class ServingDaemon:
 
 
 class Lifecycle:
-    """One domain's life, for one thread. `report` is called with a state and the reason for it."""
+    """One domain's life, for one thread. `report` is called with a state and the reason for it.
+
+    What cannot be done now is a DeviceError or a StateError; the next call continues from there.
+    """
 
     def __init__(
         self, domain: DomainId, context: SupervisorContext, report: Callable[[State, str], None]
@@ -101,11 +103,7 @@ class Lifecycle:
         return read_record(self._paths.record, self._context.boot_id)
 
     def ensure_serving(self, wanted: Domain, serving: ServingDaemon | None) -> ServingDaemon:
-        """Make sure that a daemon serves the domain; `serving` is what the last call returned.
-
-        Raises:
-            DeviceError, StateError: it cannot be done now; the next call continues from there.
-        """
+        """Make sure that a daemon serves the domain; `serving` is what the last call returned."""
         record = self._begin(wanted)
         daemon = self._running_daemon(record)
         if daemon is not None and not _serves(daemon, wanted):
@@ -141,21 +139,13 @@ class Lifecycle:
         return True
 
     def server_states(self, *, with_clients: bool) -> tuple[ServerState, ...]:
-        """Return what the daemon says of its servers, and of their clients if these are wanted.
-
-        Raises:
-            DeviceError: the daemon does not answer (SilenceError), or cannot be asked.
-        """
+        """Return what the daemon says of its servers, and of their clients if these are wanted."""
         return server_states(self._ask, with_clients=with_clients)
 
     def keep_limits(self, wanted: Domain, states: Iterable[ServerState]) -> None:
-        """Put back the limits of servers that clients have changed.
-
-        Raises:
-            DeviceError: as for `server_states`.
-        """
+        """Put back the limits of servers that clients have changed."""
         servers = [one.pid for one in states if one.is_active]
-        for words in put_back(self._ask, wanted, servers):
+        for words in restore_limits(self._ask, wanted, servers):
             self._log.warning("mps limits put back", cause=words)
 
     def server_at(self, pid: int) -> Server | None:
@@ -173,11 +163,7 @@ class Lifecycle:
         return Server(process=process, user=user[0], group=user[1], for_all=for_all)
 
     def give_up(self, reason: str) -> None:
-        """Kill a daemon that serves nobody any more, and its servers; it counts as one that died.
-
-        Raises:
-            DeviceError, StateError: it cannot be done now; the next call continues from there.
-        """
+        """Kill a daemon that serves nobody any more, and its servers; it counts as a death."""
         record = self.record
         if record is not None and record.daemon is not None:
             self._log.error("mps daemon given up", pid=record.daemon.pid, cause=reason)
@@ -186,11 +172,7 @@ class Lifecycle:
             self._record_death(record)
 
     def tear_down(self) -> None:
-        """Undo all that was done for the domain.
-
-        Raises:
-            DeviceError, StateError: it cannot be done now; the next call continues from there.
-        """
+        """Undo all that was done for the domain."""
         record = self.record
         if self._paths.folder.exists():
             self._report(State.STOPPING, "")
@@ -338,18 +320,15 @@ class Lifecycle:
         mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes, files=shm.FILES)
         mounts.mount_tmpfs(paths.log, size_bytes=_LOG_FOLDER_BYTES, mode=0o755, files=pipes.FILES)
         mounts.mount_tmpfs(paths.run, size_bytes=pipes.SIZE, mode=0o755, files=pipes.FILES)
-        pipes.clean_pipes(paths)
-        try:
-            pipes.make_pipes(paths)
-        except OSError as error:
-            raise file_error("make", paths.run, error) from error
+        pipes.make_pipes(paths)
 
     def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
         """Set the compute mode of each whole GPU, after the mode that was found is recorded."""
         gpus = wanted.whole_gpus
         for uuid in set(record.modes_found) - set(gpus):
             self._context.modes.release(self._domain, uuid)
-        found = self._acquire(gpus)
+        modes = {uuid: self._context.modes.acquire(self._domain, uuid) for uuid in gpus}
+        found = {uuid: mode for uuid, mode in modes.items() if mode is not None}
         # What was found before stays recorded, even if modes are no longer to be changed.
         before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
         record = replace(record, modes_found={**before, **found})
@@ -358,10 +337,6 @@ class Lifecycle:
         for uuid in found:
             self._context.modes.set_exclusive(uuid)
         return record
-
-    def _acquire(self, gpus: Sequence[str]) -> Mapping[str, int]:
-        found = {uuid: self._context.modes.acquire(self._domain, uuid) for uuid in gpus}
-        return {uuid: mode for uuid, mode in found.items() if mode is not None}
 
     # To tear down
 
@@ -386,11 +361,7 @@ class Lifecycle:
             processes.wait_for_end(daemon, _KILL_SECONDS)
 
     def _kill_all(self, record: DomainRecord | None) -> None:
-        """Kill every process of the domain that the record proves to be ours.
-
-        Raises:
-            DeviceError: one hangs in the kernel.
-        """
+        """Kill every process of the domain that the record proves to be ours."""
         left = processes.owned(record.token) if record is not None else []
         if record is not None and record.daemon is not None and record.daemon not in left:
             left.append(record.daemon)

@@ -23,7 +23,7 @@ class DomainRecord:
     """What was done for a domain.
 
     Attributes:
-        boot_id: the kernel's, of the boot in which it was done.
+        boot_id: of the boot in which it was done.
         modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
         daemon: the daemon, once it listens.
         token: what only this domain's processes have in their environment: nobody else can read
@@ -41,11 +41,7 @@ class DomainRecord:
 
 
 def read_record(path: Path, boot_id: str) -> DomainRecord | None:
-    """Return the record, as far as it is true in this boot; None if there is none.
-
-    Raises:
-        StateError: the disk cannot be read.
-    """
+    """Return the record, as far as it is true in this boot; None if there is none."""
     data = read_file(path)
     if data is None:
         return None
@@ -62,11 +58,7 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
 
 
 def write_record(path: Path, record: DomainRecord) -> None:
-    """Write the record; it survives a crash once this returns.
-
-    Raises:
-        StateError: the disk cannot be written.
-    """
+    """Write the record; it survives a crash once this returns."""
     data = seal(
         {
             "bootID": record.boot_id,

@@ -22,7 +22,12 @@ Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
 NEVER = 3600.0
 QUICK = WorkerTiming(
-    first_retry=0.02, longest_retry=0.1, check=0.1, settled=0.0, ill=0.05, patience=NEVER
+    first_retry=0.02,
+    longest_retry=0.1,
+    check_interval=0.1,
+    settled=0.0,
+    unhealthy_interval=0.05,
+    replace_after=NEVER,
 )
 SERVER = "4242"
 ACTIVE, FAULT = "ACTIVE", "FAULT"
@@ -81,7 +86,13 @@ def test_a_daemon_whose_server_stays_in_fault_is_replaced_and_its_death_counted(
             say(ACTIVE)
             deaths.append(name)
 
-    timing = WorkerTiming(first_retry=0.02, check=0.1, settled=0.0, ill=0.05, patience=0.2)
+    timing = WorkerTiming(
+        first_retry=0.02,
+        check_interval=0.1,
+        settled=0.0,
+        unhealthy_interval=0.05,
+        replace_after=0.2,
+    )
     run(mps.supervised(step, timing))
     domain = mps.domain("claim", 0, active_thread_percentage=50)
     before = mps.ready(domain).daemon
@@ -98,7 +109,9 @@ def test_a_daemon_whose_server_stays_in_fault_is_replaced_and_its_death_counted(
 
 
 def test_a_daemon_that_does_not_answer_is_replaced(mps: MpsDomains, run: Run) -> None:
-    timing = WorkerTiming(first_retry=0.02, longest_retry=0.1, check=0.1, settled=0.0, patience=0.2)
+    timing = WorkerTiming(
+        first_retry=0.02, longest_retry=0.1, check_interval=0.1, settled=0.0, replace_after=0.2
+    )
     run(mps.supervised(timing=timing))
     domain = mps.domain("claim", 0)
     before = mps.ready(domain).daemon
@@ -121,7 +134,7 @@ def test_a_daemon_that_does_not_answer_is_replaced(mps: MpsDomains, run: Run) ->
 def test_a_daemon_that_answers_somebody_else_for_once_stays_ready(
     mps: MpsDomains, run: Run
 ) -> None:
-    timing = WorkerTiming(first_retry=0.02, check=0.05, settled=0.0, patience=NEVER)
+    timing = WorkerTiming(first_retry=0.02, check_interval=0.05, settled=0.0, replace_after=NEVER)
     run(mps.supervised(timing=timing))
     domain = mps.domain("claim", 0)
     first = mps.ready(domain)

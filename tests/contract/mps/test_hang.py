@@ -42,8 +42,8 @@ os.setresuid(user, user, user)
 time.sleep(600)
 """
 QUICK = WorkerTiming(
-    first_retry=0.02, longest_retry=0.1, check=0.1, settled=0.0, ill=0.05,
-    patience=NEVER, probe=0.2, answer=0.3,
+    first_retry=0.02, longest_retry=0.1, check_interval=0.1, settled=0.0, unhealthy_interval=0.05,
+    replace_after=NEVER, probe_interval=0.2, probe_timeout=0.3,
 )  # fmt: skip
 PATIENT = replace(QUICK, answer=NEVER)
 ANSWERED = "mps server answered a probe"

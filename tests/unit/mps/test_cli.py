@@ -80,7 +80,8 @@ def test_it_meets_the_driver_below_the_kubelets_plugins(tmp_path: Path) -> None:
 def test_its_workers_keep_the_times_that_were_set(tmp_path: Path) -> None:
     words = ("--probe-interval=7", "--probe-timeout=8", "--replace-after=9", "--check-interval=10")
     timing = build(node(tmp_path, *words))._timing
-    assert (timing.probe, timing.answer, timing.patience, timing.check) == (7, 8, 9, 10)
+    assert (timing.probe_interval, timing.probe_timeout) == (7, 8)
+    assert (timing.replace_after, timing.check_interval) == (9, 10)
 
 
 @pytest.mark.parametrize("size", ["much", "1", "-1Gi", "100m"])

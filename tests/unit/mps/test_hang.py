@@ -57,7 +57,12 @@ class World:
     others: tuple[ServerState, ...] = ()
 
     def __post_init__(self) -> None:
-        timing = WorkerTiming(probe=self.interval, answer=LIMIT, check=GAP, ill=AGAIN)
+        timing = WorkerTiming(
+            probe_interval=self.interval,
+            probe_timeout=LIMIT,
+            check_interval=GAP,
+            unhealthy_interval=AGAIN,
+        )
         self.watch = HangWatch(
             self, self.identify, timing, lambda: self.now, process_at=self.process
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dra_driver.mps.daemon.health import Illness, server_fault, server_states
+from dra_driver.mps.daemon.health import Liveness, server_fault, server_states
 from dra_driver.mps.domain import Daemon
 
 ONE, OTHER = Daemon(pid=1, start_ticks=1), Daemon(pid=2, start_ticks=2)
@@ -55,30 +55,30 @@ class Clock:
         return self.now
 
 
-def test_an_illness_lasts_until_the_daemon_is_well_or_another() -> None:
+def test_an_liveness_lasts_until_the_daemon_is_well_or_another() -> None:
     clock = Clock()
-    illness = Illness(clock, patience=60.0)
-    assert not illness.is_too_long()
-    assert not illness.note(ONE, "it does not answer")
+    liveness = Liveness(clock, replace_after=60.0)
+    assert not liveness.must_replace()
+    assert not liveness.note(ONE, "it does not answer")
     clock.now += 59
-    assert illness.note(ONE, "its server is in FAULT")
-    assert not illness.is_too_long()
+    assert liveness.note(ONE, "its server is in FAULT")
+    assert not liveness.must_replace()
     clock.now += 1
-    assert illness.is_too_long()
-    assert illness.reason == "its server is in FAULT"
-    assert not illness.note(OTHER, "it does not answer")
-    assert not illness.is_too_long()
+    assert liveness.must_replace()
+    assert liveness.reason == "its server is in FAULT"
+    assert not liveness.note(OTHER, "it does not answer")
+    assert not liveness.must_replace()
     clock.now += 60
-    assert illness.is_too_long()
-    assert illness.note(OTHER, "")
-    assert not illness.is_too_long()
-    assert not illness.note(OTHER, "it does not answer")
+    assert liveness.must_replace()
+    assert liveness.note(OTHER, "")
+    assert not liveness.must_replace()
+    assert not liveness.note(OTHER, "it does not answer")
 
 
 def test_without_patience_no_daemon_is_ill_for_too_long() -> None:
     clock = Clock()
-    illness = Illness(clock, patience=0.0)
-    illness.note(ONE, "its server hangs")
+    liveness = Liveness(clock, replace_after=0.0)
+    liveness.note(ONE, "its server hangs")
     clock.now += 10**9
-    assert not illness.is_too_long()
-    assert illness.reason == "its server hangs"
+    assert not liveness.must_replace()
+    assert liveness.reason == "its server hangs"

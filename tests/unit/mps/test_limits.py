@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from dra_driver.errors import DeviceError
-from dra_driver.mps.daemon.limits import Limits, put_back, read_limits, set_limits
+from dra_driver.mps.daemon.limits import Limits, read_limits, restore_limits, set_limits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 
 ONE, TWO, THREE = "GPU-1", "GPU-2", "GPU-3"
@@ -90,7 +90,7 @@ class Servers:
 
 def test_limits_of_a_server_that_are_right_are_left_alone() -> None:
     servers = Servers()
-    assert put_back(servers, DOMAIN, [41]) == []
+    assert restore_limits(servers, DOMAIN, [41]) == []
     assert servers.told == []
 
 
@@ -100,7 +100,7 @@ def test_limits_that_a_client_has_changed_on_a_server_are_put_back() -> None:
         "active_thread_percentage 41": "100.0",
         "device_pinned_mem_limit 41 2": "70G",
     }
-    assert put_back(servers, DOMAIN, [41]) == [
+    assert restore_limits(servers, DOMAIN, [41]) == [
         "server 41 had active_thread_percentage 100.0 instead of 30",
         "server 41 had device_pinned_mem_limit 2 70G instead of 953M",
     ]
@@ -114,7 +114,7 @@ def test_limits_that_a_client_has_changed_on_a_server_are_put_back() -> None:
 def test_what_a_server_does_not_tell_is_left_as_it_is(answer: str) -> None:
     servers = Servers()
     servers.limits["active_thread_percentage 41"] = answer
-    assert put_back(servers, DOMAIN, [41, 7]) == []
+    assert restore_limits(servers, DOMAIN, [41, 7]) == []
     assert servers.told == []
 
 
