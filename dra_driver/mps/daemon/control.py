@@ -63,12 +63,6 @@ class View:
     dev: Callable[[], Path | None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Programs:
-    control: Path
-    search_path: str
-
-
 def host_view(
     driver_root: Path,
     proc: Path = Path("/proc"),
@@ -139,9 +133,8 @@ class Control:
         raise DeviceError(_not_started(domain, said, paths))
 
     def _launch_in(self, view: View, domain: Domain, paths: DomainPaths, token: str) -> str:
-        programs = self._find(view)
-        environment = {
-            **_environment(programs),
+        control, environment = self._find(view)
+        environment |= {
             "LD_LIBRARY_PATH": str(_LIBRARY_FOLDER),
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
             "CUDA_MPS_LOG_DIRECTORY": str(_LOG_FOLDER),
@@ -160,7 +153,7 @@ class Control:
         self._link_libraries(paths, view)
         said = ""
         for options in _users_options(domain):
-            command = [str(programs.control), "-d", *options]
+            command = [str(control), "-d", *options]
             users = {processes.USERS: processes.ALL_USERS if options else ""}
             said = mounts.in_private_mounts(
                 binds,
@@ -198,13 +191,12 @@ class Control:
         self, paths: DomainPaths, commands: Sequence[str], *, seconds: float = ASK_SECONDS
     ) -> list[str]:
         """Send commands to the domain's daemon and return its reply, as `ask_daemon` does."""
-        programs = self._find(self._views[-1])
-        # Relative, because the path of a socket may have 107 bytes, and this one may have more.
-        environment = {**_environment(programs), "CUDA_MPS_PIPE_DIRECTORY": "."}
+        control, environment = self._find(self._views[-1])
         return ask_daemon(
-            programs.control,
+            control,
             commands,
-            environment=environment,
+            # Relative, because the path of a socket may have 107 bytes, and this one may have more.
+            environment=environment | {"CUDA_MPS_PIPE_DIRECTORY": "."},
             log=paths.log,
             folder=paths.own,
             seconds=seconds,
@@ -220,7 +212,8 @@ class Control:
             raise DeviceError("the MPS control daemon does not listen any more")
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=QUIT_ANSWER_SECONDS)
 
-    def _find(self, view: View) -> _Programs:
+    def _find(self, view: View) -> tuple[Path, dict[str, str]]:
+        """Return where a view has the program, and what it needs of an environment to run."""
         control = find_program(self._root, MPS_CONTROL)
         if control is None:
             raise DeviceError(
@@ -231,7 +224,7 @@ class Control:
         server = find_program(self._root, MPS_SERVER) or control
         there = [rooted.outside(view.driver_root, one.source) for one in (server, control)]
         folders = dict.fromkeys(str(path.parent) for path in there)
-        return _Programs(control=there[1], search_path=os.pathsep.join(folders))
+        return there[1], {"PATH": os.pathsep.join(folders), "LC_ALL": "C"}
 
     def _dev_binds(self, view: View) -> dict[Path, Path]:
         """Return what shows a daemon the device nodes of a driver container as its own.
@@ -330,10 +323,6 @@ def _write_links(folder: Path, wanted: Mapping[str, Path]) -> None:
     for name, target in wanted.items():
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(target)
-
-
-def _environment(programs: _Programs) -> dict[str, str]:
-    return {"PATH": programs.search_path, "LC_ALL": "C"}
 
 
 def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:

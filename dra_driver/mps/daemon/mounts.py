@@ -48,7 +48,7 @@ def hides_mounts(folder: Path) -> bool:
     return bool(found) and not any(one.startswith("shared:") for one in found[-1][_OPTIONAL:])
 
 
-def mount_tmpfs(folder: Path, *, size_bytes: int, files: int, mode: int = 0o1777) -> None:
+def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int = 0o1777) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
 
     `files` counts files, links and folders. What they take of the kernel's own memory the size does
@@ -56,8 +56,8 @@ def mount_tmpfs(folder: Path, *, size_bytes: int, files: int, mode: int = 0o1777
     """
     if layers(folder):
         return
-    options = f"size={size_bytes},mode={mode:o},nr_inodes={files}"
-    _mount("tmpfs", folder, "tmpfs", _TENANTS, options)
+    size = "50%" if size_bytes is None else str(size_bytes)  # tmpfs(5): of the memory
+    _mount("tmpfs", folder, "tmpfs", _TENANTS, f"size={size},mode={mode:o},nr_inodes={files}")
 
 
 def limit_files(folder: Path, files: int) -> bool:

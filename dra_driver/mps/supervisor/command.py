@@ -55,7 +55,6 @@ log = structlog.get_logger()
 
 _STOP_SECONDS = 10.0
 _PAGE = 4096
-_SMALLEST_SHM = 64 * 1024**2
 
 
 class MpsSupervisor(CommandSettings):
@@ -149,7 +148,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         ),
         modes=ComputeModes(NvmlModes(roots.driver, roots.proc), change=settings.compute_mode),
         group=DaemonGroup(settings.cgroup_root),
-        shm_bytes=_shm_bytes(settings),
+        shm_bytes=_shm_bytes(settings.shm_size),
         on_death=on_death,
     )
     timing = WorkerTiming(
@@ -199,20 +198,13 @@ def _check_container(plugins: Path) -> None:
         )
 
 
-def _shm_bytes(settings: MpsSupervisor) -> int:
-    if settings.shm_size:
-        try:
-            nanos = Quantity.parse(settings.shm_size).nanos
-        except ValueError as error:
-            raise SetupError(f"--shm-size: {error}") from error
-        if nanos < _PAGE * 10**9:
-            raise SetupError(f"--shm-size: {settings.shm_size} is less than one page of memory")
-        return nanos // 10**9
+def _shm_bytes(size: str) -> int | None:
+    if not size:
+        return None
     try:
-        for line in (settings.proc_root / "meminfo").read_text().splitlines():
-            name, _, amount = line.partition(":")
-            if name == "MemTotal":
-                return int(amount.split()[0]) * 1024 // 2
-    except (OSError, ValueError, IndexError):
-        pass
-    return _SMALLEST_SHM
+        nanos = Quantity.parse(size).nanos
+    except ValueError as error:
+        raise SetupError(f"--shm-size: {error}") from error
+    if nanos < _PAGE * 10**9:
+        raise SetupError(f"--shm-size: {size} is less than one page of memory")
+    return nanos // 10**9

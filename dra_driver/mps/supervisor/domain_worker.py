@@ -37,17 +37,15 @@ _PROBE_END_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A desired state that cannot be read, and why: the domain stays as it is."""
+    """A desired state that cannot be read, and why: the domain stays as it is.
 
-    reason: str
+    Without a reason it is in a newer version's words, and the domain is left to that version.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Newer:
-    """A desired state in a newer version's words: the domain is left to that version."""
+    reason: str | None
 
 
-Desired = Domain | Unreadable | Newer | None
+Desired = Domain | Unreadable | None
 """The desired state of a domain; None if it is to be removed."""
 
 
@@ -160,11 +158,11 @@ class DomainWorker(Worker):
                 case None:
                     self._end()
                     return None
-                case Unreadable() | Newer():
+                case Unreadable(reason=reason):
                     self._generation, self._serving = "", None
                     self._hang.drop()
-                    if isinstance(desired, Unreadable):
-                        self._report(State.FAILED, desired.reason)
+                    if reason is not None:
+                        self._report(State.FAILED, reason)
                 case Domain():
                     pause = self._maintain(desired)
         except (DriverError, OSError) as error:

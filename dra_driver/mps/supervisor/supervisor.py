@@ -23,7 +23,6 @@ from dra_driver.mps.files import folders_in, ids_in, read_file
 from dra_driver.mps.supervisor.domain_worker import (
     Desired,
     DomainWorker,
-    Newer,
     Unreadable,
 )
 from dra_driver.mps.supervisor.lifecycle import SupervisorContext
@@ -161,7 +160,7 @@ class Supervisor(Worker):
 
     def _tell(self, domain: DomainId, desired: Desired) -> None:
         worker = self._workers.get(domain)
-        if worker is None and isinstance(desired, Newer):
+        if worker is None and desired == Unreadable(reason=None):
             return
         if worker is None or not worker.want(desired):
             worker = DomainWorker(domain, self._context, self._timing, self._clock)
@@ -204,7 +203,7 @@ def _read(path: Path, domain: DomainId) -> Desired:
             reason=str(error),
             remedy="run the MPS supervisor in that driver's version on this node",
         )
-        return Newer()
+        return Unreadable(reason=None)
     except StateError as error:
         return _unreadable(path, str(error))
     return desired

@@ -45,7 +45,7 @@ QUICK = WorkerTiming(
     first_retry=0.02, longest_retry=0.1, check_interval=0.1, settled=0.0, unhealthy_interval=0.05,
     replace_after=NEVER, probe_interval=0.2, probe_timeout=0.3,
 )  # fmt: skip
-PATIENT = replace(QUICK, answer=NEVER)
+PATIENT = replace(QUICK, probe_timeout=NEVER)
 ANSWERED = "mps server answered a probe"
 NOT_PROBED = "mps server not probed"
 IN_DOUBT = "mps server left a probe without an answer"
@@ -157,7 +157,7 @@ def test_a_server_that_hangs_is_noticed_told_and_replaced(
             played.no_server()
             mps.machine.clear_faults()
 
-    run(mps.supervised(step, replace(QUICK, patience=0.5)))
+    run(mps.supervised(step, replace(QUICK, replace_after=0.5)))
     domain = mps.domain("claim", 0, multi_user=True)
     before = mps.ready(domain)
     mps.machine.slow_call("cuInit", LONG_MS, uuid=mps.uuid(0))
@@ -294,7 +294,7 @@ def test_there_is_never_more_than_one_probe_of_a_domain(
     mps: MpsDomains, run: Run, played: Played
 ) -> None:
     mps.machine.slow_call("cuInit", LONG_MS)
-    run(mps.supervised(timing=replace(PATIENT, probe=0.01)))
+    run(mps.supervised(timing=replace(PATIENT, probe_interval=0.01)))
     played.ready(mps.domain("claim", 0, multi_user=True))
     only = a_hung_probe()
     for _ in range(20):
@@ -318,7 +318,7 @@ def test_a_probe_that_was_let_to_the_server_is_a_sign_also_where_users_take_turn
     mps: MpsDomains, run: Run, played: Played
 ) -> None:
     mps.machine.slow_call("cuInit", LONG_MS)
-    run(mps.supervised(timing=replace(QUICK, answer=1.0)))
+    run(mps.supervised(timing=replace(QUICK, probe_timeout=1.0)))
     domain = mps.domain("claim", 0)
     played.ready(domain)
     log = mps.files.paths(domain.id).log / "control.log"
