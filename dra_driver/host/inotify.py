@@ -14,8 +14,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 # sys/inotify.h
 _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO, _IN_DELETE = 0x8, 0x40, 0x80, 0x200
@@ -37,17 +35,6 @@ class FolderWatch:
         self._descriptors = [self._wake]
         self._end = weakref.finalize(self, _close, self._descriptors)
         self._begin()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def wait(self, seconds: float) -> None:
         """Return after a change, a `wake` or the given time; sometimes for no reason."""

@@ -3,7 +3,7 @@
 import gc
 import os
 import resource
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from dra_driver.host.inotify import FolderWatch, WatchPool
@@ -12,7 +12,7 @@ from dra_driver.mps.files import delete_file, write_file
 
 def test_a_wait_on_a_folder_ends_with_a_change_or_a_wake(tmp_path: Path) -> None:
     hours = 3600.0
-    with FolderWatch(tmp_path) as watch:
+    with closing(FolderWatch(tmp_path)) as watch:
         write_file(tmp_path / "a.json", b"", durable=False)
         watch.wait(hours)
         delete_file(tmp_path / "a.json")
@@ -73,7 +73,7 @@ def test_a_watch_on_a_folder_that_was_replaced_is_not_lent(tmp_path: Path) -> No
 
 
 def test_a_folder_that_cannot_be_watched_is_polled(tmp_path: Path) -> None:
-    with FolderWatch(tmp_path / "absent") as watch:
+    with closing(FolderWatch(tmp_path / "absent")) as watch:
         watch.wait(3600.0)
 
 
@@ -81,7 +81,7 @@ def test_a_watch_that_could_not_be_had_is_had_once_others_let_go(tmp_path: Path)
     least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
-    with FolderWatch(tmp_path / "absent") as watch:
+    with closing(FolderWatch(tmp_path / "absent")) as watch:
         # As when tenants, who are root as well, have all instances of inotify that root may have.
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, most))
         try:
