@@ -176,31 +176,29 @@ def _listening_pid(folder: Path, name: str) -> int | None:
 
 def kill(daemons: Iterable[Daemon], seconds: float) -> bool:
     """Kill processes and wait until they are gone; return whether they are."""
-    ended = True
-    for daemon in daemons:
-        try:
-            descriptor = os.pidfd_open(daemon.pid)
-        except ProcessLookupError:
-            continue
-        try:
-            # Only once the descriptor pins the process is its start time compared.
-            if is_alive(daemon):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                ended &= has_ended(descriptor, seconds)
-                is_alive(daemon)  # reaps it, if it is our child
-        finally:
-            os.close(descriptor)
-    return ended
+    ended = [_await(daemon, seconds, kill=True) for daemon in daemons]
+    return all(ended)
 
 
 def wait_for_end(daemon: Daemon, seconds: float) -> bool:
     """Wait until a process has ended; return whether it has."""
+    return _await(daemon, seconds, kill=False)
+
+
+def _await(daemon: Daemon, seconds: float, *, kill: bool) -> bool:
     try:
         descriptor = os.pidfd_open(daemon.pid)
     except ProcessLookupError:
         return True
     try:
-        return not is_alive(daemon) or has_ended(descriptor, seconds)
+        # Only once the descriptor pins the process is its start time compared.
+        if not is_alive(daemon):
+            return True
+        if kill:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        ended = has_ended(descriptor, seconds)
+        is_alive(daemon)  # reaps it, if it is our child
+        return ended
     finally:
         os.close(descriptor)
 
