@@ -253,12 +253,7 @@ def encode_domain(domain: Domain) -> bytes:
 
 
 def decode_domain(data: bytes) -> Domain:
-    """Return the domain of a desired-state file.
-
-    Raises:
-        VersionError: a newer version of this driver asks for it.
-        StateError: the bytes are damaged, or no domain that a daemon could serve.
-    """
+    """Return the domain of a desired-state file; raises as `domain_of`."""
     return domain_of(unseal(data))
 
 

@@ -205,8 +205,7 @@ class Control:
     def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
         """Ask the daemon to quit, which ends its servers too within seconds, whatever clients do.
 
-        Raises:
-            DeviceError: it does not answer, or another process listens in its place.
+        DeviceError if it does not answer, or another process listens in its place.
         """
         if self.listening(paths) != daemon:
             raise DeviceError("the MPS control daemon does not listen any more")
