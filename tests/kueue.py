@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from dra_driver.admin.api.slices import CounterId, Device, read_slice
 from dra_driver.admin.cel.selector import Selector
-from dra_driver.admin.explain.offer import CounterId, Device, read_slice
 
 Object = Mapping[str, Any]
 

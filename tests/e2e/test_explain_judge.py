@@ -10,16 +10,16 @@ import judge
 from allocation_cases import NODE, Case, case
 from cel_cases import DEVICE, DO_NOT, FAIL, SELECT
 from cel_expressions import expression
+from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.slices import read_slice
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
+from dra_driver.admin.explain.allocated import Taken
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import selectors_by_class
-from dra_driver.admin.explain.nodes import Node
-from dra_driver.admin.explain.offer import read_slice
 from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.requests import read_claim
 from dra_driver.admin.explain.search import GivenUpError, Rules, Scene, picks
-from dra_driver.admin.explain.taken import Taken
-from dra_driver.admin.explain.wishes import read_claim
 from e2e.needs import cannot_run
 from obstacles import without
 

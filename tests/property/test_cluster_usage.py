@@ -11,7 +11,7 @@ import fuzz
 import make
 import packing
 from consuming import Scheduler
-from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.cluster.pools import Pool, read_pools
 from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
 from dra_driver.admin.cluster.view import report, table

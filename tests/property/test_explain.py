@@ -4,16 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocation_cases import NODE, Case, case
+from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.slices import read_slice
+from dra_driver.admin.explain.allocated import Taken
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import Demand, selectors_by_class
-from dra_driver.admin.explain.nodes import Node
-from dra_driver.admin.explain.offer import read_slice
 from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.requests import ALL, Claim, read_claim
 from dra_driver.admin.explain.search import Rules
 from dra_driver.admin.explain.summary import findings
-from dra_driver.admin.explain.taken import Taken
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
-from dra_driver.admin.explain.wishes import ALL, Claim, read_claim
 from obstacles import without
 
 MOST_ROUNDS = 20

@@ -9,11 +9,11 @@ from testbed.manifests import installed
 
 import make
 from consuming import Scheduler
+from dra_driver.admin.api.slices import read_slice
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError
 from dra_driver.admin.classes import manifest
 from dra_driver.admin.cluster.pools import resource_name
-from dra_driver.admin.explain.offer import read_slice
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.api.allocations import allocations_in
+from dra_driver.admin.api.refusals import Reads, refusals
 from dra_driver.admin.cluster.pools import read_pools
-from dra_driver.admin.cluster.refusals import Reads, refusals
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
 from dra_driver.devices.names import DRIVER_NAME

@@ -12,7 +12,7 @@ Pure.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.admin.cluster.allocations import Allocation
+from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.cluster.pools import Device
 
 

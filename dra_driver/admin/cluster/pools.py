@@ -4,52 +4,27 @@ In: all ResourceSlices of one driver, as dicts. Out: `Pool` values with their de
 in which the scheduler takes them, the counters there are, and what is wrong with a pool, if
 anything is. Rules: of a pool its newest generation alone counts, and only once as many slices of it
 are there as each of them says; a node's slices are not another's, whatever pool they say they are
-of; slices come in order of their names; counters that do not exist and
-device names that come twice make a pool invalid (KEP-4381, KEP-4815). Which resource name a device
-serves is said by its attributes. Of capacities only those are read that several claims consume
-together. A claim that does not ask for one consumes the default of its policy, or without one all
-there is; one that asks for little consumes the policy's least amount (KEP-5075). Pure.
+of; slices come in order of their names; counters that do not exist and device names that come twice
+make a pool invalid (KEP-4381, KEP-4815). Which resource name a device serves is said by its
+attributes. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
+from dra_driver.admin.api.nodes import Taint
+from dra_driver.admin.api.slices import (
+    Amounts,
+    Capacity,
+    CounterId,
+    capacity_of,
+    consumed_counters,
+    shared_counters,
+)
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import Object, mapping, nanos, number, objects, text
-from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
-
-Counter = tuple[str, str]
-"""A counter set of a pool, and a counter in it."""
-
-Amounts = Mapping[Counter, int]
-"""How much of each counter, in billionths of its unit: quantities of the API are that exact."""
-
-_BLOCKING = frozenset({"NoSchedule", "NoExecute"})
-"""Effects of taints that keep new claims away, unless they tolerate them."""
-
-_NOTHING: Amounts = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """A capacity that several claims consume together, in billionths of its unit.
-
-    Attributes:
-        total: what they can have of it together.
-        default: what a claim consumes of it that does not ask for it.
-        least: what every claim consumes of it, whatever it asks for.
-    """
-
-    total: int
-    default: int
-    least: int
-
-
-Capacities = Mapping[str, Capacity]
-
-_NO_CAPACITIES: Capacities = MappingProxyType({})
+from dra_driver.fields import Object, mapping, number, objects, text
+from dra_driver.slices.consumable import ALLOWS_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +46,7 @@ class Device:
     consumes: Amounts
     taints: tuple[str, ...] = ()
     allows_multiple: bool = False
-    capacities: Capacities = field(default_factory=dict)
+    capacities: Mapping[str, Capacity] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,25 +68,17 @@ class Pool:
     problem: str | None = None
 
 
-_CapacityTexts = tuple[str, str, str, str]
-"""A capacity's name; how much there is, what is consumed without a request, and at least."""
-
-_Contents = tuple[list[Device], dict[Counter, int]]
-"""What a slice holds: devices, and what there is of each counter."""
-
-
 @dataclass(slots=True)
 class _Draft:
     """A generation of a pool as its slices come in; `contents` are by the names of the slices."""
 
     generation: int
     slices: int
-    contents: dict[str, _Contents] = field(default_factory=dict)
+    contents: dict[str, tuple[list[Device], Amounts]] = field(default_factory=dict)
 
 
 def read_pools(slices: Iterable[Object]) -> list[Pool]:
     """Return the pools that these slices make up, by node and name."""
-    reader = _Reader()
     drafts: dict[tuple[str, str], _Draft] = {}
     for one in slices:
         spec = mapping(one, "spec")
@@ -126,13 +93,13 @@ def read_pools(slices: Iterable[Object]) -> list[Pool]:
             )
         if generation == draft.generation:
             with suppress(ValueError):
-                draft.contents[text(one, "metadata", "name")] = reader.contents(spec)
+                draft.contents[text(one, "metadata", "name")] = _contents(spec)
     return [_finished(node, name, draft) for (node, name), draft in sorted(drafts.items())]
 
 
 def _finished(node: str, name: str, draft: _Draft) -> Pool:
     devices: list[Device] = []
-    counters: dict[Counter, int] = {}
+    counters: dict[CounterId, int] = {}
     for _, (of_slice, there) in sorted(draft.contents.items()):
         devices += of_slice
         counters |= there
@@ -161,79 +128,33 @@ def _problem(draft: _Draft, devices: list[Device], counters: Amounts) -> str | N
     return None
 
 
-class _Reader:
-    """Reads slices. Nodes with the same GPUs have the same amounts: each is kept once."""
+def _contents(spec: Object) -> tuple[list[Device], Amounts]:
+    """Return what a slice holds: devices, and what there is of each counter.
 
-    def __init__(self) -> None:
-        self._amounts: dict[tuple[tuple[str, str, str], ...], Amounts] = {}
-        self._capacities: dict[tuple[_CapacityTexts, ...], Capacities] = {}
-
-    def contents(self, spec: Object) -> _Contents:
-        """Return what a slice holds.
-
-        Raises:
-            ValueError: a quantity in it cannot be read.
-        """
-        return (
-            [self._device(entry) for entry in objects(spec, "devices")],
-            dict(self._counters(objects(spec, "sharedCounters"))),
-        )
-
-    def _device(self, entry: Object) -> Device:
-        taints = objects(entry, "taints")
-        allows_multiple = entry.get(ALLOWS_MULTIPLE) is True
-        return Device(
-            name=text(entry, "name"),
-            resource=resource_name(mapping(entry, "attributes")),
-            consumes=self._consumed(objects(entry, "consumesCounters")),
-            taints=tuple(_taint(one) for one in taints if text(one, "effect") in _BLOCKING),
-            allows_multiple=allows_multiple,
-            capacities=self._shared(mapping(entry, "capacity"))
-            if allows_multiple
-            else _NO_CAPACITIES,
-        )
-
-    def _shared(self, capacity: Object) -> Capacities:
-        key = tuple((name, *_capacity_texts(one)) for name, one in capacity.items())
-        found = self._capacities.get(key)
-        if found is None:
-            found = {name: self._capacity(*texts) for name, *texts in key}
-            self._capacities[key] = found
-        return found
-
-    def _capacity(self, total: str, default: str, least: str) -> Capacity:
-        consumed = nanos(default)
-        return Capacity(total=nanos(total), default=consumed, least=min(consumed, nanos(least)))
-
-    def _counters(self, sets: Iterable[Object]) -> Iterator[tuple[Counter, int]]:
-        for one in sets:
-            for name, entry in mapping(one, "counters").items():
-                yield (text(one, "name"), name), nanos(text(entry, "value"))
-
-    def _consumed(self, entries: tuple[Object, ...]) -> Amounts:
-        if not entries:
-            return _NOTHING
-        key = tuple(
-            (text(entry, "counterSet"), name, text(amount, "value"))
-            for entry in entries
-            for name, amount in mapping(entry, "counters").items()
-        )
-        found = self._amounts.get(key)
-        if found is None:
-            found = {(counter_set, name): nanos(amount) for counter_set, name, amount in key}
-            self._amounts[key] = found
-        return found
+    Raises:
+        ValueError: a quantity in it cannot be read.
+    """
+    counters = {
+        CounterId(counter_set, name): amount
+        for counter_set, amounts in shared_counters(spec)
+        for name, amount in amounts.items()
+    }
+    return [_device(entry) for entry in objects(spec, "devices")], counters
 
 
-def _capacity_texts(capacity: object) -> tuple[str, str, str]:
-    """Return how much there is, what is consumed without a request, and by the smallest one."""
-    total = text(capacity, "value")
-    policy = mapping(capacity, REQUEST_POLICY)
-    values = policy.get("validValues")
-    least = text(policy, "validRange", "min")
-    if isinstance(values, list) and values:  # in ascending order
-        least = str(values[0])
-    return total, text(policy, "default") or total, least or "0"
+def _device(entry: Object) -> Device:
+    allows_multiple = entry.get(ALLOWS_MULTIPLE) is True
+    shared = mapping(entry, "capacity") if allows_multiple else {}
+    return Device(
+        name=text(entry, "name"),
+        resource=resource_name(mapping(entry, "attributes")),
+        consumes=consumed_counters(entry),
+        taints=tuple(
+            str(taint) for taint in map(Taint.of, objects(entry, "taints")) if taint.blocks
+        ),
+        allows_multiple=allows_multiple,
+        capacities={name: capacity_of(one) for name, one in shared.items()},
+    )
 
 
 def resource_name(attributes: Object) -> str | None:
@@ -258,8 +179,3 @@ def resource_name(attributes: Object) -> str | None:
 def _attribute(attributes: Object, name: str) -> str:
     """Return a string attribute of the driver's own domain, which its name may say or not."""
     return text(mapping(attributes, name) or mapping(attributes, f"{DRIVER_NAME}/{name}"), "string")
-
-
-def _taint(taint: Object) -> str:
-    value = text(taint, "value")
-    return f"{text(taint, 'key')}{f'={value}' if value else ''}:{text(taint, 'effect')}"

@@ -14,10 +14,11 @@ claims.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.admin.cluster.allocations import Allocation
+from dra_driver.admin.api.allocations import Allocation
+from dra_driver.admin.api.refusals import Refusal
+from dra_driver.admin.api.slices import Amounts, CounterId
 from dra_driver.admin.cluster.consumption import NOTHING_CONSUMED, CapacityUsage, Consumed
-from dra_driver.admin.cluster.pools import Amounts, Device, Pool
-from dra_driver.admin.cluster.refusals import Refusal
+from dra_driver.admin.cluster.pools import Device, Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +198,10 @@ def _room(devices: Iterable[Device], consumed: Consumed) -> int | None:
     return None if None in rooms else sum(room for room in rooms if room is not None)
 
 
-def _fits(wanted: Amounts, left: Mapping[tuple[str, str], int]) -> bool:
+def _fits(wanted: Amounts, left: Amounts) -> bool:
     return all(left[counter] >= amount for counter, amount in wanted.items())
 
 
-def _take(left: dict[tuple[str, str], int], wanted: Amounts) -> None:
+def _take(left: dict[CounterId, int], wanted: Amounts) -> None:
     for counter, amount in wanted.items():
         left[counter] -= amount

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from dra_driver.admin.cluster.allocations import Allocation
+from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.cluster.consumption import CapacityUsage
 from dra_driver.admin.cluster.usage import AllocatedDevice, ClusterUsage, PoolUsage, ResourceUsage
 from dra_driver.admin.table import aligned

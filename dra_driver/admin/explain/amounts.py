@@ -9,7 +9,7 @@ the same is compared, and nothing is kept. Amounts are in billionths of their un
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.admin.explain.offer import Capacity, Policy
+from dra_driver.admin.api.slices import Capacity, Policy
 
 _NANO = 10**9
 _MILLI = 10**6
@@ -75,8 +75,7 @@ def shortage(
 def _amount(capacity: Capacity, asked: int | None) -> int:
     policy = capacity.policy
     if asked is None:
-        default = None if policy is None else policy.default
-        return capacity.total if default is None else default
+        return capacity.default
     if policy is None:
         return asked
     if policy.least is not None:

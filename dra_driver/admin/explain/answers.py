@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dra_driver.admin.api.allocations import Allocation
+from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.slices import Device, DeviceId
 from dra_driver.admin.cel.selector import shown
 from dra_driver.admin.cel.values import NotUnderstoodError
-from dra_driver.admin.cluster.allocations import Allocation
-from dra_driver.admin.explain.nodes import Node
-from dra_driver.admin.explain.offer import Device, DeviceId
+from dra_driver.admin.explain.allocated import Taken, named
 from dra_driver.admin.explain.pools import Offer
 from dra_driver.admin.explain.reasons import UNSELECTED, Reason, first_reason
+from dra_driver.admin.explain.requests import ALL, Claim, Constraint, Wish
 from dra_driver.admin.explain.search import (
     Classes,
     GivenUpError,
@@ -24,8 +26,6 @@ from dra_driver.admin.explain.search import (
     UndecidedError,
     picks,
 )
-from dra_driver.admin.explain.taken import Taken, named
-from dra_driver.admin.explain.wishes import ALL, Claim, Constraint, Wish
 
 _VALUES = 4
 """So many values of an attribute are shown, those of most devices."""

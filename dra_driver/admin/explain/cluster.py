@@ -8,15 +8,15 @@ given out counts as free.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from dra_driver.admin.cluster.refusals import PodName, Reads, refusals
+from dra_driver.admin.api.nodes import Node, obstacles
+from dra_driver.admin.api.refusals import PodName, Reads, refusals
+from dra_driver.admin.api.slices import Slice, TaintRule, read_slice
+from dra_driver.admin.explain.allocated import Taken
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import Demand, of_claim, of_pod, selectors_by_class
-from dra_driver.admin.explain.nodes import Node, obstacles
-from dra_driver.admin.explain.offer import Slice, TaintRule, read_slice
 from dra_driver.admin.explain.pools import Offer
 from dra_driver.admin.explain.search import Rules
 from dra_driver.admin.explain.summary import findings
-from dra_driver.admin.explain.taken import Taken
 from dra_driver.admin.explain.view import Explanation
 from dra_driver.errors import ApiError, NotFoundError, SetupError
 from dra_driver.fields import Object, full_name, mapping, text

@@ -10,9 +10,16 @@ that end before others start may have those of later ones. Pure.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.admin.cluster.allocations import user_of
-from dra_driver.admin.explain.nodes import Node, selects, term_text
-from dra_driver.admin.explain.wishes import Claim, Request, Wish, claim_of, read_claim, selectors_of
+from dra_driver.admin.api.allocations import user_of
+from dra_driver.admin.api.nodes import Node, selects, term_text
+from dra_driver.admin.explain.requests import (
+    Claim,
+    Request,
+    Wish,
+    claim_of,
+    read_claim,
+    selectors_of,
+)
 from dra_driver.claims.model.claim import is_pod_group
 from dra_driver.fields import Object, at, full_name, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dra_driver.admin.explain.nodes import Node
-from dra_driver.admin.explain.offer import CounterId, Device, Slice
+from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.slices import CounterId, Device, Slice
 
 
 class Fault(StrEnum):

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dra_driver.admin.api.allocations import Allocation
+from dra_driver.admin.api.slices import CounterId, Device
 from dra_driver.admin.cel.selector import Fault
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
-from dra_driver.admin.cluster.allocations import Allocation
+from dra_driver.admin.explain.allocated import named
 from dra_driver.admin.explain.amounts import NotCountableError, Shortage, shortage
-from dra_driver.admin.explain.offer import CounterId, Device
 from dra_driver.admin.explain.pools import Pool
+from dra_driver.admin.explain.requests import Wish
 from dra_driver.admin.explain.search import Scene, counters_left, untolerated
-from dra_driver.admin.explain.taken import named
-from dra_driver.admin.explain.wishes import Wish
 from resource_nvidia_com.quantity import Format, Quantity
 
 

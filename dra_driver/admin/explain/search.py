@@ -11,14 +11,14 @@ order of the same questions. Pure; gives up after a number of steps.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.slices import CounterId, Device, DeviceId
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError, Semver
+from dra_driver.admin.explain.allocated import Taken
 from dra_driver.admin.explain.amounts import NotCountableError, consumed, shortage
-from dra_driver.admin.explain.nodes import Node
-from dra_driver.admin.explain.offer import CounterId, Device, DeviceId
 from dra_driver.admin.explain.pools import Fault, Pool
-from dra_driver.admin.explain.taken import Taken
-from dra_driver.admin.explain.wishes import ALL, EXACT, MOST_DEVICES, Claim, Constraint, Wish
+from dra_driver.admin.explain.requests import ALL, EXACT, MOST_DEVICES, Claim, Constraint, Wish
 
 _MOST_STEPS = 100_000
 """So many devices are tried: some seconds. The scheduler itself gives up after ten."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dra_driver.admin.cel.selector import Fault
+from dra_driver.admin.explain.allocated import named
 from dra_driver.admin.explain.answers import (
     DeviceAnswer,
     NodeAnswer,
@@ -19,8 +20,7 @@ from dra_driver.admin.explain.answers import (
 )
 from dra_driver.admin.explain.demand import Demand
 from dra_driver.admin.explain.reasons import Kind
-from dra_driver.admin.explain.taken import named
-from dra_driver.admin.explain.wishes import ALL, Wish
+from dra_driver.admin.explain.requests import ALL, Wish
 from dra_driver.devices.names import DRIVER_NAME
 
 _ADVICE: Mapping[Kind, str] = MappingProxyType(

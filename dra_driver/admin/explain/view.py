@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.admin.cluster.refusals import Refusal
+from dra_driver.admin.api.refusals import Refusal
+from dra_driver.admin.explain.allocated import users_text
 from dra_driver.admin.explain.answers import NodeAnswer, WishAnswer, devices_text
 from dra_driver.admin.explain.demand import Allocated, Demand
 from dra_driver.admin.explain.summary import Finding, names_text
-from dra_driver.admin.explain.taken import users_text
 from dra_driver.admin.table import aligned
 
 _LOOKED_AT = (

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from cel_cases import DEVICE, DO_NOT, FAIL, SELECT
+from dra_driver.admin.api.slices import read_slice
 from dra_driver.admin.cel.parser import parsed
 from dra_driver.admin.cel.selector import Fault, Selector, Subject
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
-from dra_driver.admin.explain.offer import read_slice
 
 SUBJECT = (
     read_slice({"spec": {"driver": "gpu.nvidia.com", "pool": {"name": "p"}, "devices": [DEVICE]}})

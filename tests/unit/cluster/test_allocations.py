@@ -3,7 +3,7 @@
 import pytest
 
 import make
-from dra_driver.admin.cluster.allocations import Allocation, allocations_in
+from dra_driver.admin.api.allocations import Allocation, allocations_in
 from dra_driver.devices.names import DRIVER_NAME
 from published import Object, part_of
 

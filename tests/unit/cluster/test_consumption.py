@@ -1,7 +1,7 @@
 """Offered, used and free of devices that several claims have parts of."""
 
 import make
-from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.cluster.consumption import CapacityUsage
 from dra_driver.admin.cluster.pools import Pool, read_pools
 from dra_driver.admin.cluster.usage import ResourceUsage, usage_of

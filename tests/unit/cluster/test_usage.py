@@ -1,7 +1,7 @@
 """Offered, used and free, where devices share hardware and where they do not."""
 
 import make
-from dra_driver.admin.cluster.allocations import Allocation, allocations_in
+from dra_driver.admin.api.allocations import Allocation, allocations_in
 from dra_driver.admin.cluster.pools import Pool, read_pools
 from dra_driver.admin.cluster.usage import PoolUsage, usage_of
 from dra_driver.devices.names import DRIVER_NAME

@@ -3,7 +3,7 @@
 import json
 
 import make
-from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.cluster.pools import read_pools
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table

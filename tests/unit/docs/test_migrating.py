@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector
-from dra_driver.admin.explain.offer import Device, read_slice
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.shares.config import read_node_config
 from dra_driver.simulator.nodes import inventory_of

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dra_driver.admin.api.slices import Capacity, Policy
 from dra_driver.admin.explain.amounts import NotCountableError, Shortage, consumed, shortage
-from dra_driver.admin.explain.offer import Capacity, Policy
 from dra_driver.fields import nanos
 
 RANGE = Policy(default=nanos("1Gi"), least=nanos("1Gi"), step=nanos("1Gi"))

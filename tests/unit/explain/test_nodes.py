@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import explained
-from dra_driver.admin.explain.nodes import Node, Taint, Toleration, obstacles, selects
+from dra_driver.admin.api.nodes import Node, Taint, Toleration, obstacles, selects
 
 LABELS = {"zone": "a", "gpus": "8"}
 CORDONED = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.admin.explain.nodes import Node, Taint
-from dra_driver.admin.explain.offer import DeviceId, TaintRule, read_slice
+from dra_driver.admin.api.nodes import Node, Taint
+from dra_driver.admin.api.slices import DeviceId, TaintRule, read_slice
 from dra_driver.admin.explain.pools import Fault, Offer
 from published import SET, counter_set, device, slices
 

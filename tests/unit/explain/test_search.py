@@ -5,14 +5,14 @@ import time
 import pytest
 
 import explained
+from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.api.slices import read_slice
+from dra_driver.admin.explain.allocated import Taken
 from dra_driver.admin.explain.answers import Cluster, answer_on
 from dra_driver.admin.explain.demand import selectors_by_class
-from dra_driver.admin.explain.nodes import Node
-from dra_driver.admin.explain.offer import read_slice
 from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.requests import read_claim
 from dra_driver.admin.explain.search import Rules
-from dra_driver.admin.explain.taken import Taken
-from dra_driver.admin.explain.wishes import read_claim
 from published import device, slices
 
 NODE = Node(name="node-1")

@@ -3,17 +3,21 @@
 In: ResourceSlices and DeviceTaintRules as dicts. Out: `Slice` values. Rules: resource.k8s.io/v1; a
 slice is for one node, for those that a selector selects, for all, or says so device by device; a
 DeviceTaintRule adds its taint to the devices that it names by driver, pool and device (KEP-5055).
-Amounts are in billionths of their units. Pure.
+Amounts are in billionths of their units, which is how exact quantities of the API are; nodes with
+the same GPUs have the same amounts, and each is kept once. Pure.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
+from dra_driver.admin.api.nodes import Node, Taint, selects
 from dra_driver.admin.cel.selector import Subject
 from dra_driver.admin.cel.values import Semver
-from dra_driver.admin.explain.nodes import Node, Taint, selects
-from dra_driver.fields import Object, at, mapping, nanos, number, objects, quantity, text
+from dra_driver.fields import Object, at, entries, mapping, nanos, number, objects, quantity, text
+from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 
 
 class DeviceId(NamedTuple):
@@ -33,6 +37,9 @@ class CounterId(NamedTuple):
 
     counter_set: str
     counter: str
+
+
+Amounts = Mapping[CounterId, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,21 @@ class Capacity:
 
     total: int
     policy: Policy | None = None
+
+    @property
+    def default(self) -> int:
+        """What a claim that does not ask consumes of it: without a default, all (KEP-5075)."""
+        default = None if self.policy is None else self.policy.default
+        return self.total if default is None else default
+
+    @property
+    def least(self) -> int:
+        """What every claim consumes of it, whatever it asks for."""
+        if self.policy is None:
+            return 0
+        # Values stand in ascending order.
+        smallest = self.policy.values[0] if self.policy.values else self.policy.least
+        return min(self.default, smallest or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +126,7 @@ class Device:
     id: DeviceId
     subject: Subject
     capacities: Mapping[str, Capacity] = field(default_factory=dict)
-    consumes: Mapping[CounterId, int] = field(default_factory=dict)
+    consumes: Amounts = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     place: Place | None = None
     binds: bool = False
@@ -206,10 +228,7 @@ def read_slice(thing: Object, rules: Iterable[TaintRule] = ()) -> Slice:
             _device(DeviceId(driver, pool, text(one, "name")), one, rules, by_device=by_device)
             for one in objects(spec, "devices")
         ),
-        counters=tuple(
-            (text(one, "name"), _amounts(mapping(one, "counters")))
-            for one in objects(spec, "sharedCounters")
-        ),
+        counters=shared_counters(spec),
     )
 
 
@@ -223,14 +242,10 @@ def _device(
             driver=identity.driver,
             attributes={name: _value(one) for name, one in mapping(entry, "attributes").items()},
             capacity={name: quantity(text(one, "value")) for name, one in capacity.items()},
-            allows_multiple=entry.get("allowMultipleAllocations") is True,
+            allows_multiple=entry.get(ALLOWS_MULTIPLE) is True,
         ),
-        capacities={name: _capacity(one) for name, one in capacity.items()},
-        consumes={
-            CounterId(text(one, "counterSet"), name): amount
-            for one in objects(entry, "consumesCounters")
-            for name, amount in _amounts(mapping(one, "counters")).items()
-        },
+        capacities={name: capacity_of(one) for name, one in capacity.items()},
+        consumes=consumed_counters(entry),
         taints=(
             *map(Taint.of, objects(entry, "taints")),
             *(rule.taint for rule in rules if rule.concerns(identity)),
@@ -251,29 +266,68 @@ def _value(attribute: object) -> object:
     return None
 
 
-def _capacity(entry: object) -> Capacity:
-    policy = mapping(entry).get("requestPolicy")
+def consumed_counters(device: Object) -> Amounts:
+    """Return what a device takes of its pool's counters.
+
+    Raises:
+        ValueError: a quantity in it cannot be read.
+    """
+    return _amounts(
+        tuple(
+            (text(one, "counterSet"), name, text(amount, "value"))
+            for one in objects(device, "consumesCounters")
+            for name, amount in mapping(one, "counters").items()
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _amounts(texts: tuple[tuple[str, str, str], ...]) -> Amounts:
+    found = {CounterId(counter_set, name): nanos(amount) for counter_set, name, amount in texts}
+    return MappingProxyType(found)
+
+
+def shared_counters(spec: Object) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    """Return the counter sets of a slice's spec, each with its name.
+
+    Raises:
+        ValueError: a quantity in it cannot be read.
+    """
+    return tuple(
+        (
+            text(one, "name"),
+            {name: nanos(text(each, "value")) for name, each in mapping(one, "counters").items()},
+        )
+        for one in objects(spec, "sharedCounters")
+    )
+
+
+def capacity_of(entry: object) -> Capacity:
+    """Return one capacity of a device.
+
+    Raises:
+        ValueError: a quantity in it cannot be read.
+    """
+    total, policy = text(entry, "value"), at(entry, REQUEST_POLICY)
+    if not isinstance(policy, Mapping):
+        return _capacity(total, None)
+    bounds = mapping(policy, "validRange")
+    limits = (policy.get("default"), *(bounds.get(name) for name in ("min", "max", "step")))
+    values = tuple(map(str, entries(policy, "validValues")))
+    return _capacity(total, (tuple(None if one is None else str(one) for one in limits), values))
+
+
+@lru_cache(maxsize=4096)
+def _capacity(
+    total: str, policy: tuple[tuple[str | None, ...], tuple[str, ...]] | None
+) -> Capacity:
+    if policy is None:
+        return Capacity(total=nanos(total))
+    limits, values = policy
+    default, least, most, step = (None if one is None else nanos(one) for one in limits)
     return Capacity(
-        total=nanos(text(entry, "value")),
-        policy=_policy(policy) if isinstance(policy, Mapping) else None,
+        total=nanos(total),
+        policy=Policy(
+            default=default, least=least, most=most, step=step, values=tuple(map(nanos, values))
+        ),
     )
-
-
-def _policy(entry: Object) -> Policy:
-    values = entry.get("validValues")
-    bounds = mapping(entry, "validRange")
-    return Policy(
-        default=_optional(entry, "default"),
-        least=_optional(bounds, "min"),
-        most=_optional(bounds, "max"),
-        step=_optional(bounds, "step"),
-        values=tuple(map(nanos, values)) if isinstance(values, list) else (),
-    )
-
-
-def _optional(holder: Object, key: str) -> int | None:
-    return nanos(holder[key]) if key in holder else None
-
-
-def _amounts(counters: Object) -> dict[str, int]:
-    return {name: nanos(text(one, "value")) for name, one in counters.items()}

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dra_driver import words
-from dra_driver.admin.cluster.allocations import Allocation, allocations_in
-from dra_driver.admin.explain.offer import DeviceId
+from dra_driver.admin.api.allocations import Allocation, allocations_in
+from dra_driver.admin.api.slices import DeviceId
 from dra_driver.fields import Object, objects, text
 
 _GROUP = "podgroups/"

@@ -1,0 +1,1 @@
+"""Objects of the cluster as values: slices, nodes, what claims have, pods that are refused."""
