@@ -8,7 +8,7 @@ import copy
 from typing import Any
 
 from allocation_cases import NODE, Case
-from dra_driver.admin.explain.answers import NodeAnswer, WishAnswer
+from dra_driver.admin.explain.answers import NodeAnswer, RequestAnswer
 from dra_driver.admin.explain.reasons import Kind, Reason
 
 Object = dict[str, Any]
@@ -23,20 +23,20 @@ def without(one: Case, answer: NodeAnswer) -> Case:
         cleared.give_up(str(answer.given_up), answer.given_up.selector)
     elif answer.together:
         cleared.together(answer)
-    elif not any(wish.devices for wish in answer.wishes):
+    elif not any(request.devices for request in answer.requests):
         cleared.mend_pools()
     else:
-        for wish in _in_want(answer):
-            cleared.wish(wish)
+        for request in _in_want(answer):
+            cleared.request(request)
     return cleared.case
 
 
-def _in_want(answer: NodeAnswer) -> list[WishAnswer]:
+def _in_want(answer: NodeAnswer) -> list[RequestAnswer]:
     """Of each request for which no alternative has devices enough, the first alternative."""
-    found: dict[tuple[str, str], list[WishAnswer]] = {}
-    for wish in answer.wishes:
-        found.setdefault((wish.claim, wish.wish.request), []).append(wish)
-    return [each[0] for each in found.values() if not any(wish.suffices for wish in each)]
+    found: dict[tuple[str, str], list[RequestAnswer]] = {}
+    for request in answer.requests:
+        found.setdefault((request.claim, request.request.parent), []).append(request)
+    return [each[0] for each in found.values() if not any(request.suffices for request in each)]
 
 
 class _Cleared:
@@ -161,19 +161,19 @@ class _Cleared:
         else:
             raise AssertionError("one device of one request is in nobody's way")
 
-    def wish(self, wish: WishAnswer) -> None:
+    def request(self, request: RequestAnswer) -> None:
         """What keeps devices from a request."""
-        entries = self._entries(wish.claim, wish.wish.request)
+        entries = self._entries(request.claim, request.request.parent)
         entry = entries[0]
-        reasons = [(one.device, one.reason) for one in wish.devices if one.reason is not None]
-        selected = wish.selected
-        if selected and len(selected) < wish.wish.count and not _any_shared(wish):
+        reasons = [(one.device, one.reason) for one in request.devices if one.reason is not None]
+        selected = request.selected
+        if selected and len(selected) < request.request.count and not _any_shared(request):
             entry["count"] = len(selected)
             return
         kinds = {reason.kind for _, reason in reasons}
         if not selected:
             if kinds & {Kind.CLASS, Kind.CLASS_FAILS}:
-                self._class(wish.wish.device_class)["selectors"] = []
+                self._class(request.request.device_class)["selectors"] = []
             if kinds & {Kind.SELECTOR, Kind.FAILS}:
                 entry["selectors"] = []
             if Kind.NODE in kinds:
@@ -211,5 +211,5 @@ def _place_here(spec: Object) -> None:
     spec["nodeName"] = NODE["metadata"]["name"]
 
 
-def _any_shared(wish: WishAnswer) -> bool:
-    return any(one.device.shared for one in wish.selected)
+def _any_shared(request: RequestAnswer) -> bool:
+    return any(one.device.shared for one in request.selected)

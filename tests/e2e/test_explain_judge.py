@@ -14,10 +14,10 @@ from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import read_slice
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
-from dra_driver.admin.explain.allocated import Taken
+from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import selectors_by_class
-from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.requests import read_claim
 from dra_driver.admin.explain.search import GivenUpError, Rules, Scene, picks
 from e2e.needs import cannot_run
@@ -46,9 +46,9 @@ def ours(one: Case) -> Answer:
     node = Node.of(NODE)
     scene = Scene(
         node=node,
-        pools=Offer(map(read_slice, one.slices)).pools_on(node),
+        pools=Pools(map(read_slice, one.slices)).on(node),
         classes=selectors_by_class(one.classes),
-        taken=Taken.by(one.taken),
+        allocated=AllocatedState.of(one.taken),
         rules=Rules(),
     )
     try:
@@ -57,7 +57,7 @@ def ours(one: Case) -> Answer:
         return "given up", []
     if found is None:
         return "does not fit", []
-    return "fits", [(pick.claim, pick.wish, str(pick.device)) for pick in found]
+    return "fits", [(pick.claim, pick.request, str(pick.device)) for pick in found]
 
 
 def theirs(one: Case, said: dict[str, Any]) -> Answer:
@@ -97,9 +97,9 @@ def answered(one: Case) -> NodeAnswer:
     node = Node.of(NODE)
     cluster = Cluster(
         nodes=[node],
-        offer=Offer(map(read_slice, one.slices)),
+        pools=Pools(map(read_slice, one.slices)),
         classes=selectors_by_class(one.classes),
-        taken=Taken.by(one.taken),
+        allocated=AllocatedState.of(one.taken),
     )
     return answer_on(cluster, node, list(map(read_claim, one.claims)), (), Rules())
 
@@ -122,7 +122,8 @@ def test_without_what_is_named_the_scheduler_has_devices_or_something_else_is_na
     for one, answer, said in zip(asked, told, said_of, strict=True):
         kind, devices = theirs(one, said)
         assert (kind == "fits") == answer.fits
-        assert [(pick.claim, pick.wish, str(pick.device)) for pick in answer.picks or ()] == devices
+        picked = [(one.claim, one.request, str(one.device)) for one in answer.picks or ()]
+        assert picked == devices
 
 
 def selecting(expression: str) -> dict[str, Any]:

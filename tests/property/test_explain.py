@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from allocation_cases import NODE, Case, case
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import read_slice
-from dra_driver.admin.explain.allocated import Taken
+from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import Demand, selectors_by_class
-from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.requests import ALL, Claim, read_claim
 from dra_driver.admin.explain.search import Rules
 from dra_driver.admin.explain.summary import findings
@@ -27,9 +27,9 @@ def explanation(one: Case) -> Explanation:
     node = Node.of(NODE)
     cluster = Cluster(
         nodes=[node],
-        offer=Offer(map(read_slice, one.slices)),
+        pools=Pools(map(read_slice, one.slices)),
         classes=selectors_by_class(one.classes),
-        taken=Taken.by(one.taken),
+        allocated=AllocatedState.of(one.taken),
     )
     claims: tuple[Claim, ...] = tuple(map(read_claim, one.claims))
     demand = Demand(name="pod team/one", claims=claims)
@@ -58,29 +58,29 @@ def test_every_answer_can_be_shown(one: Case) -> None:
 
 
 @given(cases)
-def test_a_device_is_refused_to_the_only_wish_for_one_if_and_only_if_it_has_a_reason(
+def test_a_device_is_refused_to_the_only_request_for_one_if_and_only_if_it_has_a_reason(
     one: Case,
 ) -> None:
     (claim, *_) = one.claims
     requests = claim["spec"]["devices"]["requests"]
-    wish = requests[0].get("exactly", {})
-    if len(requests) > 1 or wish.get("allocationMode") == ALL or not wish:
+    request = requests[0].get("exactly", {})
+    if len(requests) > 1 or request.get("allocationMode") == ALL or not request:
         return
-    wish["count"] = 1
+    request["count"] = 1
     claim["spec"]["devices"].pop("constraints", None)
     found = answer(Case(one.slices, [claim], one.taken, one.classes))
     if found.given_up:
         return
     if found.picks is None:
-        (of_wish,) = found.wishes
-        assert not of_wish.usable
-        assert all(each.reason is not None and each.reason.text for each in of_wish.devices)
+        (of_request,) = found.requests
+        assert not of_request.usable
+        assert all(each.reason is not None and each.reason.text for each in of_request.devices)
 
 
 @given(cases)
 def test_nothing_is_given_out_that_a_claim_has_alone(one: Case) -> None:
     found = answer(one)
-    taken = Taken.by(one.taken)
+    allocated = AllocatedState.of(one.taken)
     admin = {
         request["name"]
         for claim in one.claims
@@ -88,7 +88,7 @@ def test_nothing_is_given_out_that_a_claim_has_alone(one: Case) -> None:
         if request.get("exactly", {}).get("adminAccess")
     }
     for pick in found.picks or ():
-        assert pick.device not in taken.whole or pick.wish in admin
+        assert pick.device not in allocated.whole or pick.request in admin
 
 
 @given(cases)
@@ -105,7 +105,7 @@ def test_without_what_is_named_it_fits_or_something_else_is_named(one: Case) -> 
     told: list[str] = []
     found = explanation(one)
     while found.fits is False:
-        said = f"{found.findings} {found.answers[0].wishes}"
+        said = f"{found.findings} {found.answers[0].requests}"
         assert said not in told, "what was named is not in the way"
         told.append(said)
         one = without(one, found.answers[0])

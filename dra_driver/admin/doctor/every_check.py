@@ -5,15 +5,47 @@ the sources and a pure judgement of the answer, so that one that fails takes no 
 never changes: programs go by it, and docs/troubleshooting.md has a row for each.
 """
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
 from dra_driver.admin.doctor.checks import cluster_checks, node_checks, slice_checks
-from dra_driver.admin.doctor.checks.finding import Check, Place, Severity
+from dra_driver.admin.doctor.checks.finding import Place, Seen, Severity
 from dra_driver.admin.doctor.facts import node_facts
 from dra_driver.admin.doctor.sources import Sources
+from dra_driver.kube.resource import (
+    DEVICE_CLASSES,
+    NODES,
+    POLICIES,
+    POLICY_BINDINGS,
+    RESOURCE_SLICES,
+)
 
 _NODE = frozenset({Place.NODE})
 _CLUSTER = frozenset({Place.CLUSTER})
 
-SERVER: Check[Sources] = Check(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question, and how it is answered from the sources there are.
+
+    Attributes:
+        id: its name in reports; never changes.
+        title: what is looked at.
+        why: why it matters.
+        needs: what has to be there, node or cluster; with both, either will do.
+        look: answers it; may raise anything.
+        silence: how grave it is that there is no answer in time.
+    """
+
+    id: str
+    title: str
+    why: str
+    needs: frozenset[Place]
+    look: Callable[[Sources], Iterable[Seen]]
+    silence: Severity = Severity.UNKNOWN
+
+
+SERVER: Check = Check(
     id="api-server",
     title="API server",
     why="the driver needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on",
@@ -23,7 +55,7 @@ SERVER: Check[Sources] = Check(
 )
 """Made before all others that need the cluster: they can be left out if it does not answer."""
 
-OF_NODES: tuple[Check[Sources], ...] = (
+OF_NODES: tuple[Check, ...] = (
     Check(
         id="kernel-driver",
         title="NVIDIA kernel driver",
@@ -44,7 +76,7 @@ OF_NODES: tuple[Check[Sources], ...] = (
         title="GPUs",
         why="what does not answer NVML is not offered to pods",
         needs=_NODE,
-        look=lambda sources: sources.nvml(),
+        look=Sources.nvml,
         silence=Severity.ERROR,
     ),
     Check(
@@ -53,7 +85,7 @@ OF_NODES: tuple[Check[Sources], ...] = (
         why="a GPU that --exclude-gpus or the Node's label names is never offered, and a word that "
         "names none leaves none out",
         needs=_NODE,
-        look=lambda sources: sources.excluded(),
+        look=lambda sources: sources.of_gpus(node_checks.excluded),
     ),
     Check(
         id="persistence-mode",
@@ -61,7 +93,7 @@ OF_NODES: tuple[Check[Sources], ...] = (
         why="a GPU without it is initialised anew for each first program, which takes seconds, "
         "and forgets time-slices, compute modes and memory limits in between",
         needs=_NODE,
-        look=lambda sources: sources.persistence(),
+        look=lambda sources: sources.of_gpus(node_checks.persistence),
     ),
     Check(
         id="mig-mode",
@@ -69,14 +101,14 @@ OF_NODES: tuple[Check[Sources], ...] = (
         why="a GPU in MIG mode is offered in MIG devices only, and before Kubernetes 1.37 only in "
         "those that exist",
         needs=_NODE,
-        look=lambda sources: sources.mig_modes(),
+        look=lambda sources: sources.of_gpus(sources.mig_modes),
     ),
     Check(
         id="gpu-holders",
         title="who has GPUs open",
         why="a GPU that somebody has open is not reset, and changes no MIG mode",
         needs=_NODE,
-        look=lambda sources: sources.holders(),
+        look=lambda sources: sources.of_gpus(sources.holders),
     ),
     Check(
         id="device-nodes",
@@ -106,14 +138,14 @@ OF_NODES: tuple[Check[Sources], ...] = (
         title="CDI in the container runtime",
         why="a container gets its devices by CDI, and not at all where that is off",
         needs=_NODE | _CLUSTER,
-        look=lambda sources: sources.runtime_cdi(),
+        look=Sources.runtime_cdi,
     ),
     Check(
         id="default-runtime",
         title="default container runtime",
         why="NVIDIA's runtime gives GPUs by an image's environment, whatever claims there are",
         needs=_NODE,
-        look=lambda sources: sources.default_runtime(),
+        look=Sources.default_runtime,
     ),
     Check(
         id="registration",
@@ -134,11 +166,11 @@ OF_NODES: tuple[Check[Sources], ...] = (
         title="share configs",
         why="nothing of a config that cannot be taken comes into force on the nodes that use it",
         needs=_NODE | _CLUSTER,
-        look=lambda sources: sources.share_config(),
+        look=Sources.share_config,
     ),
 )
 
-OF_CLUSTERS: tuple[Check[Sources], ...] = (
+OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="clock",
         title="clock",
@@ -161,7 +193,7 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         title="permissions of the driver",
         why="without them it learns of no claim, or publishes nothing",
         needs=_CLUSTER,
-        look=lambda sources: sources.permissions(),
+        look=Sources.permissions,
     ),
     Check(
         id="kubelet-version",
@@ -182,7 +214,7 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         title="labels of GPU nodes",
         why="the driver's DaemonSets run on nodes that say that they have GPUs",
         needs=_CLUSTER,
-        look=lambda sources: sources.gpu_labels(),
+        look=Sources.gpu_labels,
     ),
     Check(
         id="daemonset",
@@ -197,7 +229,7 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="a pod that fails again and again is ready in between, and a node is of no use to pods "
         "with GPUs while its driver does not run",
         needs=_CLUSTER,
-        look=lambda sources: sources.driver_pods(),
+        look=Sources.driver_pods,
     ),
     Check(
         id="others-in-cluster",
@@ -232,8 +264,8 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         look=lambda sources: (
             *slice_checks.of_others(sources.cluster.slices()),
             *slice_checks.in_others_names(
-                sources.cluster.every_slice(),
-                sources.cluster.every_node(),
+                sources.cluster.every(RESOURCE_SLICES),
+                sources.cluster.every(NODES),
                 sources.cluster.node,
             ),
         ),
@@ -243,7 +275,7 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         title="other schedulers, and quotas",
         why="what else decides over pods with claims reads slices in ways of its own",
         needs=_CLUSTER,
-        look=lambda sources: sources.schedulers(),
+        look=Sources.schedulers,
     ),
     Check(
         id="driver-versions",
@@ -258,7 +290,7 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="claims and resource names select devices by them",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.classes(
-            sources.cluster.device_classes(), sources.cluster.features().has
+            sources.cluster.every(DEVICE_CLASSES), sources.cluster.features().has
         ),
     ),
     Check(
@@ -267,7 +299,7 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="it has wrong configs refused when they are written, and not when a pod starts",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.config_policy(
-            sources.cluster.policies(), sources.cluster.policy_bindings()
+            sources.cluster.every(POLICIES), sources.cluster.every(POLICY_BINDINGS)
         ),
     ),
     Check(
@@ -276,7 +308,9 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="permissions cannot keep a node's driver to the slices of that node",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.own_node_policy(
-            sources.cluster.policies(), sources.cluster.policy_bindings(), sources.accounts()
+            sources.cluster.every(POLICIES),
+            sources.cluster.every(POLICY_BINDINGS),
+            sources.accounts(),
         ),
     ),
     Check(
@@ -285,10 +319,10 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="permissions cannot keep a node's driver to what it says of its own devices",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.own_claims_policy(
-            sources.cluster.policies(), sources.cluster.policy_bindings()
+            sources.cluster.every(POLICIES), sources.cluster.every(POLICY_BINDINGS)
         ),
     ),
 )
 
-CHECKS: tuple[Check[Sources], ...] = (*OF_NODES, SERVER, *OF_CLUSTERS)
+CHECKS: tuple[Check, ...] = (*OF_NODES, SERVER, *OF_CLUSTERS)
 """All of them, in the order in which they are told."""

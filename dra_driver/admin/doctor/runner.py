@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import TypeVar
 
 from dra_driver.admin.doctor.checks.finding import (
-    Check,
     Finding,
     Place,
     Seen,
@@ -23,16 +21,16 @@ from dra_driver.admin.doctor.checks.finding import (
     of_error,
     unknown,
 )
+from dra_driver.admin.doctor.every_check import Check
+from dra_driver.admin.doctor.sources import Sources
 from dra_driver.errors import AccessError, DeviceError, DriverError, TransientError
-
-S = TypeVar("S")
 
 Outcome = Finding | Skipped
 
 
 def run_checks(
-    checks: Sequence[Check[S]],
-    sources: S,
+    checks: Sequence[Check],
+    sources: Sources,
     *,
     missing: Mapping[Place, str],
     seconds: float,
@@ -60,7 +58,7 @@ def run_checks(
     return outcomes
 
 
-def findings_of(check: Check[S], answer: Callable[[], list[Seen]], seconds: float) -> list[Finding]:
+def findings_of(check: Check, answer: Callable[[], list[Seen]], seconds: float) -> list[Finding]:
     """Return what a check found, or how it failed."""
     is_answer = False
     try:
@@ -96,13 +94,13 @@ def findings_of(check: Check[S], answer: Callable[[], list[Seen]], seconds: floa
     ]
 
 
-def _why_skipped(check: Check[S], missing: Mapping[Place, str]) -> str | None:
+def _why_skipped(check: Check, missing: Mapping[Place, str]) -> str | None:
     if check.needs - missing.keys():
         return None
     return "; ".join(missing[place] for place in Place if place in check.needs)
 
 
-def _begun(check: Check[S], sources: S) -> Future[list[Seen]]:
+def _begun(check: Check, sources: Sources) -> Future[list[Seen]]:
     answer: Future[list[Seen]] = Future()
 
     def look() -> None:

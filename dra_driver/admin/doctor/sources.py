@@ -4,8 +4,9 @@ In: `Places`, `Cluster`, or one of them. Out: facts for the checks' table. The t
 ServiceAccount the driver has is said by its DaemonSet, and a node's labels by its Node.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.doctor.checks import (
     cluster_checks,
     node_checks,
@@ -25,11 +26,10 @@ from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError
-from dra_driver.fields import Object, objects, text, texts_by_name
+from dra_driver.fields import text, texts_by_name
+from dra_driver.kube.resource import DAEMON_SETS, DEPLOYMENTS, NODES
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.shares.notes import read_notes
-
-_NO_NVML = "NVML does not answer (see gpus)"
 
 
 class Sources:
@@ -93,59 +93,37 @@ class Sources:
             return
         yield from node_checks.gpus(self.gpus())
 
-    def excluded(self) -> Iterator[Seen]:
-        """Say which GPUs are left out."""
+    def of_gpus(self, judge: Callable[[Inventory], Iterable[Seen]]) -> Iterable[Seen]:
+        """Judge the GPUs; that NVML does not answer is what the check `gpus` says."""
         try:
             inventory = self.gpus()
         except DeviceError:
-            yield unknown(_NO_NVML)
-            return
-        yield from node_checks.excluded(inventory)
+            return [unknown("NVML does not answer (see gpus)")]
+        return judge(inventory)
 
-    def persistence(self) -> Iterator[Seen]:
-        """Judge the GPUs' persistence mode."""
-        try:
-            facts = self.gpus()
-        except DeviceError:
-            yield unknown(_NO_NVML)
-            return
-        yield from node_checks.persistence(facts)
-
-    def mig_modes(self) -> Iterator[Seen]:
+    def mig_modes(self, inventory: Inventory) -> Iterable[Seen]:
         """Judge the GPUs' MIG modes, by the version of Kubernetes where that is known."""
-        try:
-            facts = self.gpus()
-        except DeviceError:
-            yield unknown(_NO_NVML)
-            return
         try:
             kubernetes = version_numbers(self._cluster.server().version) if self._cluster else None
         except DriverError:
             kubernetes = None  # the check of the API server says why
-        yield from node_checks.mig_modes(facts, kubernetes)
+        return node_checks.mig_modes(inventory, kubernetes)
 
-    def holders(self) -> Iterator[Seen]:
+    def holders(self, inventory: Inventory) -> Iterable[Seen]:
         """Say who has the GPUs open."""
-        try:
-            inventory = self.gpus()
-        except DeviceError:
-            yield unknown(_NO_NVML)
-            return
         facts = node_facts.holder_facts(self.places, inventory, in_a_pod=self._in_a_pod)
-        yield from node_checks.holders(facts)
+        return node_checks.holders(facts)
 
     def daemon_sets(self) -> DaemonSets:
         """Return the DaemonSets that give out GPUs. Raises DriverError."""
-        return sorted_out(self.cluster.daemon_sets())
+        return sorted_out(self.cluster.every(DAEMON_SETS))
 
     def driver_pods(self) -> Iterator[Seen]:
         """Judge the pods of the driver's DaemonSets, node by node."""
         cluster, installed = self.cluster, self.daemon_sets()
-        nodes = {text(one, "metadata", "name"): one for one in cluster.nodes()}
-        labelled = {
-            name: _taints(node) for name, node in nodes.items() if cluster_checks.labels_of(node)
-        }
-        down = [name for name, node in nodes.items() if not _is_ready(node)]
+        nodes = [(Node.of(one), cluster_checks.labels_of(one)) for one in cluster.nodes()]
+        labelled = {node.name: ", ".join(map(str, node.taints)) for node, labels in nodes if labels}
+        down = [node.name for node, _ in nodes if not node.ready]
         for one in (*installed.ours, *installed.supervisors):
             yield from pod_checks.pods(
                 one, self._pods_of(one), down=down, labelled=labelled, now=cluster.now()
@@ -191,7 +169,7 @@ class Sources:
         cluster = self.cluster
         kai = cluster.serves(schedulers.KAI_GROUP)
         try:
-            version = schedulers.kai_version(cluster.deployments()) if kai else ""
+            version = schedulers.kai_version(cluster.every(DEPLOYMENTS)) if kai else ""
         except DriverError:
             version = ""  # an admin may list Deployments, and the driver may not
         yield from schedulers.judged(
@@ -253,24 +231,10 @@ class Sources:
 
     def gpu_labels(self) -> Iterator[Seen]:
         """Judge the labels of nodes, and whether this one lacks one."""
-        nodes = self.cluster.every_node()
+        nodes = self.cluster.every(NODES)
         yield from cluster_checks.gpu_labels(nodes)
         own = [one for one in nodes if text(one, "metadata", "name") == self._own_node]
         if self.has_node and own:
             facts = node_facts.driver_facts(self.places)
             labels = cluster_checks.labels_of(own[0])
             yield from node_checks.labelled(facts, labels, self._own_node)
-
-
-def _taints(node: Object) -> str:
-    found = (
-        f"{text(one, 'key')}{f'={value}' if (value := text(one, 'value')) else ''}:"
-        f"{text(one, 'effect')}"
-        for one in objects(node, "spec", "taints")
-    )
-    return ", ".join(found)
-
-
-def _is_ready(node: Object) -> bool:
-    conditions = objects(node, "status", "conditions")
-    return all(text(one, "status") == "True" for one in conditions if text(one, "type") == "Ready")

@@ -19,7 +19,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class AllocatedState:
     """What claims have.
 
     Attributes:
@@ -31,7 +31,7 @@ class Taken:
     parts: Mapping[DeviceId, tuple[Allocation, ...]] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, claims: Iterable[Object]) -> "Taken":
+    def of(cls, claims: Iterable[Object]) -> "AllocatedState":
         """Return what these claims have."""
         whole: dict[DeviceId, tuple[Allocation, ...]] = {}
         parts: dict[DeviceId, tuple[Allocation, ...]] = {}

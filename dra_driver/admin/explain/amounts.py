@@ -1,6 +1,6 @@
-"""What a wish consumes of a device's capacities, and whether there is as much.
+"""What a request consumes of a device's capacities, and whether there is as much.
 
-In: a device's capacities, what a wish asks of them, what others consume. Out: the amounts. Rules
+In: a device's capacities, what a request asks of them, what others consume. Out: the amounts. Rules
 (KEP-5075): of every capacity something is consumed: what was asked for, rounded up to what the
 policy allows; without a request its default, or else all there is. Of a device for one claim alone
 the same is compared, and nothing is kept. Amounts are in billionths of their units. Pure.

@@ -1,7 +1,7 @@
 """What comes of a pod's claims on each node.
 
-In: a cluster's offer, what is taken, and what is asked for. Out: for each node the devices the
-claims would get, or for each wish and device the first reason why not. Pure.
+In: a cluster's pools, what is allocated, and what is asked for. Out: for each node the devices the
+claims would get, or for each request and device the first reason why not. Pure.
 """
 
 from collections import Counter
@@ -13,10 +13,10 @@ from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import Device, DeviceId
 from dra_driver.admin.cel.selector import shown
 from dra_driver.admin.cel.values import NotUnderstoodError
-from dra_driver.admin.explain.allocated import Taken, named
-from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.allocated import AllocatedState, named
+from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.reasons import UNSELECTED, Reason, first_reason
-from dra_driver.admin.explain.requests import ALL, Claim, Constraint, Wish
+from dra_driver.admin.explain.requests import ALL, Claim, Constraint, DeviceRequest
 from dra_driver.admin.explain.search import (
     Classes,
     GivenUpError,
@@ -26,6 +26,7 @@ from dra_driver.admin.explain.search import (
     UndecidedError,
     picks,
 )
+from dra_driver.words import count
 
 _VALUES = 4
 """So many values of an attribute are shown, those of most devices."""
@@ -35,24 +36,24 @@ _TOO_LONG = "there are so many ways to give out its devices that trying them all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAnswer:
-    """A device, and why a wish does not get it; None if nothing stands in the way."""
+    """A device, and why a request does not get it; None if nothing stands in the way."""
 
     device: Device
     reason: Reason | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WishAnswer:
-    """What a node has for a wish.
+class RequestAnswer:
+    """What a node has for a request.
 
     Attributes:
         claim: the claim's name.
-        wish: what is asked for.
+        request: what is asked for.
         devices: all devices of the node.
     """
 
     claim: str
-    wish: Wish
+    request: DeviceRequest
     devices: tuple[DeviceAnswer, ...]
 
     @property
@@ -70,11 +71,11 @@ class WishAnswer:
     @property
     def needed(self) -> int:
         """How many it takes."""
-        return max(1, len(self.selected)) if self.wish.mode == ALL else self.wish.count
+        return max(1, len(self.selected)) if self.request.mode == ALL else self.request.count
 
     @property
     def suffices(self) -> bool:
-        """Whether there are enough for this wish, were it the only one."""
+        """Whether there are enough for this request, were it the only one."""
         # One claim can have several parts of a device.
         shared = any(one.device.shared for one in self.usable)
         return bool(self.usable) and (len(self.usable) >= self.needed or shared)
@@ -103,8 +104,8 @@ class NodeAnswer:
         picks: the devices that it would get; None if it does not fit.
         given_up: why the scheduler gives up on the pod, on all nodes.
         unknown: why it is not known whether it fits.
-        wishes: what there is for each wish.
-        together: why it does not fit although each wish has enough for itself, if it is so.
+        requests: what there is for each request.
+        together: why it does not fit although each request has enough for itself, if it is so.
         problems: the pools of which nothing is given out, and why.
     """
 
@@ -113,7 +114,7 @@ class NodeAnswer:
     picks: tuple[Pick, ...] | None = None
     given_up: GivenUpError | None = None
     unknown: str = ""
-    wishes: tuple[WishAnswer, ...] = ()
+    requests: tuple[RequestAnswer, ...] = ()
     together: Conflict | None = None
     problems: tuple[str, ...] = ()
 
@@ -129,15 +130,15 @@ class Cluster:
 
     Attributes:
         nodes: all of them.
-        offer: what drivers have published.
+        pools: what drivers have published.
         classes: the selectors of each DeviceClass.
-        taken: what claims have.
+        allocated: what claims have.
     """
 
     nodes: Sequence[Node]
-    offer: Offer
+    pools: Pools
     classes: Classes
-    taken: Taken
+    allocated: AllocatedState
 
 
 def answer_on(
@@ -146,9 +147,9 @@ def answer_on(
     """Return what comes of claims on a node."""
     scene = Scene(
         node=node,
-        pools=cluster.offer.pools_on(node),
+        pools=cluster.pools.on(node),
         classes=cluster.classes,
-        taken=cluster.taken,
+        allocated=cluster.allocated,
         rules=rules,
     )
     found = NodeAnswer(
@@ -165,51 +166,53 @@ def answer_on(
     try:
         picked = picks(scene, claims)
     except GivenUpError as error:
-        return replace(found, given_up=error, wishes=tuple(_wishes(scene, claims)))
+        return replace(found, given_up=error, requests=tuple(_request_answers(scene, claims)))
     except UndecidedError:
-        return replace(found, unknown=_TOO_LONG, wishes=tuple(_wishes(scene, claims)))
+        return replace(found, unknown=_TOO_LONG, requests=tuple(_request_answers(scene, claims)))
     except NotUnderstoodError as error:
         unknown = f"a selector has {error}, which is not understood here"
-        return replace(found, unknown=unknown, wishes=tuple(_wishes(scene, claims)))
+        return replace(found, unknown=unknown, requests=tuple(_request_answers(scene, claims)))
     if picked is not None:
         return replace(found, picks=tuple(picked))
-    wishes = tuple(_wishes(scene, claims))
-    together = _together(scene, claims, wishes) if _each_suffices(claims, wishes) else None
-    return replace(found, wishes=wishes, together=together)
+    requests = tuple(_request_answers(scene, claims))
+    together = _together(scene, claims, requests) if _each_suffices(claims, requests) else None
+    return replace(found, requests=requests, together=together)
 
 
-def _wishes(scene: Scene, claims: Sequence[Claim]) -> Iterator[WishAnswer]:
+def _request_answers(scene: Scene, claims: Sequence[Claim]) -> Iterator[RequestAnswer]:
     for claim in claims:
-        for request in claim.requests:
-            for wish in request.wishes:
-                yield WishAnswer(claim=claim.name, wish=wish, devices=tuple(_devices(scene, wish)))
+        for entry in claim.requests:
+            for request in entry.alternatives:
+                yield RequestAnswer(
+                    claim=claim.name, request=request, devices=tuple(_devices(scene, request))
+                )
 
 
-def _devices(scene: Scene, wish: Wish) -> Iterator[DeviceAnswer]:
+def _devices(scene: Scene, request: DeviceRequest) -> Iterator[DeviceAnswer]:
     for pool in scene.pools:
         for device in pool.devices:
-            reason = first_reason(scene, pool, wish, device)
+            reason = first_reason(scene, pool, request, device)
             yield DeviceAnswer(device=device, reason=reason)
 
 
-def _each_suffices(claims: Sequence[Claim], wishes: Sequence[WishAnswer]) -> bool:
+def _each_suffices(claims: Sequence[Claim], requests: Sequence[RequestAnswer]) -> bool:
     return all(
         any(
             one.suffices
-            for one in wishes
-            if (one.claim, one.wish.request) == (claim.name, request.name)
+            for one in requests
+            if (one.claim, one.request.parent) == (claim.name, entry.name)
         )
         for claim in claims
-        for request in claim.requests
+        for entry in claim.requests
     )
 
 
-def _together(scene: Scene, claims: Sequence[Claim], wishes: Sequence[WishAnswer]) -> Conflict:
+def _together(scene: Scene, claims: Sequence[Claim], requests: Sequence[RequestAnswer]) -> Conflict:
     if any(claim.constraints for claim in claims):
         free = [replace(claim, constraints=()) for claim in claims]
         if _fits(scene, free):
             found = [
-                _of_constraint(claim, constraint, wishes)
+                _of_constraint(claim, constraint, requests)
                 for claim in claims
                 for constraint in claim.constraints
                 if not _fits(scene, [*_but(claims, claim), _only(claim, constraint)])
@@ -218,10 +221,10 @@ def _together(scene: Scene, claims: Sequence[Claim], wishes: Sequence[WishAnswer
                 return Conflict("no devices fulfil all constraints of the claims together")
             holders = tuple(holder for one in found for holder in one.holders)
             return Conflict("; ".join(one.text for one in found), holders)
-    if len(wishes) == 1:
+    if len(requests) == 1:
         return Conflict(
-            f"request {wishes[0].wish.name} has devices enough, but not all at once: they use the "
-            "same counters or capacity"
+            f"request {requests[0].request.name} has devices enough, but not all at once: they use "
+            "the same counters or capacity"
         )
     return Conflict(
         "each request has devices enough for itself, but not all together: they are for the same "
@@ -244,17 +247,19 @@ def _fits(scene: Scene, claims: Sequence[Claim]) -> bool:
         return False
 
 
-def _of_constraint(claim: Claim, constraint: Constraint, wishes: Sequence[WishAnswer]) -> Conflict:
+def _of_constraint(
+    claim: Claim, constraint: Constraint, requests: Sequence[RequestAnswer]
+) -> Conflict:
     concerned = [
-        wish for wish in wishes if wish.claim == claim.name and constraint.concerns(wish.wish)
+        one for one in requests if one.claim == claim.name and constraint.concerns(one.request)
     ]
     kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
     subject = f"claim {claim.name} has the constraint {kind} {constraint.attribute}: "
     free = _by_value(constraint, concerned, lambda one: one.reason is None)
     if not constraint.distinct:
         needed = sum(
-            min(one.needed for one in concerned if one.wish.request == request)
-            for request in {one.wish.request for one in concerned}
+            min(one.needed for one in concerned if one.request.parent == name)
+            for name in {one.request.parent for one in concerned}
         )
         if enough := _with(free, needed):
             return Conflict(
@@ -292,13 +297,13 @@ def _of_constraint(claim: Claim, constraint: Constraint, wishes: Sequence[WishAn
 
 def _by_value(
     constraint: Constraint,
-    concerned: Sequence[WishAnswer],
+    concerned: Sequence[RequestAnswer],
     counts: Callable[[DeviceAnswer], bool],
 ) -> dict[str | None, dict[DeviceId, DeviceAnswer]]:
     """Return the devices that count, by their value in words; None is for those without."""
     found: dict[str | None, dict[DeviceId, DeviceAnswer]] = {}
-    for wish in concerned:
-        for one in filter(counts, wish.devices):
+    for request in concerned:
+        for one in filter(counts, request.devices):
             value = one.device.attribute(constraint.attribute)
             text = None if value is None else shown(value)
             found.setdefault(text, {})[one.device.id] = one
@@ -320,13 +325,8 @@ def counted_text(values: Sequence[str | None]) -> str:
     counts = Counter(values)
     ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0] or ""))
     parts = [
-        f"{'none' if text is None else text} ({devices_text(number)})" for text, number in ranked
+        f"{'none' if text is None else text} ({count(number, 'device')})" for text, number in ranked
     ]
     if len(parts) > _VALUES:
         parts[_VALUES:] = [f"{len(parts) - _VALUES} other values"]
     return ", ".join(parts)
-
-
-def devices_text(number: int) -> str:
-    """Return a number of devices in words."""
-    return "1 device" if number == 1 else f"{number} devices"

@@ -1,24 +1,54 @@
 """`dra-driver explain pod|claim NAME`: why it does not fit, and what to change.
 
 In: settings, and the API server. Out: on stdout an explanation for people or JSON for programs.
-Exit status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt. Nothing is
-changed.
+Exit status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt. Eight
+kinds of objects are read and nothing is written. Claims come last, so that of what happens in
+between nothing that is given out counts as free.
 """
 
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import CliPositionalArg, SettingsConfigDict
 
-from dra_driver.admin.explain.cluster import explained
-from dra_driver.admin.explain.view import as_json, as_text
+from dra_driver.admin.api.nodes import Node, obstacles
+from dra_driver.admin.api.refusals import PodName, Reads, refusals
+from dra_driver.admin.api.slices import Slice, TaintRule, read_slice
+from dra_driver.admin.explain.allocated import AllocatedState
+from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
+from dra_driver.admin.explain.demand import Demand, of_claim, of_pod, selectors_by_class
+from dra_driver.admin.explain.pools import Pools
+from dra_driver.admin.explain.search import Rules
+from dra_driver.admin.explain.summary import findings
+from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from dra_driver.common_settings import CommandSettings
-from dra_driver.errors import DriverError
+from dra_driver.errors import ApiError, DriverError, NotFoundError, SetupError
+from dra_driver.fields import Object, full_name, mapping, text
 from dra_driver.kube.connect import connect
+from dra_driver.kube.resource import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 
+_TIMEOUT_SECONDS = 30.0
+"""For connecting and for each wait for bytes of a page."""
+
+_PAGE = 500
+_SLICES_OF_A_PAGE = 100
+"""A slice has up to 64 devices, and is then some 50 KiB."""
+
+_NOT_SERVED = 404
 _NOT_LEARNT = 2
 
 
@@ -67,3 +97,123 @@ class Explain(CommandSettings):
             sys.stdout.write(as_text(found, wide=self.output == "wide"))
         if not found.fits:
             raise SystemExit(_NOT_LEARNT if found.fits is None else 1)
+
+
+def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanation:
+    """Return what there is to say of a pod or claim.
+
+    Raises:
+        NotFoundError: there is no such pod or claim.
+        SetupError: an object in the way cannot be read.
+        UnavailableError: the API server cannot be reached.
+        ApiError: it refuses, for lack of a permission or of the API.
+    """
+    pod = _get(api, PODS, name, namespace) if kind == "pod" else {}
+    classes = list(_all(api, DEVICE_CLASSES))
+    rules = [found for one in _rules(api) if (found := TaintRule.of(one)) is not None]
+    slices = list(_slices(api, rules))
+    nodes = sorted(map(Node.of, _all(api, NODES)), key=lambda one: one.name)
+    claims = {full_name(one): one for one in _all(api, RESOURCE_CLAIMS)}
+    try:
+        demand = _demand(api, pod, claims, classes, f"{namespace}/{name}")
+    except ValueError as error:
+        raise SetupError(
+            f"{kind} {namespace}/{name} asks for what cannot be read: {error}"
+        ) from error
+    cluster = Cluster(
+        nodes=nodes,
+        pools=Pools(slices),
+        classes=selectors_by_class(classes),
+        allocated=AllocatedState.of(claims.values()),
+    )
+    answers = tuple(answers_to(demand, cluster))
+    pods = (*_own(demand), *_holders(answers))
+    refused = refusals(api, pods, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    return Explanation(
+        demand=demand,
+        answers=answers,
+        findings=tuple(findings(demand, answers)),
+        refused=refused,
+    )
+
+
+def _own(demand: Demand) -> Iterator[PodName]:
+    for claim in demand.allocated:
+        namespace = claim.name.partition("/")[0]
+        yield from ((namespace, user) for user in claim.users)
+    metadata = mapping(demand.pod, "metadata")
+    if demand.on_node and metadata:
+        yield text(metadata, "namespace"), text(metadata, "name")
+
+
+def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[PodName]:
+    for answer in answers:
+        for request in answer.requests:
+            for device in request.devices:
+                for holder in device.reason.holders if device.reason else ():
+                    namespace = holder.claim.partition("/")[0]
+                    yield from ((namespace, user) for user in holder.users)
+
+
+def answers_to(demand: Demand, cluster: Cluster) -> Iterator[NodeAnswer]:
+    """Yield what comes of a demand on each node; nothing if there is nothing to be allocated."""
+    if demand.on_node or demand.blocked or (demand.is_empty and not demand.pod):
+        return
+    rules = Rules()
+    for node in cluster.nodes:
+        in_the_way = [
+            *(obstacles(demand.pod, node) if demand.pod else ()),
+            *demand.obstacles_on(node),
+        ]
+        claims = demand.claims_on(node)
+        found = answer_on(cluster, node, claims, in_the_way, rules)
+        if (unknown := demand.unknown_on(node)) and found.fits:
+            found = NodeAnswer(node=node, unknown=unknown)
+        yield found
+
+
+def _demand(
+    api: Reads,
+    pod: Object,
+    claims: Mapping[str, Object],
+    classes: Sequence[Object],
+    name: str,
+) -> Demand:
+    if not pod:
+        if name not in claims:
+            raise NotFoundError(f"there is no ResourceClaim {name}", status=_NOT_SERVED)
+        return of_claim(claims[name])
+    namespace = text(pod, "metadata", "namespace")
+
+    def template(wanted: str) -> Object | None:
+        with suppress(NotFoundError):
+            return _get(api, CLAIM_TEMPLATES, wanted, namespace)
+        return None
+
+    return of_pod(pod, lambda wanted: claims.get(f"{namespace}/{wanted}"), template, classes)
+
+
+def _get(api: Reads, resource: Resource, name: str, namespace: str) -> Object:
+    return api.get(resource, name, namespace=namespace, timeout=_TIMEOUT_SECONDS)
+
+
+def _all(api: Reads, resource: Resource) -> Iterator[Object]:
+    page = _SLICES_OF_A_PAGE if resource is RESOURCE_SLICES else _PAGE
+    return api.each(resource, query={}, page=page, timeout=_TIMEOUT_SECONDS)
+
+
+def _slices(api: Reads, rules: Sequence[TaintRule]) -> Iterator[Slice]:
+    """Yield the slices that can be read; without the others their pools are incomplete."""
+    for one in _all(api, RESOURCE_SLICES):
+        with suppress(ValueError):
+            yield read_slice(one, rules)
+
+
+def _rules(api: Reads) -> list[Object]:
+    """Return all DeviceTaintRules; none where they are not served, as before Kubernetes 1.37."""
+    try:
+        return list(_all(api, DEVICE_TAINT_RULES))
+    except ApiError as error:
+        if error.status != _NOT_SERVED:
+            raise
+        return []

@@ -14,8 +14,8 @@ from dra_driver.admin.api.allocations import user_of
 from dra_driver.admin.api.nodes import Node, selects, term_text
 from dra_driver.admin.explain.requests import (
     Claim,
+    DeviceRequest,
     Request,
-    Wish,
     claim_of,
     read_claim,
     selectors_of,
@@ -278,14 +278,14 @@ def _asked(container: Object) -> dict[str, int]:
 
 def _requests(pod: Object, names: Mapping[str, str]) -> Iterator[Request]:
     """Yield the requests of the claim that the scheduler would make."""
-    found: list[Wish] = []
+    found: list[DeviceRequest] = []
     for name, device_class in sorted(names.items()):
-        found += _wishes_for(pod, name, device_class)
-    for wish in sorted(found, key=lambda one: one.request):
-        yield Request(name=wish.request, wishes=(wish,))
+        found += _device_requests(pod, name, device_class)
+    for request in sorted(found, key=lambda one: one.parent):
+        yield Request(name=request.parent, alternatives=(request,))
 
 
-def _wishes_for(pod: Object, resource: str, device_class: str) -> Iterator[Wish]:
+def _device_requests(pod: Object, resource: str, device_class: str) -> Iterator[DeviceRequest]:
     containers = _containers(pod)
     short = {
         place
@@ -303,8 +303,8 @@ def _wishes_for(pod: Object, resource: str, device_class: str) -> Iterator[Wish]
         count = most if place == widest else lasting[place]
         if count > 0:
             number = sorted(_asked(container)).index(resource)
-            yield Wish(
-                request=f"container-{place}-request-{number}",
+            yield DeviceRequest(
+                parent=f"container-{place}-request-{number}",
                 called=f"{resource} of container {text(container, 'name')}",
                 device_class=device_class,
                 count=count,

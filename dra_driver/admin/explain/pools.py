@@ -45,7 +45,7 @@ class Pool:
     problem: str = ""
 
 
-class Offer:
+class Pools:
     """All slices of a cluster, found by node and by pool."""
 
     def __init__(self, slices: Iterable[Slice]) -> None:
@@ -64,7 +64,7 @@ class Offer:
         """Who has published something."""
         return tuple(sorted({driver for driver, _ in self._by_pool}))
 
-    def pools_on(self, node: Node) -> list[Pool]:
+    def on(self, node: Node) -> list[Pool]:
         """Return the pools of which a node has devices."""
         newest: dict[tuple[str, str], list[Slice]] = {}
         for one in (*self._by_node.get(node.name, ()), *self._anywhere):

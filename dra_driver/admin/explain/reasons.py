@@ -1,8 +1,8 @@
-"""The first reason why a wish does not get a device.
+"""The first reason why a request does not get a device.
 
-In: a scene, a wish and a device. Out: the reason, or that there is none. Rule: what a person would
-ask first comes first: is it such a device at all, does somebody have it, is enough of it left, may
-the wish have it. (The scheduler asks in another order; the answer is the same.) Pure.
+In: a scene, a request and a device. Out: the reason, or that there is none. Rule: what a person
+would ask first comes first: is it such a device at all, does somebody have it, is enough of it
+left, may the request have it. (The scheduler asks in another order; the answer is the same.) Pure.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
 from dra_driver.admin.explain.allocated import named
 from dra_driver.admin.explain.amounts import NotCountableError, Shortage, shortage
 from dra_driver.admin.explain.pools import Pool
-from dra_driver.admin.explain.requests import Wish
+from dra_driver.admin.explain.requests import DeviceRequest
 from dra_driver.admin.explain.search import Scene, counters_left, untolerated
 from resource_nvidia_com.quantity import Format, Quantity
 
@@ -45,7 +45,7 @@ UNSELECTED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a wish does not get a device.
+    """Why a request does not get a device.
 
     Attributes:
         kind: what kind of reason.
@@ -62,24 +62,26 @@ class Reason:
     holders: tuple[Allocation, ...] = ()
 
 
-def first_reason(scene: Scene, pool: Pool, wish: Wish, device: Device) -> Reason | None:
-    """Return why a wish does not get a device; None if nothing stands in the way."""
-    return next(_reasons(scene, pool, wish, device), None)
+def first_reason(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -> Reason | None:
+    """Return why a request does not get a device; None if nothing stands in the way."""
+    return next(_reasons(scene, pool, request, device), None)
 
 
-def _reasons(scene: Scene, pool: Pool, wish: Wish, device: Device) -> Iterator[Reason]:
-    for text in scene.classes.get(wish.device_class, ()):
-        yield from _of_selector(scene, text, device, Kind.CLASS, f"DeviceClass {wish.device_class}")
-    for text in wish.selectors:
+def _reasons(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -> Iterator[Reason]:
+    for text in scene.classes.get(request.device_class, ()):
+        yield from _of_selector(
+            scene, text, device, Kind.CLASS, f"DeviceClass {request.device_class}"
+        )
+    for text in request.selectors:
         yield from _of_selector(scene, text, device, Kind.SELECTOR, "the request's selector")
     if device.place is not None and not device.place.includes(scene.node):
         yield Reason(kind=Kind.NODE, text="is for other nodes")
-    holders = scene.taken.whole.get(device.id, ())
-    if holders and not wish.admin:
+    holders = scene.allocated.whole.get(device.id, ())
+    if holders and not request.admin:
         yield Reason(kind=Kind.TAKEN, text=f"is taken by {named(holders)}", holders=holders)
-    yield from _of_capacity(scene, wish, device)
+    yield from _of_capacity(scene, request, device)
     yield from _of_counters(scene, pool, device)
-    if taint := untolerated(device, wish):
+    if taint := untolerated(device, request):
         text = f"has the taint {taint}, which the request does not tolerate"
         yield Reason(kind=Kind.TAINT, text=text)
 
@@ -105,19 +107,19 @@ def _of_selector(
     yield Reason(kind=kind, text=words, selector=text, faults=faults)
 
 
-def _of_capacity(scene: Scene, wish: Wish, device: Device) -> Iterator[Reason]:
+def _of_capacity(scene: Scene, request: DeviceRequest, device: Device) -> Iterator[Reason]:
     try:
-        found = shortage(device.capacities, wish.capacities)
+        found = shortage(device.capacities, request.capacities)
         if found is not None:
             yield Reason(kind=Kind.CAPACITY, text=_too_small(found))
             return
-        found = shortage(device.capacities, wish.capacities, scene.taken.consumed(device.id))
+        found = shortage(device.capacities, request.capacities, scene.allocated.consumed(device.id))
     except NotCountableError as error:
         yield Reason(kind=Kind.CAPACITY, text=f"cannot be compared: {error}")
         return
     if found is None:
         return
-    holders = scene.taken.parts.get(device.id, ())
+    holders = scene.allocated.parts.get(device.id, ())
     total, wanted = found.total or 0, found.wanted
     text = (
         f"has {amount(total)} of {found.name}, of which {amount(max(0, total - found.taken))} is "
@@ -135,9 +137,9 @@ def _too_small(found: Shortage) -> str:
 
 
 def _of_counters(scene: Scene, pool: Pool, device: Device) -> Iterator[Reason]:
-    if not device.consumes or (device.shared and device.id in scene.taken.parts):
+    if not device.consumes or (device.shared and device.id in scene.allocated.parts):
         return
-    left = counters_left(pool, scene.taken)
+    left = counters_left(pool, scene.allocated)
     for counter, amount_left in left.items():
         needed = device.consumes.get(counter, 0)
         if amount_left >= needed:
@@ -156,7 +158,7 @@ def _users(scene: Scene, pool: Pool, counter: CounterId) -> tuple[Allocation, ..
         one
         for device in (*pool.devices, *pool.others)
         if counter in device.consumes
-        for one in scene.taken.holders(device.id)
+        for one in scene.allocated.holders(device.id)
     )
 
 

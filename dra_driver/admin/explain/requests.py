@@ -1,8 +1,8 @@
 """What a ResourceClaim asks for.
 
 In: a ResourceClaim, or the spec of a ResourceClaimTemplate, as dicts. Out: a `Claim` value. Rules:
-a request is one wish, or alternatives of which the first that fits is taken; by default a wish is
-for exactly one device. Amounts are in billionths of their units. Pure.
+a request is exact, or has alternatives of which the first that fits is taken; by default either is
+for one device. Amounts are in billionths of their units. Pure.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ MOST_DEVICES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class DeviceRequest:
     """What devices a request asks for, or one of its alternatives.
 
     Attributes:
-        request: the name of the request.
+        parent: the name of the claim's request.
         alternative: the name of the alternative; empty if there are none.
         called: what people call it, where its name is none that they gave.
         device_class: the name of the DeviceClass.
@@ -33,7 +33,7 @@ class Wish:
         capacities: what it asks of each capacity of a device.
     """
 
-    request: str
+    parent: str
     alternative: str = ""
     called: str = ""
     device_class: str = ""
@@ -47,7 +47,7 @@ class Wish:
     @property
     def name(self) -> str:
         """Return it as allocations name it: request, or request/alternative."""
-        return f"{self.request}/{self.alternative}" if self.alternative else self.request
+        return f"{self.parent}/{self.alternative}" if self.alternative else self.parent
 
     @property
     def label(self) -> str:
@@ -57,10 +57,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request of a claim: one wish, or alternatives in their order."""
+    """A request of a claim: for exactly one thing, or alternatives in their order."""
 
     name: str
-    wishes: tuple[Wish, ...]
+    alternatives: tuple[DeviceRequest, ...]
     has_alternatives: bool = False
 
 
@@ -72,9 +72,9 @@ class Constraint:
     distinct: bool
     requests: tuple[str, ...] = ()
 
-    def concerns(self, wish: Wish) -> bool:
-        """Tell whether it is about the devices of a wish."""
-        return not self.requests or wish.request in self.requests or wish.name in self.requests
+    def concerns(self, request: DeviceRequest) -> bool:
+        """Tell whether it is about the devices of a request."""
+        return not self.requests or request.parent in self.requests or request.name in self.requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +120,15 @@ def claim_of(name: str, spec: Object, *, why: str = "") -> Claim:
 
 def _request(entry: Object) -> Request:
     name = text(entry, "name")
-    alternatives = objects(entry, "firstAvailable")
-    if alternatives:
-        wishes = tuple(_wish(name, one, alternative=text(one, "name")) for one in alternatives)
-        return Request(name=name, wishes=wishes, has_alternatives=True)
-    return Request(name=name, wishes=(_wish(name, mapping(entry, "exactly")),))
+    if entries := objects(entry, "firstAvailable"):
+        found = tuple(_device_request(name, one, alternative=text(one, "name")) for one in entries)
+        return Request(name=name, alternatives=found, has_alternatives=True)
+    return Request(name=name, alternatives=(_device_request(name, mapping(entry, "exactly")),))
 
 
-def _wish(request: str, entry: Object, *, alternative: str = "") -> Wish:
-    return Wish(
-        request=request,
+def _device_request(parent: str, entry: Object, *, alternative: str = "") -> DeviceRequest:
+    return DeviceRequest(
+        parent=parent,
         alternative=alternative,
         device_class=text(entry, "deviceClassName"),
         selectors=selectors_of(entry),

@@ -1,7 +1,7 @@
 """Which devices of a node claims would get: the scheduler's search, step by step.
 
 In: the pools of a node, DeviceClasses, what claims have already, and the claims to be allocated.
-Out: a device for each wish, or that there are none. Rules: devices are tried in their order, and
+Out: a device for each request, or that there are none. Rules: devices are tried in their order, and
 the first solution is taken; of alternatives the first that leads to one. What the scheduler cannot
 work out (a selector that fails, a class that does not exist) ends the search, and ends it for the
 pod on every node. So an error counts only where the scheduler would come across it: hence the same
@@ -15,10 +15,17 @@ from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import CounterId, Device, DeviceId
 from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError, Semver
-from dra_driver.admin.explain.allocated import Taken
+from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.amounts import NotCountableError, consumed, shortage
 from dra_driver.admin.explain.pools import Fault, Pool
-from dra_driver.admin.explain.requests import ALL, EXACT, MOST_DEVICES, Claim, Constraint, Wish
+from dra_driver.admin.explain.requests import (
+    ALL,
+    EXACT,
+    MOST_DEVICES,
+    Claim,
+    Constraint,
+    DeviceRequest,
+)
 
 _MOST_STEPS = 100_000
 """So many devices are tried: some seconds. The scheduler itself gives up after ten."""
@@ -51,10 +58,10 @@ class _TooManyError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """A device that a wish would get."""
+    """A device that a request would get."""
 
     claim: str
-    wish: str
+    request: str
     label: str
     device: DeviceId
 
@@ -67,14 +74,14 @@ class Scene:
         node: the node.
         pools: those it has devices of.
         classes: the selectors of each DeviceClass.
-        taken: what claims have.
+        allocated: what claims have.
         rules: selectors, read and answered once each.
     """
 
     node: Node
     pools: Sequence[Pool]
     classes: Classes
-    taken: Taken
+    allocated: AllocatedState
     rules: "Rules"
 
 
@@ -134,8 +141,8 @@ class _Bound:
     constraint: Constraint
     values: list[object] = field(default_factory=list)
 
-    def add(self, wish: Wish, device: Device) -> bool:
-        if not self.constraint.concerns(wish):
+    def add(self, request: DeviceRequest, device: Device) -> bool:
+        if not self.constraint.concerns(request):
             return True
         value = device.attribute(self.constraint.attribute)
         if value is None:
@@ -150,8 +157,8 @@ class _Bound:
             self.values.append(value)
         return fits
 
-    def remove(self, wish: Wish) -> None:
-        if self.constraint.concerns(wish):
+    def remove(self, request: DeviceRequest) -> None:
+        if self.constraint.concerns(request):
             self.values.pop()
 
 
@@ -164,9 +171,9 @@ def same(left: object, right: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """A wish, and how many devices it needs; `devices` are those of a wish for all of them."""
+    """A request, and how many devices it needs; `devices` are those where it is for all."""
 
-    wish: Wish
+    request: DeviceRequest
     count: int
     devices: tuple[tuple[Pool, Device], ...] = ()
 
@@ -203,8 +210,10 @@ class _Search:
     def _prepare(self) -> None:
         for number, claim in enumerate(self._claims):
             total = 0
-            for place, request in enumerate(claim.requests):
-                prepared = tuple(self._prepared_wish(claim, wish) for wish in request.wishes)
+            for place, entry in enumerate(claim.requests):
+                prepared = tuple(
+                    self._prepared_request(claim, request) for request in entry.alternatives
+                )
                 self._prepared[number, place] = prepared
                 least = min(one.count for one in prepared)
                 if least > MOST_DEVICES - total:
@@ -214,38 +223,38 @@ class _Search:
                     )
                 total += least
 
-    def _prepared_wish(self, claim: Claim, wish: Wish) -> _Prepared:
-        if wish.device_class not in self._scene.classes:
-            raise GivenUpError(f"the DeviceClass {wish.device_class} does not exist")
-        if wish.mode == EXACT:
-            return _Prepared(wish=wish, count=wish.count)
-        if wish.mode != ALL:
-            raise GivenUpError(f"the allocation mode {wish.mode} is not known")
+    def _prepared_request(self, claim: Claim, request: DeviceRequest) -> _Prepared:
+        if request.device_class not in self._scene.classes:
+            raise GivenUpError(f"the DeviceClass {request.device_class} does not exist")
+        if request.mode == EXACT:
+            return _Prepared(request=request, count=request.count)
+        if request.mode != ALL:
+            raise GivenUpError(f"the allocation mode {request.mode} is not known")
         devices: list[tuple[Pool, Device]] = []
         for pool in self._scene.pools:
             if pool.fault is not None:
                 state = "incomplete" if pool.fault is Fault.INCOMPLETE else "invalid"
                 raise GivenUpError(
-                    f"request {wish.name} asks for all devices, and the pool {pool.name} of "
+                    f"request {request.name} asks for all devices, and the pool {pool.name} of "
                     f"{pool.driver} is {state}: {pool.problem}"
                 )
             for device in pool.devices:
-                if self._selectable(claim, wish, device) and self._enough(wish, device):
+                if self._selectable(claim, request, device) and self._enough(request, device):
                     devices.append((pool, device))  # noqa: PERF401 (two conditions that may raise)
-        return _Prepared(wish=wish, count=len(devices), devices=tuple(devices))
+        return _Prepared(request=request, count=len(devices), devices=tuple(devices))
 
-    def _enough(self, wish: Wish, device: Device, *taken: Mapping[str, int]) -> bool:
+    def _enough(self, request: DeviceRequest, device: Device, *taken: Mapping[str, int]) -> bool:
         try:
-            return shortage(device.capacities, wish.capacities, *taken) is None
+            return shortage(device.capacities, request.capacities, *taken) is None
         except NotCountableError as error:
-            raise GivenUpError(f"request {wish.name}: {error}") from error
+            raise GivenUpError(f"request {request.name}: {error}") from error
 
-    def _selectable(self, claim: Claim, wish: Wish, device: Device) -> bool:
-        for text in self._scene.classes[wish.device_class]:
-            if not self._holds(text, device, f"DeviceClass {wish.device_class}"):
+    def _selectable(self, claim: Claim, request: DeviceRequest, device: Device) -> bool:
+        for text in self._scene.classes[request.device_class]:
+            if not self._holds(text, device, f"DeviceClass {request.device_class}"):
                 return False
-        for text in wish.selectors:
-            if not self._holds(text, device, f"request {wish.name} of claim {claim.name}"):
+        for text in request.selectors:
+            if not self._holds(text, device, f"request {request.name} of claim {claim.name}"):
                 return False
         return device.place is None or device.place.includes(self._scene.node)
 
@@ -282,26 +291,28 @@ class _Search:
         return False
 
     def _device(self, number: int, place: int, one: _Prepared, nth: int, start: int) -> bool:
-        """Pick the nth device of a wish, from candidate `start` on, and all after it."""
-        if one.wish.mode == ALL and not one.devices:
+        """Pick the nth device of a request, from candidate `start` on, and all after it."""
+        if one.request.mode == ALL and not one.devices:
             return False
         if nth >= one.count:
             return self._request(number, place + 1)
         if one.count - nth > MOST_DEVICES - len(self._found[number]):
             raise _TooManyError
-        if one.wish.mode == ALL:
+        if one.request.mode == ALL:
             pool, device = one.devices[nth]
-            return self._try(number, one.wish, pool, device, must=True) and self._go_on(
+            return self._try(number, one.request, pool, device, must=True) and self._go_on(
                 number, place, one, (nth, 0), (pool, device)
             )
-        claim, wish = self._claims[number], one.wish
+        claim, request = self._claims[number], one.request
         for at in range(start, len(self._candidates)):
             pool, device = self._candidates[at]
-            if self._in_use(number, wish, device) or not self._selectable(claim, wish, device):
+            if self._in_use(number, request, device) or not self._selectable(
+                claim, request, device
+            ):
                 continue
-            if not self._enough(wish, device, *self._consumption(device.id)):
+            if not self._enough(request, device, *self._consumption(device.id)):
                 continue
-            if self._try(number, wish, pool, device) and self._go_on(
+            if self._try(number, request, pool, device) and self._go_on(
                 number, place, one, (nth, at + 1), (pool, device)
             ):
                 return True
@@ -320,70 +331,71 @@ class _Search:
         try:
             done = self._device(number, place, one, nth + 1, start)
         except _TooManyError:
-            self._undo(number, one.wish, *picked)
+            self._undo(number, one.request, *picked)
             raise
         if not done:
-            self._undo(number, one.wish, *picked)
+            self._undo(number, one.request, *picked)
         return done
 
-    def _in_use(self, number: int, wish: Wish, device: Device) -> bool:
+    def _in_use(self, number: int, request: DeviceRequest, device: Device) -> bool:
         picking = self._picking.get(device.id, set())
-        if wish.admin:
+        if request.admin:
             return number in picking
-        return bool(picking) or device.id in self._scene.taken.whole
+        return bool(picking) or device.id in self._scene.allocated.whole
 
     def _consumption(self, device: DeviceId) -> list[Mapping[str, int]]:
-        return [self._scene.taken.consumed(device), *self._amounts.get(device, [])]
+        return [self._scene.allocated.consumed(device), *self._amounts.get(device, [])]
 
     def _try(
-        self, number: int, wish: Wish, pool: Pool, device: Device, *, must: bool = False
+        self, number: int, request: DeviceRequest, pool: Pool, device: Device, *, must: bool = False
     ) -> bool:
         """Pick a device, if that is possible."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise UndecidedError
-        if self._in_use(number, wish, device):
+        if self._in_use(number, request, device):
             return False
         counts = bool(device.consumes) and not (
-            device.shared and (device.id in self._scene.taken.parts or device.id in self._amounts)
+            device.shared
+            and (device.id in self._scene.allocated.parts or device.id in self._amounts)
         )
         if counts and not self._count(pool, device):
             return False
         bounds: list[_Bound] = []
-        fits = not untolerated(device, wish)
+        fits = not untolerated(device, request)
         for bound in self._bounds[number] if fits else ():
-            fits = bound.add(wish, device)
+            fits = bound.add(request, device)
             if not fits:
                 break
             bounds.append(bound)
-        broken = not fits and must and not untolerated(device, wish)
-        if fits and self._enough(wish, device, *self._consumption(device.id)):
-            self._keep(number, wish, device)
+        broken = not fits and must and not untolerated(device, request)
+        if fits and self._enough(request, device, *self._consumption(device.id)):
+            self._keep(number, request, device)
             return True
         for bound in bounds:
-            bound.remove(wish)
+            bound.remove(request)
         if counts:
             self._uncount(pool, device)
         if broken:
             raise GivenUpError(
-                f"request {wish.name} asks for all devices, and a constraint of the claim does "
+                f"request {request.name} asks for all devices, and a constraint of the claim does "
                 "not hold for them",
                 where=str(device.id),
             )
         return False
 
-    def _keep(self, number: int, wish: Wish, device: Device) -> None:
+    def _keep(self, number: int, request: DeviceRequest, device: Device) -> None:
         if device.shared:
-            amounts = consumed(device.capacities, wish.capacities)
+            amounts = consumed(device.capacities, request.capacities)
             self._amounts.setdefault(device.id, []).append(amounts)
         else:
             self._picking.setdefault(device.id, set()).add(number)
         name = self._claims[number].name
         self._found[number].append(
-            Pick(claim=name, wish=wish.name, label=wish.label, device=device.id)
+            Pick(claim=name, request=request.name, label=request.label, device=device.id)
         )
 
-    def _undo(self, number: int, wish: Wish, pool: Pool, device: Device) -> None:
+    def _undo(self, number: int, request: DeviceRequest, pool: Pool, device: Device) -> None:
         self._found[number].pop()
         was_first = True
         if device.shared:
@@ -394,8 +406,8 @@ class _Search:
         else:
             self._picking[device.id].discard(number)
         for bound in self._bounds[number]:
-            bound.remove(wish)
-        counted = not (device.shared and device.id in self._scene.taken.parts)
+            bound.remove(request)
+        counted = not (device.shared and device.id in self._scene.allocated.parts)
         if device.consumes and was_first and counted:
             self._uncount(pool, device)
 
@@ -406,7 +418,7 @@ class _Search:
             used[counter] = used.get(counter, 0) + amount
         there = self._left.get(id(pool))
         if there is None:
-            there = self._left[id(pool)] = counters_left(pool, self._scene.taken)
+            there = self._left[id(pool)] = counters_left(pool, self._scene.allocated)
         if all(amount >= used.get(counter, 0) for counter, amount in there.items()):
             return True
         self._uncount(pool, device)
@@ -418,19 +430,19 @@ class _Search:
             used[counter] -= amount
 
 
-def counters_left(pool: Pool, taken: Taken) -> dict[CounterId, int]:
+def counters_left(pool: Pool, allocated: AllocatedState) -> dict[CounterId, int]:
     """Return what is left of a pool's counters; less than nothing if too much was given out."""
     left = dict(pool.counters)
     for device in (*pool.devices, *pool.others):
-        if taken.has(device.id):
+        if allocated.has(device.id):
             for counter, amount in device.consumes.items():
                 left[counter] -= amount
     return left
 
 
-def untolerated(device: Device, wish: Wish) -> str:
-    """Return the first taint of a device that a wish does not tolerate; empty if there is none."""
+def untolerated(device: Device, request: DeviceRequest) -> str:
+    """Return the first taint of a device that a request does not tolerate; empty for none."""
     for taint in device.taints:
-        if taint.blocks and not any(one.tolerates(taint) for one in wish.tolerations):
+        if taint.blocks and not any(one.tolerates(taint) for one in request.tolerations):
             return str(taint)
     return ""

@@ -1,8 +1,8 @@
 """What the answers of all nodes come to: why nothing fits, and what to change.
 
 In: the answers. Out: findings, each with details and advice, the most certain first. Rule: what is
-said counts for every node on which the pod could be; a wish for which one of them has enough is not
-spoken of. Pure.
+said counts for every node on which the pod could be; a request for which one of them has enough is
+not spoken of. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from dra_driver.admin.explain.allocated import named
 from dra_driver.admin.explain.answers import (
     DeviceAnswer,
     NodeAnswer,
-    WishAnswer,
+    RequestAnswer,
     counted_text,
-    devices_text,
 )
 from dra_driver.admin.explain.demand import Demand
 from dra_driver.admin.explain.reasons import Kind
-from dra_driver.admin.explain.requests import ALL, Wish
+from dra_driver.admin.explain.requests import ALL, DeviceRequest
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.words import count
 
 _ADVICE: Mapping[Kind, str] = MappingProxyType(
     {
@@ -85,10 +85,10 @@ def _in_the_way(open_to: Sequence[NodeAnswer]) -> list[Finding]:
     if given_up := list(_given_up(open_to)):
         return given_up + problems
     found = problems
-    if not any(answer.devices for one in open_to for answer in one.wishes):
+    if not any(answer.devices for one in open_to for answer in one.requests):
         return [*found, _no_devices(open_to)]
-    for wishes in _by_request(open_to):
-        found += _of_request(wishes)
+    for requests in _by_request(open_to):
+        found += _of_request(requests)
     return found + list(_together(open_to))
 
 
@@ -153,27 +153,27 @@ def _no_devices(answers: Sequence[NodeAnswer]) -> Finding:
     )
 
 
-def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[WishAnswer]]]:
-    """Yield for each request its wishes, and for each wish the answer of each node."""
-    found: dict[tuple[str, str], dict[str, list[WishAnswer]]] = {}
+def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[RequestAnswer]]]:
+    """Yield for each request its requests, and for each request the answer of each node."""
+    found: dict[tuple[str, str], dict[str, list[RequestAnswer]]] = {}
     for node in answers:
-        for one in node.wishes:
-            wishes = found.setdefault((one.claim, one.wish.request), {})
-            wishes.setdefault(one.wish.name, []).append(one)
-    for wishes in found.values():
-        yield list(wishes.values())
+        for one in node.requests:
+            requests = found.setdefault((one.claim, one.request.parent), {})
+            requests.setdefault(one.request.name, []).append(one)
+    for requests in found.values():
+        yield list(requests.values())
 
 
-def _of_request(wishes: list[list[WishAnswer]]) -> Iterator[Finding]:
-    if any(one.suffices for answers in wishes for one in answers):
+def _of_request(requests: list[list[RequestAnswer]]) -> Iterator[Finding]:
+    if any(one.suffices for answers in requests for one in answers):
         return
-    for answers in wishes:
-        yield _of_wish(answers)
+    for answers in requests:
+        yield _of_alternative(answers)
 
 
-def _of_wish(answers: list[WishAnswer]) -> Finding:
-    wish, devices = answers[0].wish, [one for each in answers for one in each.devices]
-    subject = _subject(answers[0].claim, wish)
+def _of_alternative(answers: list[RequestAnswer]) -> Finding:
+    request, devices = answers[0].request, [one for each in answers for one in each.devices]
+    subject = _subject(answers[0].claim, request)
     # Of a device that others may select too, each node speaks.
     by_kind: dict[Kind, list[DeviceAnswer]] = {}
     for one in devices:
@@ -181,35 +181,35 @@ def _of_wish(answers: list[WishAnswer]) -> Finding:
             by_kind.setdefault(one.reason.kind, []).append(one)
     selected = [one for each in answers for one in each.selected]
     if not selected:
-        return _unselected(subject, wish, devices, by_kind)
+        return _unselected(subject, request, devices, by_kind)
     most = max(answers, key=lambda one: len(one.selected))
     if (
-        wish.mode != ALL
-        and len(most.selected) < wish.count
+        request.mode != ALL
+        and len(most.selected) < request.count
         and not any(one.device.shared for one in selected)
     ):
         return Finding(
             title=(
-                f"{subject}: asks for {devices_text(wish.count)} of one node, and no node has "
-                f"more than {len(most.selected)} of them"
+                f"{subject}: asks for {count(request.count, 'device')} of one node, and no node "
+                f"has more than {len(most.selected)} of them"
             ),
             details=tuple(_unselected_lines(by_kind)),
             advice=("ask for fewer, or for others",),
         )
-    return _unusable(subject, wish, answers, selected, by_kind)
+    return _unusable(subject, request, answers, selected, by_kind)
 
 
-def _subject(claim: str, wish: Wish) -> str:
-    return wish.called or f"request {wish.name} of claim {claim}"
+def _subject(claim: str, request: DeviceRequest) -> str:
+    return request.called or f"request {request.name} of claim {claim}"
 
 
 def _unselected(
     subject: str,
-    wish: Wish,
+    request: DeviceRequest,
     devices: list[DeviceAnswer],
     by_kind: _ByKind,
 ) -> Finding:
-    total = devices_text(len(devices))
+    total = count(len(devices), "device")
     if Kind.UNKNOWN in by_kind:
         return Finding(
             title=f"{subject}: whether a device is selected is not known",
@@ -217,7 +217,7 @@ def _unselected(
         )
     if Kind.SELECTOR not in by_kind and Kind.FAILS not in by_kind:
         return Finding(
-            title=f"{subject}: DeviceClass {wish.device_class} selects none of {total}",
+            title=f"{subject}: DeviceClass {request.device_class} selects none of {total}",
             details=tuple(_unselected_lines(by_kind)),
             advice=(
                 "name another class, or add nodes that have such devices",
@@ -225,11 +225,11 @@ def _unselected(
             ),
         )
     refused = sum(len(by_kind.get(kind, ())) for kind in _OF_CLASS)
-    left = devices_text(len(devices) - refused)
+    left = count(len(devices) - refused, "device")
     return Finding(
         title=(
             f"{subject}: its selectors select none of the {left} that DeviceClass "
-            f"{wish.device_class} selects"
+            f"{request.device_class} selects"
         ),
         details=tuple(_unselected_lines({**by_kind, **{kind: [] for kind in _OF_CLASS}})),
         advice=(
@@ -260,12 +260,12 @@ def _unselected_lines(by_kind: _ByKind) -> Iterator[str]:
         ranked = sorted(faults.items(), key=lambda entry: -len(entry[1]))
         for text, found in ranked[:_NAMED]:
             state = "fails" if kind in (Kind.FAILS, Kind.CLASS_FAILS) else "false"
-            yield f"{state} for {devices_text(len(found))}: {_cut(text)}"
+            yield f"{state} for {count(len(found), 'device')}: {_cut(text)}"
             yield from (f"  {line}" for line in _read_lines(found))
     for one in by_kind.get(Kind.UNKNOWN, ())[:1]:
         yield f"{one.device.id.device} {one.reason.text if one.reason else ''}"
     if others := by_kind.get(Kind.NODE):
-        yield f"{devices_text(len(others))}: for other nodes"
+        yield f"{count(len(others), 'device')}: for other nodes"
 
 
 def _cut(text: str) -> str:
@@ -284,15 +284,15 @@ def _read_lines(faults: list[Fault]) -> Iterator[str]:
 
 def _unusable(
     subject: str,
-    wish: Wish,
-    answers: list[WishAnswer],
+    request: DeviceRequest,
+    answers: list[RequestAnswer],
     selected: list[DeviceAnswer],
     by_kind: _ByKind,
 ) -> Finding:
     usable = max(len(one.usable) for one in answers)
-    wanted = "all devices" if wish.mode == ALL else devices_text(wish.count)
+    wanted = "all devices" if request.mode == ALL else count(request.count, "device")
     free = "none can be had now" if not usable else f"at most {usable} on one node can be had now"
-    title = f"{subject}: asks for {wanted}; {devices_text(len(selected))} selected, {free}"
+    title = f"{subject}: asks for {wanted}; {count(len(selected), 'device')} selected, {free}"
     details: list[str] = []
     advice: list[str] = []
     for kind in _ADVICE:
@@ -307,7 +307,7 @@ def _unusable_lines(kind: Kind, found: list[DeviceAnswer]) -> Iterator[str]:
     if kind is Kind.TAKEN:
         holders = [one for each in found if each.reason for one in each.reason.holders]
         verb = "is" if len(found) == 1 else "are"
-        yield f"{devices_text(len(found))} {verb} taken by {named(holders)}"
+        yield f"{count(len(found), 'device')} {verb} taken by {named(holders)}"
         return
     by_text: dict[str, list[str]] = {}
     for one in found:
@@ -317,7 +317,7 @@ def _unusable_lines(kind: Kind, found: list[DeviceAnswer]) -> Iterator[str]:
         yield f"{names_text(names)} {text}" if len(names) == 1 else f"{names_text(names)}: {text}"
     if len(by_text) > _NAMED:
         rest = sum(len(names) for names in list(by_text.values())[_NAMED:])
-        yield f"{devices_text(rest)} more for reasons of that kind"
+        yield f"{count(rest, 'device')} more for reasons of that kind"
 
 
 def _together(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:

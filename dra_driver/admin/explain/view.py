@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.explain.allocated import users_text
-from dra_driver.admin.explain.answers import NodeAnswer, WishAnswer, devices_text
+from dra_driver.admin.explain.answers import NodeAnswer, RequestAnswer
 from dra_driver.admin.explain.demand import Allocated, Demand
 from dra_driver.admin.explain.summary import Finding, names_text
 from dra_driver.admin.table import aligned
+from dra_driver.words import count
 
 _LOOKED_AT = (
     "Only devices, and what keeps the pod from a node by name, selector, affinity or taint, are "
@@ -155,16 +156,16 @@ def _short(one: NodeAnswer) -> str:
         return "the scheduler gives up (above)"
     if one.together:
         return "enough devices, but not together (above)"
-    parts = [f"{each.wish.label}: {_counts(each)}" for each in one.wishes if not each.suffices]
+    parts = [f"{each.request.label}: {_counts(each)}" for each in one.requests if not each.suffices]
     return "; ".join([*parts, *one.problems]) or "no devices"
 
 
-def _counts(one: WishAnswer) -> str:
+def _counts(one: RequestAnswer) -> str:
     if not one.devices:
         return "no devices"
     selected = len(one.selected)
     if not selected:
-        return f"none of {devices_text(len(one.devices))} selected"
+        return f"none of {count(len(one.devices), 'device')} selected"
     kinds: dict[str, int] = {}
     for each in one.selected:
         if each.reason is not None:
@@ -183,12 +184,12 @@ def _counts(one: WishAnswer) -> str:
 
 def _device_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
     for node in answers:
-        for wish in node.wishes:
-            for one in wish.devices:
+        for request in node.requests:
+            for one in request.devices:
                 why = "free" if one.reason is None else one.reason.text
                 if one.reason is not None and one.reason.faults:
                     why += f": {one.reason.faults[0].text}"
-                yield node.node.name, wish.wish.name, one.device.id.device, why
+                yield node.node.name, request.request.name, one.device.id.device, why
 
 
 def as_json(found: Explanation) -> str:
@@ -218,14 +219,14 @@ def _node_json(one: NodeAnswer) -> dict[str, object]:
         "fits": None if one.unknown else one.fits,
         "obstacles": one.obstacles,
         "gets": [
-            {"claim": pick.claim, "request": pick.wish, **pick.device._asdict()}
+            {"claim": pick.claim, "request": pick.request, **pick.device._asdict()}
             for pick in one.picks or ()
         ],
         "why": "" if one.fits else _node_row(one)[2],
         "requests": [
             {
-                "claim": wish.claim,
-                "request": wish.wish.name,
+                "claim": request.claim,
+                "request": request.request.name,
                 "devices": [
                     {
                         **each.device.id._asdict(),
@@ -235,9 +236,9 @@ def _node_json(one: NodeAnswer) -> dict[str, object]:
                         if each.reason
                         else [],
                     }
-                    for each in wish.devices
+                    for each in request.devices
                 ],
             }
-            for wish in one.wishes
+            for request in one.requests
         ],
     }

@@ -130,13 +130,13 @@ def test_a_server_that_wants_counters_elsewhere_is_without_them(api: Api) -> Non
 def test_each_list_is_asked_for_once_and_a_refusal_too(api: Api) -> None:
     one = cluster(api, "node-1")
     assert one.nodes() == [NODE]
-    assert len(one.every_node()) == 2
+    assert len(one.every(NODES)) == 2
     assert api.asked.count("nodes") == 1
 
     api.refuses["deviceclasses"] = AccessError("no", status=403)
     for _ in range(2):
         with pytest.raises(AccessError):
-            one.device_classes()
+            one.every(DEVICE_CLASSES)
     assert api.asked.count(DEVICE_CLASSES.plural) == 1
 
 

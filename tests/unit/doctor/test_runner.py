@@ -8,7 +8,6 @@ import pytest
 
 from dra_driver.admin.doctor.checks.finding import (
     ADMIN,
-    Check,
     Finding,
     Place,
     Seen,
@@ -16,7 +15,9 @@ from dra_driver.admin.doctor.checks.finding import (
     Skipped,
     ok,
 )
+from dra_driver.admin.doctor.every_check import Check
 from dra_driver.admin.doctor.runner import run_checks
+from dra_driver.admin.doctor.sources import Sources
 from dra_driver.errors import AccessError, DeviceError, SetupError, UnavailableError
 
 
@@ -25,7 +26,7 @@ def check(
     look: Callable[[Any], Iterable[Seen]],
     *needs: Place,
     silence: Severity = Severity.UNKNOWN,
-) -> Check[Any]:
+) -> Check:
     return Check(
         id=name,
         title=name.title(),
@@ -48,8 +49,8 @@ def raising(error: Exception) -> Callable[[object], Iterator[Seen]]:
     return look
 
 
-def run(*checks: Check[Any], missing: dict[Place, str] | None = None) -> list[Any]:
-    return run_checks(checks, None, missing=missing or {}, seconds=30)
+def run(*checks: Check, missing: dict[Place, str] | None = None) -> list[Any]:
+    return run_checks(checks, Sources(places=None, cluster=None), missing=missing or {}, seconds=30)
 
 
 def test_findings_come_in_the_checks_order_with_the_reason() -> None:
@@ -101,7 +102,7 @@ def test_a_check_that_hangs_is_told_and_hides_no_other() -> None:
         return []
 
     checks = [check("hung", hang, silence=Severity.ERROR), check("good", well)]
-    hung, good = run_checks(checks, None, missing={}, seconds=0.2)
+    hung, good = run_checks(checks, Sources(places=None, cluster=None), missing={}, seconds=0.2)
     release.set()
     assert (hung.severity, hung.seen) == (Severity.ERROR, "no answer in 0.2 s")  # type: ignore[union-attr]
     assert good.severity is Severity.OK  # type: ignore[union-attr]

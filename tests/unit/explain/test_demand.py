@@ -34,7 +34,9 @@ def by_resource(inits: list[Object], containers: list[Object]) -> dict[str, int]
     pod = explained.pod(initContainers=inits)
     pod["spec"]["containers"] = containers
     (claim,) = demand(pod).claims_on(NODE)
-    return {wish.request: wish.count for request in claim.requests for wish in request.wishes}
+    return {
+        request.parent: request.count for entry in claim.requests for request in entry.alternatives
+    }
 
 
 def test_each_container_gets_its_own_devices() -> None:

@@ -6,15 +6,15 @@ import pytest
 
 from dra_driver.admin.api.nodes import Node, Taint
 from dra_driver.admin.api.slices import DeviceId, TaintRule, read_slice
-from dra_driver.admin.explain.pools import Fault, Offer
+from dra_driver.admin.explain.pools import Fault, Pools
 from published import SET, counter_set, device, slices
 
 NODE = Node(name="node-1")
 BAD = {"key": "example.com/bad", "value": "very", "effect": "NoSchedule"}
 
 
-def offer(things: list[dict[str, Any]]) -> Offer:
-    return Offer(map(read_slice, things))
+def offer(things: list[dict[str, Any]]) -> Pools:
+    return Pools(map(read_slice, things))
 
 
 def rule(**selector: str) -> TaintRule:
@@ -25,20 +25,20 @@ def rule(**selector: str) -> TaintRule:
 
 def test_devices_come_in_the_order_of_their_slices() -> None:
     things = slices([device(f"gpu-{n}") for n in range(70)])
-    (pool,) = offer(list(reversed(things))).pools_on(NODE)
+    (pool,) = offer(list(reversed(things))).on(NODE)
     assert [one.id.device for one in pool.devices] == [f"gpu-{n}" for n in range(70)]
 
 
 def test_of_two_generations_the_newer_counts() -> None:
     old, new = slices([device("old")]), slices([device("new")], generation=2)
     new[0]["metadata"]["name"] = "new"
-    (pool,) = offer([*new, *old]).pools_on(NODE)
+    (pool,) = offer([*new, *old]).on(NODE)
     assert [one.id.device for one in pool.devices] == ["new"]
 
 
 def test_a_pool_of_which_slices_lack_is_incomplete() -> None:
     things = slices([device(f"gpu-{n}") for n in range(70)])
-    (pool,) = offer(things[:1]).pools_on(NODE)
+    (pool,) = offer(things[:1]).on(NODE)
     assert (pool.fault, pool.devices) == (Fault.INCOMPLETE, ())
     assert pool.problem == (
         "1 of 2 ResourceSlices of generation 1 of the pool are there: the driver gpu.nvidia.com "
@@ -60,14 +60,14 @@ def test_a_pool_that_contradicts_itself_is_invalid(change: dict[str, Any], probl
     things = slices([device("gpu-0"), device("gpu-1")], [counter_set(slices=7)])
     (devices,) = (one["spec"]["devices"] for one in things if "devices" in one["spec"])
     devices[1].update(change)
-    (pool,) = offer(things).pools_on(NODE)
+    (pool,) = offer(things).on(NODE)
     assert (pool.fault, pool.problem) == (Fault.INVALID, problem)
 
 
 def test_other_nodes_have_other_pools() -> None:
     found = offer([*slices([device("gpu-0")]), *slices([device("gpu-0")], node="node-2")])
-    assert [one.name for one in found.pools_on(NODE)] == ["node-1"]
-    assert found.pools_on(Node(name="node-3")) == []
+    assert [one.name for one in found.on(NODE)] == ["node-1"]
+    assert found.on(Node(name="node-3")) == []
     assert found.drivers == ("gpu.nvidia.com",)
 
 

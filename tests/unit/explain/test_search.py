@@ -7,10 +7,10 @@ import pytest
 import explained
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import read_slice
-from dra_driver.admin.explain.allocated import Taken
+from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, answer_on
 from dra_driver.admin.explain.demand import selectors_by_class
-from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.requests import read_claim
 from dra_driver.admin.explain.search import Rules
 from published import device, slices
@@ -22,9 +22,9 @@ def cluster(count: int) -> Cluster:
     made = [device(f"gpu-{n}", **{"example.com/rack": n}) for n in range(count)]
     return Cluster(
         nodes=[NODE],
-        offer=Offer(map(read_slice, slices(made))),
+        pools=Pools(map(read_slice, slices(made))),
         classes=selectors_by_class(explained.classes()),
-        taken=Taken(),
+        allocated=AllocatedState(),
     )
 
 

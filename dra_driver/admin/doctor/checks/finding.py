@@ -4,15 +4,11 @@ In: nothing. Out: frozen values that checks, runner and report share. A check ju
 changes nothing, and knows nothing of how its findings are shown.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Generic, TypeVar
 
 from dra_driver.errors import AccessError, DriverError
-
-S = TypeVar("S")
 
 ADMIN = (
     "run doctor with an admin's kubeconfig (--kubeconfig): the driver itself needs no such right"
@@ -68,27 +64,6 @@ class Place(StrEnum):
 
     NODE = "node"
     CLUSTER = "cluster"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Generic[S]):
-    """One question, and how it is answered from the sources there are.
-
-    Attributes:
-        id: its name in reports; never changes.
-        title: what is looked at.
-        why: why it matters.
-        needs: what has to be there, node or cluster; with both, either will do.
-        look: answers it; may raise anything.
-        silence: how grave it is that there is no answer in time.
-    """
-
-    id: str
-    title: str
-    why: str
-    needs: frozenset[Place]
-    look: Callable[[S], Iterable[Seen]]
-    silence: Severity = Severity.UNKNOWN
 
 
 def ok(text: str) -> Seen:

@@ -6,20 +6,19 @@ refusal names the permission that lacks.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
 
 from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
 from dra_driver.fields import Object, at, mapping, objects, text
-from dra_driver.kube.client import Answer
+from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import (
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -36,7 +35,7 @@ from dra_driver.kube.resource import (
     Call,
     Resource,
 )
-from dra_driver.slices.publish.publication import CONSUMES_COUNTERS, DryRun, stores
+from dra_driver.slices.publish.publication import CONSUMES_COUNTERS, stores
 
 _PAGE = 100
 _MOST_KUBELETS = 5
@@ -86,35 +85,6 @@ _TRIALS: Mapping[Feature, tuple[str, Object]] = {
 """For features of slices: a field of a device that is dropped without it, and such a device."""
 
 
-class Api(DryRun, Protocol):
-    """What is needed of the API server's client (kube/client.py)."""
-
-    def read(self, call: Call, *, timeout: float) -> Answer:
-        """Return an object or a page, and when the server answered."""
-        ...
-
-    def each(
-        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
-    ) -> Iterator[dict[str, object]]:
-        """Yield all objects of a kind."""
-        ...
-
-    def create(
-        self,
-        resource: Resource,
-        body: Mapping[str, object],
-        *,
-        dry_run: bool = False,
-        timeout: float,
-    ) -> dict[str, object]:
-        """Create an object, or go through its creation."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
     """The server's version, and how many seconds its clock is ahead of ours, if it says."""
@@ -158,7 +128,7 @@ class Cluster:
         timeout: seconds for each request.
     """
 
-    def __init__(self, api: Api, *, node: str, is_driver: bool, timeout: float) -> None:
+    def __init__(self, api: KubeClient, *, node: str, is_driver: bool, timeout: float) -> None:
         self._api = api
         self.node = node
         self.is_driver = is_driver
@@ -184,25 +154,23 @@ class Cluster:
         ahead = _seconds_ahead(answer.date)
         return ServerFacts(version=str(answer.body.get("gitVersion")), ahead_seconds=ahead)
 
+    def every(self, resource: Resource) -> list[Object]:
+        """Return all objects of a kind, of ResourceSlices those of this driver's name.
+
+        Raises:
+            DriverError: they cannot be listed.
+        """
+        return self._lists[resource].get()
+
     def nodes(self) -> list[Object]:
         """Return the Nodes: the one that is asked about, or all. Raises DriverError."""
-        return self._of_node(self._lists[NODES].get(), lambda one: text(one, "metadata", "name"))
-
-    def every_node(self) -> list[Object]:
-        """Return all Nodes. Raises DriverError."""
-        return self._lists[NODES].get()
+        found = self.every(NODES)
+        return [one for one in found if self.node in ("", text(one, "metadata", "name"))]
 
     def slices(self) -> list[Object]:
-        """Return the ResourceSlices of this driver's name. Raises DriverError."""
-        return self._of_node(self.every_slice(), lambda one: text(one, "spec", "nodeName"))
-
-    def every_slice(self) -> list[Object]:
-        """Return those of all nodes. Raises DriverError."""
-        return self._lists[RESOURCE_SLICES].get()
-
-    def daemon_sets(self) -> list[Object]:
-        """Return all DaemonSets. Raises DriverError."""
-        return self._lists[DAEMON_SETS].get()
+        """Return the ResourceSlices of the same nodes. Raises DriverError."""
+        found = self.every(RESOURCE_SLICES)
+        return [one for one in found if self.node in ("", text(one, "spec", "nodeName"))]
 
     def pods(self, labels: Mapping[str, str]) -> list[Object]:
         """Return the Pods with these labels, on the node that is asked about. Raises DriverError.
@@ -233,10 +201,6 @@ class Cluster:
         ahead = self.server().ahead_seconds or 0.0
         return datetime.now(UTC) + timedelta(seconds=ahead)
 
-    def deployments(self) -> list[Object]:
-        """Return all Deployments. Raises DriverError."""
-        return self._lists[DEPLOYMENTS].get()
-
     def serves(self, group: str) -> bool:
         """Tell whether the cluster has an API group, which everyone may ask. Raises DriverError."""
         page = Resource(group="", version="", plural=f"apis/{group}")
@@ -247,18 +211,6 @@ class Cluster:
                 return False
             raise
         return True
-
-    def device_classes(self) -> list[Object]:
-        """Return all DeviceClasses. Raises DriverError."""
-        return self._lists[DEVICE_CLASSES].get()
-
-    def policies(self) -> list[Object]:
-        """Return all ValidatingAdmissionPolicies. Raises DriverError."""
-        return self._lists[POLICIES].get()
-
-    def policy_bindings(self) -> list[Object]:
-        """Return their bindings. Raises DriverError."""
-        return self._lists[POLICY_BINDINGS].get()
 
     def features(self) -> FeatureFacts:
         """Try which features the server has, by creating what it does not store."""
@@ -356,9 +308,6 @@ class Cluster:
     def _list(self, resource: Resource) -> list[Object]:
         query = _LISTED[resource]
         return list(self._api.each(resource, query=query, page=_PAGE, timeout=self._timeout))
-
-    def _of_node(self, found: list[Object], node_of: Callable[[Object], str]) -> list[Object]:
-        return [one for one in found if not self.node or node_of(one) == self.node]
 
 
 def containers(workload: Object) -> tuple[Object, ...]:
