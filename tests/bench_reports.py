@@ -13,7 +13,7 @@ from dra_driver.admin.bench.model import (
 )
 from dra_driver.admin.bench.report.figures import percentile
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 
 CARD = Card(
     name="Made-up GPU 80GB",
@@ -27,7 +27,7 @@ CARD = Card(
     compute_mode="Default",
 )
 SIMULATED = CARD.model_copy(update={"is_simulated": True})
-INFERENCE = Work(kind=WorkKind.INFERENCE, seconds=20.0)
+INFERENCE = Workload(kind=WorkloadKind.INFERENCE, seconds=20.0)
 
 
 def result(throughput: float, p99: float, **fields: object) -> Result:

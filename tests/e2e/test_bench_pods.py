@@ -22,7 +22,7 @@ from dra_driver.admin.bench.pods.manifests import LABEL, Place
 from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.pods.runner import PodRunner
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.kube.connect import connect
@@ -35,7 +35,7 @@ from e2e.shares import GPU, Shares, config, shares_of
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 IMAGE = f"docker.io/library/{NAME}:{version()}"
-WORK = Work(kind=WorkKind.INFERENCE, seconds=0.5, warm_up=0.0)
+WORK = Workload(kind=WorkloadKind.INFERENCE, seconds=0.5, warm_up=0.0)
 PROFILE = "1g.10gb"
 
 

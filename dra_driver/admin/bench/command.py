@@ -31,7 +31,7 @@ from dra_driver.admin.bench.session import Runner, run_all
 from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mig, usual
 from dra_driver.admin.bench.tenant.card import CardDoor
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.common_settings import CommandSettings
 from dra_driver.errors import SetupError, StateError
 from dra_driver.kube.connect import connect
@@ -253,10 +253,10 @@ class Bench(CommandSettings):
             interrupted=interrupted,
         )
 
-    def _work(self) -> Work:
-        kind = WorkKind.COMMAND if self.command else WorkKind(self.work)
-        usual_mib = 0 if kind is WorkKind.MEMORY else 768
-        return Work(
+    def _work(self) -> Workload:
+        kind = WorkloadKind.COMMAND if self.command else WorkloadKind(self.work)
+        usual_mib = 0 if kind is WorkloadKind.MEMORY else 768
+        return Workload(
             kind=kind,
             seconds=self.seconds,
             warm_up=self.warm_up,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dra_driver.admin.bench.model import Amount, Card, Count, Latency, Strict, Usage
-from dra_driver.admin.bench.works import Work
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.errors import DeviceError
 
 MARK = '{"bench":1,'
@@ -90,7 +90,7 @@ class Spec(Strict):
     """
 
     number: Count
-    work: Work
+    work: Workload
     start: str
     patience: Amount = 600.0
     driver_root: str = "/"

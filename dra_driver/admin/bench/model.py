@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dra_driver.admin.bench.strategies import Strategy
-from dra_driver.admin.bench.works import Work
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.errors import StateError
 from dra_driver.host.files import temporary_of
 
@@ -164,7 +164,7 @@ class Report(Strict):
     made_at: str
     where: Literal["processes", "pods"]
     dra_driver: str
-    work: Work
+    work: Workload
     card: Card
     cases: tuple[Case, ...]
     sweep: Sweep | None = None

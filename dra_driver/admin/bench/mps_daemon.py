@@ -94,7 +94,7 @@ def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> I
         }
         daemon = MpsDaemon(control, gpu, folder, own)
         child = subprocess.Popen(
-            [sys.executable, "-m", "dra_driver.admin.bench.tenant.leash", control, "-f"],
+            [sys.executable, "-m", "dra_driver.admin.bench.tenant.supervised", control, "-f"],
             env=own,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

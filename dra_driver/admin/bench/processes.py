@@ -29,11 +29,11 @@ from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.stopping import Stop
 from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import DeviceError, DriverError, SetupError, StateError
 
 TENANT = (sys.executable, "-m", "dra_driver.admin.bench.tenant.program")
-_LEASH = (sys.executable, "-m", "dra_driver.admin.bench.tenant.leash")
+_SUPERVISED = (sys.executable, "-m", "dra_driver.admin.bench.tenant.supervised")
 _LEAD_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 _END_SECONDS = 10.0
@@ -98,7 +98,7 @@ class ProcessRunner:
                 return str(error)
         return ""
 
-    def run(self, strategy: Strategy, work: Work) -> Case:
+    def run(self, strategy: Strategy, work: Workload) -> Case:
         """Run a case; whatever happens, its processes have ended afterwards."""
         try:
             with ExitStack() as stack:
@@ -129,12 +129,12 @@ class ProcessRunner:
     def _run(
         self,
         strategy: Strategy,
-        work: Work,
+        work: Workload,
         folder: Path,
         environment: Mapping[str, str],
         seen: tuple[str, ...],
     ) -> Case:
-        if work.kind is WorkKind.COMMAND:
+        if work.kind is WorkloadKind.COMMAND:
             return self._run_command(strategy, work, environment, seen)
         start = folder / "start"
         commands = [
@@ -158,7 +158,7 @@ class ProcessRunner:
     def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
         self._stop.wait(is_so, seconds, _POLL_SECONDS)
 
-    def _spec(self, number: int, work: Work, start: Path) -> lines.Spec:
+    def _spec(self, number: int, work: Workload, start: Path) -> lines.Spec:
         return lines.Spec(
             number=number,
             work=work,
@@ -172,13 +172,13 @@ class ProcessRunner:
     def _run_command(
         self,
         strategy: Strategy,
-        work: Work,
+        work: Workload,
         environment: Mapping[str, str],
         seen: tuple[str, ...],
     ) -> Case:
         """Run a command of the user's own, as often at the same time as there are tenants."""
         watch = Watch(self._door.busy)
-        commands = [(*_LEASH, *work.command)] * strategy.tenants
+        commands = [(*_SUPERVISED, *work.command)] * strategy.tenants
         with _processes(commands, environment, quiet=True) as tenants:
             watch.start()
             try:

@@ -12,7 +12,7 @@ from dra_driver.admin.bench.model import Case
 from dra_driver.admin.bench.report.figures import alone, compared
 from dra_driver.admin.bench.stopping import Say, Stop
 from dra_driver.admin.bench.strategies import Strategy
-from dra_driver.admin.bench.works import Work
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.errors import DriverError
 
 Keep = Callable[[Sequence[Case]], None]
@@ -25,7 +25,7 @@ class Runner(Protocol):
         """Say why a strategy cannot be run here; nothing if it can."""
         ...
 
-    def run(self, strategy: Strategy, work: Work) -> Case:
+    def run(self, strategy: Strategy, work: Workload) -> Case:
         """Run a case; whatever happens, nothing of it is left afterwards."""
         ...
 
@@ -33,7 +33,7 @@ class Runner(Protocol):
 def run_all(
     runner: Runner,
     strategies: Sequence[Strategy],
-    work: Work,
+    work: Workload,
     *,
     say: Say,
     stop: Stop,
@@ -54,7 +54,7 @@ def run_all(
     return tuple(cases), False
 
 
-def _case(runner: Runner, strategy: Strategy, work: Work) -> Case:
+def _case(runner: Runner, strategy: Strategy, work: Workload) -> Case:
     """Run a case, or say why it cannot be: no error of one ends the others."""
     try:
         if reason := runner.obstacle(strategy):

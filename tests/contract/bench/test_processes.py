@@ -28,14 +28,14 @@ from dra_driver.admin.bench.session import run_all
 from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch, summarised
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.devices.nvml.load import Busy
 from dra_driver.errors import LostError
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
-WORK = Work(kind=WorkKind.COMPUTE, seconds=0.2, warm_up=0.0)
+WORK = Workload(kind=WorkloadKind.COMPUTE, seconds=0.2, warm_up=0.0)
 TWO = Strategy(sharing=Sharing.TIME_SLICING, tenants=2)
 LIMITED = Strategy(sharing=Sharing.MPS_LIMITS, tenants=2, thread_percentage=40, memory_mib=3072)
 
@@ -227,7 +227,7 @@ def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> N
 
 
 def test_a_command_is_timed_and_its_failure_is_one(tmp_path: Path) -> None:
-    good = Work(kind=WorkKind.COMMAND, seconds=20.0, command=("sleep", "0.3"))
+    good = Workload(kind=WorkloadKind.COMMAND, seconds=20.0, command=("sleep", "0.3"))
     case = runner(tmp_path).run(TWO, good)
     assert case.state == "measured"
     assert all(one.result and 0.3 <= one.result.seconds < 10 for one in case.tenants)
@@ -263,8 +263,8 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     assert _children_with(mark) == []
 
 
-def command(*words: str, seconds: float = 20.0) -> Work:
-    return Work(kind=WorkKind.COMMAND, seconds=seconds, command=words)
+def command(*words: str, seconds: float = 20.0) -> Workload:
+    return Workload(kind=WorkloadKind.COMMAND, seconds=seconds, command=words)
 
 
 def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
         def obstacle(self, strategy: Strategy) -> str:
             return ""
 
-        def run(self, strategy: Strategy, work: Work) -> Case:
+        def run(self, strategy: Strategy, work: Workload) -> Case:
             if strategy == ALONE:
                 return self.usual.run(strategy, work)
             later = [threading.Timer(at, os.kill, (os.getpid(), signal.SIGINT)) for at in (4, 4.2)]
@@ -319,7 +319,7 @@ def test_an_error_of_the_card_ends_a_case_and_not_the_run(tmp_path: Path) -> Non
                 raise LostError("the GPU has fallen off the bus")
             return ""
 
-        def run(self, strategy: Strategy, work: Work) -> Case:
+        def run(self, strategy: Strategy, work: Workload) -> Case:
             return runner(tmp_path).run(strategy, work)
 
     cases, interrupted = run_all(
@@ -444,7 +444,7 @@ class TestOnASimulatedMachine:
             stderr=subprocess.DEVNULL,
         )
         try:
-            # Of MPS: leash and daemon. Of the two tenants: leash, shell and sleep.
+            # Of MPS: supervising process and daemon. Of the two tenants: the same, shell and sleep.
             _until(lambda: len(_with_environment(f"={temporary}/dra-bench-")) == 8)
             process.kill()
             process.wait()

@@ -16,8 +16,8 @@ from dra_driver.admin.bench.report.figures import (
     percentile,
 )
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
-from dra_driver.admin.bench.tenant import course
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.tenant import arrivals
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import StateError
 
 
@@ -54,21 +54,21 @@ def test_fairness_is_one_where_all_have_the_same_and_a_part_where_one_has_all() 
 
 def test_a_request_that_waits_counts_from_its_arrival() -> None:
     time = Time()
-    done = course.as_they_arrive(time.takes(1.0), iter([0.0, 0.1, 0.2]), 10.0, time, time.sleep)
+    done = arrivals.open_loop(time.takes(1.0), iter([0.0, 0.1, 0.2]), 10.0, time, time.sleep)
     assert done.steps == 3
     assert done.latencies == pytest.approx([1.0, 1.9, 2.8])
 
 
 def test_a_request_is_not_served_before_it_arrives() -> None:
     time = Time()
-    done = course.as_they_arrive(time.takes(0.1), iter([1.0, 5.0]), 10.0, time, time.sleep)
+    done = arrivals.open_loop(time.takes(0.1), iter([1.0, 5.0]), 10.0, time, time.sleep)
     assert done.latencies == pytest.approx([0.1, 0.1])
     assert done.seconds == 10.0
 
 
 def test_requests_that_had_no_end_count_with_the_time_they_waited() -> None:
     time = Time()
-    done = course.as_they_arrive(time.takes(6.0), iter([0.0, 1.0, 2.0]), 10.0, time, time.sleep)
+    done = arrivals.open_loop(time.takes(6.0), iter([0.0, 1.0, 2.0]), 10.0, time, time.sleep)
     assert done.steps == 2
     assert done.unfinished == pytest.approx([10.0])
     latency = done.latency()
@@ -80,7 +80,7 @@ def test_requests_that_had_no_end_count_with_the_time_they_waited() -> None:
 
 def test_arrivals_are_the_same_for_the_same_seed_and_as_many_for_each() -> None:
     def moments(seed: int, number: int = 0) -> list[float]:
-        return list(course.random_arrivals(50.0, 100.0, seed, number))
+        return list(arrivals.random_arrivals(50.0, 100.0, seed, number))
 
     assert moments(1) == moments(1) != moments(2)
     for seed, number in ((1, 0), (1, 5), (2, 0), (3, 63)):
@@ -94,10 +94,10 @@ def test_arrivals_are_the_same_for_the_same_seed_and_as_many_for_each() -> None:
 
 
 def test_tenants_that_do_not_disturb_each_other_have_the_same_figures() -> None:
-    def served(number: int) -> course.Course:
+    def served(number: int) -> arrivals.Timings:
         time = Time()
-        arrivals = course.random_arrivals(20.0, 20.0, 1, number)
-        return course.as_they_arrive(time.takes(0.02), arrivals, 20.0, time, time.sleep)
+        moments = arrivals.random_arrivals(20.0, 20.0, 1, number)
+        return arrivals.open_loop(time.takes(0.02), moments, 20.0, time, time.sleep)
 
     alone = served(0)
     assert alone.steps == 400
@@ -109,7 +109,7 @@ def test_tenants_that_do_not_disturb_each_other_have_the_same_figures() -> None:
 
 
 def test_arrivals_of_two_tenants_are_not_at_the_same_moments() -> None:
-    tenants = [set(course.random_arrivals(20.0, 20.0, 1, number)) for number in range(64)]
+    tenants = [set(arrivals.random_arrivals(20.0, 20.0, 1, number)) for number in range(64)]
     for one, other in itertools.combinations(tenants, 2):
         close = sum(any(abs(a - b) < 1e-4 for b in other) for a in itertools.islice(one, 40))
         assert close < 4
@@ -119,7 +119,7 @@ def test_arrivals_of_two_tenants_are_not_at_the_same_moments() -> None:
 def test_requests_that_are_none_or_too_many_are_refused(rate: float) -> None:
     seconds = 20.0 if rate < 1 else 86400.0
     with pytest.raises(ValueError, match="requests a second for"):
-        Work(kind=WorkKind.INFERENCE, rate=rate, seconds=seconds)
+        Workload(kind=WorkloadKind.INFERENCE, rate=rate, seconds=seconds)
 
 
 def test_all_is_compared_with_the_work_alone() -> None:

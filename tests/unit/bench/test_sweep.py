@@ -16,14 +16,14 @@ from dra_driver.admin.bench.report.sweep import (
     steps,
 )
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.errors import SetupError
 
 MEMORY = 81920
 PROFILES = {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1}
 PLACE = Place(image="bench:1", shares="nvidia.com/gpu")
-WORK = Work(kind=WorkKind.INFERENCE)
+WORK = Workload(kind=WorkloadKind.INFERENCE)
 
 
 @pytest.mark.parametrize("over", OVER)
@@ -134,7 +134,7 @@ def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
 
 def test_pods_run_on_tainted_nodes_and_where_they_are_told_and_not_for_ever() -> None:
     place = Place(image="bench:1", node="gpu-1.example", patience=100.0)
-    work = Work(kind=WorkKind.COMMAND, command=("sleep", "9999"), seconds=30.5, warm_up=2.0)
+    work = Workload(kind=WorkloadKind.COMMAND, command=("sleep", "9999"), seconds=30.5, warm_up=2.0)
     spec = pod(ALONE, work, 0, place)["spec"]
     assert isinstance(spec, dict)
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
@@ -169,7 +169,7 @@ def test_shares_are_asked_for_by_their_resource_name() -> None:
 
 
 def test_a_command_of_the_users_is_the_containers() -> None:
-    work = Work(kind=WorkKind.COMMAND, command=("python3", "work.py"))
+    work = Workload(kind=WorkloadKind.COMMAND, command=("python3", "work.py"))
     container = pod(ALONE, work, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
     assert container["command"] == ["python3", "work.py"]
 

@@ -14,7 +14,7 @@ import libcuda
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.tenant.cuda import compiled
 from dra_driver.admin.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import DeviceError
 
 
@@ -24,7 +24,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tenant(
-    folder: Path, library: Path | None, work: Work, environment: Mapping[str, str] | None = None
+    folder: Path, library: Path | None, work: Workload, environment: Mapping[str, str] | None = None
 ) -> list[lines.Said]:
     """Let a tenant live that may begin at once; return what it said."""
     start = folder / "start"
@@ -51,15 +51,15 @@ def _said(text: str) -> Iterator[lines.Said]:
             yield said
 
 
-def work(kind: WorkKind, **fields: object) -> Work:
-    return Work.model_validate({"kind": kind, "seconds": 0.3, "warm_up": 0.05, **fields})
+def work(kind: WorkloadKind, **fields: object) -> Workload:
+    return Workload.model_validate({"kind": kind, "seconds": 0.3, "warm_up": 0.05, **fields})
 
 
 @pytest.mark.parametrize("kind", ["compute", "bandwidth", "inference", "memory"])
 def test_every_work_is_done_and_its_outcome_checked(
     kind: str, tmp_path: Path, library: Path
 ) -> None:
-    asked = work(WorkKind(kind), memory_mib=12, rate=100.0, width=64)
+    asked = work(WorkloadKind(kind), memory_mib=12, rate=100.0, width=64)
     ready, *_, done = tenant(tmp_path, library, asked)
     assert isinstance(ready, lines.Ready)
     assert ready.multiprocessors == 132
@@ -92,19 +92,19 @@ def test_every_work_is_done_and_its_outcome_checked(
 def test_a_gpu_that_computes_nothing_is_not_measured(
     kind: str, kernel: str, said: str, tmp_path: Path, library: Path
 ) -> None:
-    asked = work(WorkKind(kind), memory_mib=12, width=64)
+    asked = work(WorkloadKind(kind), memory_mib=12, width=64)
     (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": kernel})
     assert isinstance(failed, lines.Failed)
     assert failed.reason.startswith(f"the GPU's outcome is {said} right")
 
 
 def test_a_step_of_one_round_is_as_right_as_one_of_many(tmp_path: Path, library: Path) -> None:
-    *_, done = tenant(tmp_path, library, work(WorkKind.COMPUTE, intensity=1))
+    *_, done = tenant(tmp_path, library, work(WorkloadKind.COMPUTE, intensity=1))
     assert isinstance(done, lines.Done), done
 
 
 def test_the_warm_up_is_right_before_what_counts(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkKind.COMPUTE, warm_up=1.0)
+    asked = work(WorkloadKind.COMPUTE, warm_up=1.0)
     ready, *_, done = tenant(tmp_path, library, asked, {"TEST_CUDA_STEP_US": "20000"})
     assert isinstance(ready, lines.Ready)
     assert isinstance(done, lines.Done)
@@ -117,21 +117,21 @@ def test_the_warm_up_is_right_before_what_counts(tmp_path: Path, library: Path) 
 
 
 def test_all_the_memory_that_there_is_is_taken(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkKind.MEMORY, memory_mib=0)
+    asked = work(WorkloadKind.MEMORY, memory_mib=0)
     ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
     assert isinstance(ready, lines.Ready)
     assert (ready.memory_mib, ready.refused_mib) == (1000, None)
 
 
 def test_what_a_tenant_wanted_and_did_not_get_is_said(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkKind.MEMORY, memory_mib=1500)
+    asked = work(WorkloadKind.MEMORY, memory_mib=1500)
     ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
     assert isinstance(ready, lines.Ready)
     assert (ready.memory_mib, ready.refused_mib) == (1000, 500)
 
 
 def test_a_work_that_gets_no_memory_is_refused(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkKind.BANDWIDTH, memory_mib=300)
+    asked = work(WorkloadKind.BANDWIDTH, memory_mib=300)
     (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "100"})
     assert failed == lines.Failed(
         reason="cuMemAlloc of 100 MiB: CUDA says CUDA_ERROR_OUT_OF_MEMORY (2)", refused=True
@@ -139,7 +139,7 @@ def test_a_work_that_gets_no_memory_is_refused(tmp_path: Path, library: Path) ->
 
 
 def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
-    (failed,) = tenant(tmp_path, None, work(WorkKind.COMPUTE))
+    (failed,) = tenant(tmp_path, None, work(WorkloadKind.COMPUTE))
     assert isinstance(failed, lines.Failed)
     assert failed.reason.startswith("libcuda.so.1 cannot be used")
     assert "in a container with a claim for a GPU" in failed.reason

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.claims.report.claim_status import stored_entries, understood
 from dra_driver.devices.names import DRIVER_NAME
@@ -106,7 +106,7 @@ def claim(strategy: Strategy) -> JsonObject | None:
     }
 
 
-def pod(strategy: Strategy, work: Work, number: int, place: Place) -> JsonObject:
+def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonObject:
     """Return the pod of one tenant."""
     container: JsonObject = {
         "name": TENANT,
@@ -128,7 +128,7 @@ def pod(strategy: Strategy, work: Work, number: int, place: Place) -> JsonObject
         "activeDeadlineSeconds": math.ceil(place.patience + work.warm_up + work.seconds) + 60,
         "tolerations": _TOLERATIONS,
     }
-    if work.kind is not WorkKind.COMMAND:
+    if work.kind is not WorkloadKind.COMMAND:
         shown = {"fieldPath": f"metadata.annotations['{START}']"}
         start = {"items": [{"path": "start", "fieldRef": shown}]}
         spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
@@ -172,8 +172,8 @@ def _requests(strategy: Strategy) -> Sequence[str]:
     return ("gpu",)
 
 
-def _command(work: Work, number: int, place: Place) -> list[str]:
-    if work.kind is WorkKind.COMMAND:
+def _command(work: Workload, number: int, place: Place) -> list[str]:
+    if work.kind is WorkloadKind.COMMAND:
         return list(work.command)
     spec = lines.Spec(
         number=number,

@@ -7,12 +7,12 @@ GPU, since a run asks for devices by what they are and the scheduler chooses the
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.bench.strategies import is_plain, profile_size
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import mapping, objects
-
-JsonObject = Mapping[str, object]
+from dra_driver.fields import Object, mapping, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +41,19 @@ class Offer:
         return tuple(dict.fromkeys((smallest, largest)))
 
 
-def offered(slices: Iterable[JsonObject], node: str = "") -> Offer:
+def offered(slices: Iterable[Object], node: str = "") -> Offer:
     """Return what slices offer, of all nodes or of one."""
     gpus = 0
     places: dict[str, Counter[str]] = defaultdict(Counter)
     shares: dict[str, int] = {}
     for device in _devices(slices, node):
-        facts = _attributes(device)
-        kind, replicas = facts.get("type"), facts.get("replicas")
-        if isinstance(replicas, int):
-            shares[str(facts.get("resourceName", ""))] = replicas
-        elif kind == "gpu":
+        of = partial(_attribute, device)
+        if isinstance(replicas := of("replicas"), int):
+            shares[str(of("resourceName") or "")] = replicas
+        elif of("type") == "gpu":
             gpus += 1
-        elif kind == "mig":
-            places[str(facts.get("parentUUID"))][str(facts.get("profile"))] += 1
+        elif of("type") == "mig":
+            places[str(of("parentUUID"))][str(of("profile"))] += 1
     profiles: dict[str, int] = {}
     for of_gpu in places.values():
         for name, fit in of_gpu.items():
@@ -62,20 +61,12 @@ def offered(slices: Iterable[JsonObject], node: str = "") -> Offer:
     return Offer(gpus=gpus, profiles=profiles, shares=shares)
 
 
-def _devices(slices: Iterable[JsonObject], node: str) -> Iterator[JsonObject]:
+def _devices(slices: Iterable[Object], node: str) -> Iterator[Device]:
     for one in slices:
         spec = mapping(one, "spec")
-        if spec.get("driver") != DRIVER_NAME:
-            continue
-        if node and spec.get("nodeName") != node:
-            continue
-        yield from objects(spec, "devices")
+        if spec.get("driver") == DRIVER_NAME and node in ("", text(spec, "nodeName")):
+            yield from read_slice(one).devices
 
 
-def _attributes(device: JsonObject) -> dict[str, object]:
-    """Return attributes by name, each as the one value it has."""
-    return {
-        name.removeprefix(f"{DRIVER_NAME}/"): next(iter(value.values()), None)
-        for name, value in mapping(device, "attributes").items()
-        if isinstance(value, Mapping)
-    }
+def _attribute(device: Device, name: str) -> object:
+    return device.attribute(f"{DRIVER_NAME}/{name}")

@@ -18,10 +18,15 @@ from dra_driver.admin.bench.gathering import Gathered, case_of, case_of_commands
 from dra_driver.admin.bench.model import Card, Case, Tenant
 from dra_driver.admin.bench.pods import manifests
 from dra_driver.admin.bench.pods.offer import Offer, offered
-from dra_driver.admin.bench.pods.pod_word import ended_seconds, has_begun, why_not_running
+from dra_driver.admin.bench.pods.pod_status import (
+    ended_seconds,
+    has_begun,
+    is_over,
+    why_not_running,
+)
 from dra_driver.admin.bench.stopping import Say, Stop
 from dra_driver.admin.bench.strategies import ALONE, OF_MIG, UNDER_MPS, Sharing, Strategy
-from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import (
     ApiError,
     DeviceError,
@@ -52,7 +57,7 @@ _LEAD_SECONDS = 5.0
 _GONE_SECONDS = 120.0
 _LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
 _TAIL = {"container": manifests.TENANT, "tailLines": "5", "limitBytes": str(1 << 16)}
-_PROBE = Work(kind=WorkKind.COMPUTE, seconds=0.5, warm_up=0.0, intensity=64)
+_PROBE = Workload(kind=WorkloadKind.COMPUTE, seconds=0.5, warm_up=0.0, intensity=64)
 
 
 class PodRunner:
@@ -179,7 +184,7 @@ class PodRunner:
             return f"a GPU is divided into {replicas} shares of {name}"
         return ""
 
-    def run(self, strategy: Strategy, work: Work) -> Case:
+    def run(self, strategy: Strategy, work: Workload) -> Case:
         """Run a case; whatever happens, its pods and its claim are gone afterwards."""
         try:
             try:
@@ -190,9 +195,9 @@ class PodRunner:
         except DriverError as error:
             return failed(strategy, str(error))
 
-    def _run(self, strategy: Strategy, work: Work) -> Case:
+    def _run(self, strategy: Strategy, work: Workload) -> Case:
         place = self._place
-        if work.kind is WorkKind.COMMAND:
+        if work.kind is WorkloadKind.COMMAND:
             place = replace(place, image=self._command_image or place.image)
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
@@ -200,7 +205,7 @@ class PodRunner:
         for number in range(strategy.tenants):
             self._make(PODS, manifests.pod(strategy, work, number, place))
         pods = _Pods(self._client, self.namespace, strategy.tenants, created)
-        if work.kind is WorkKind.COMMAND:
+        if work.kind is WorkloadKind.COMMAND:
             return self._commands(strategy, work, pods)
         self._await_ready(pods)
         seen = self._seen(strategy, pods)
@@ -267,7 +272,7 @@ class PodRunner:
         sharing = [text for one in found for text in manifests.sharing_said(one)]
         return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
 
-    def _commands(self, strategy: Strategy, work: Work, pods: "_Pods") -> Case:
+    def _commands(self, strategy: Strategy, work: Workload, pods: "_Pods") -> Case:
         """Wait for commands of the user's own; whole seconds are all that the API tells of them."""
         if not self._wait(pods.have_begun, self._patience):
             number = next(at for at, one in enumerate(pods.objects()) if not has_begun(one))
@@ -402,7 +407,7 @@ class _Pods:
         if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
             return None
         pod = self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)
-        if _phase(pod) not in ("Succeeded", "Failed"):
+        if not is_over(pod):
             return None
         last = text.strip().splitlines()[-1:] or ["it wrote nothing"]
         return lines.Failed(reason=f"its container ended: {last[0]}")
@@ -444,7 +449,7 @@ class _Pods:
 
     def have_ended(self) -> bool:
         """Whether no pod runs any more, or will."""
-        return all(_phase(one) in ("Succeeded", "Failed") for one in self._known())
+        return all(is_over(one) for one in self._known())
 
     def _known(self) -> list[JsonObject]:
         """Return the pods; an API server that is away for a moment ends no long run."""
@@ -453,10 +458,6 @@ class _Pods:
         except UnavailableError:
             return self._objects or [{}]
         return self._objects
-
-
-def _phase(pod: Mapping[str, Any]) -> str:
-    return str(pod.get("status", {}).get("phase", ""))
 
 
 def _items(found: Mapping[str, Any]) -> list[JsonObject]:

@@ -21,11 +21,11 @@ from pydantic import ValidationError
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.model import Card, Usage
-from dra_driver.admin.bench.tenant import course, kernels
+from dra_driver.admin.bench.tenant import arrivals, kernels
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
 from dra_driver.admin.bench.tenant.device import RefusedError
 from dra_driver.admin.bench.tenant.tasks import Task, task
-from dra_driver.admin.bench.works import WorkKind
+from dra_driver.admin.bench.workload import WorkloadKind
 from dra_driver.errors import DeviceError, DriverError, SetupError
 
 _POLL_SECONDS = 0.02
@@ -108,12 +108,12 @@ def _warm_up(spec: lines.Spec, todo: Task, seconds: float) -> None:
         _serve(spec, todo, seconds)
 
 
-def _serve(spec: lines.Spec, todo: Task, seconds: float) -> course.Course:
+def _serve(spec: lines.Spec, todo: Task, seconds: float) -> arrivals.Timings:
     work = spec.work
-    if work.kind is WorkKind.INFERENCE:
-        arrivals = course.random_arrivals(work.rate, seconds, work.seed, spec.number)
-        return course.as_they_arrive(todo.step, arrivals, seconds, time.monotonic, time.sleep)
-    return course.one_after_the_other(todo.step, seconds, time.monotonic)
+    if work.kind is WorkloadKind.INFERENCE:
+        moments = arrivals.random_arrivals(work.rate, seconds, work.seed, spec.number)
+        return arrivals.open_loop(todo.step, moments, seconds, time.monotonic, time.sleep)
+    return arrivals.closed_loop(todo.step, seconds, time.monotonic)
 
 
 def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float) -> lines.Done:

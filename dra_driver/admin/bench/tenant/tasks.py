@@ -1,7 +1,7 @@
 """What a tenant does on the GPU: a work as memory, launches and a check of their outcome.
 
 In: a GPU and a work. Out: a `Task`: one step of it starts kernels and waits for them. How often
-steps are made, and when, is not said here (admin/bench/tenant/course.py).
+steps are made, and when, is not said here (admin/bench/tenant/arrivals.py).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from dra_driver.admin.bench.tenant.device import (
     real,
     unsigned,
 )
-from dra_driver.admin.bench.works import MIB, Work, WorkKind
+from dra_driver.admin.bench.workload import MIB, Workload, WorkloadKind
 from dra_driver.errors import DeviceError
 
 _CHUNK_MIB = 256
@@ -49,7 +49,7 @@ class Task:
     refused_mib: int | None = None
 
 
-def task(gpu: Device, work: Work) -> Task:
+def task(gpu: Device, work: Workload) -> Task:
     """Take the memory of a work and return what is to be done with it.
 
     Raises:
@@ -58,15 +58,15 @@ def task(gpu: Device, work: Work) -> Task:
         ValueError: a command is no work for this process.
     """
     match work.kind:
-        case WorkKind.COMPUTE:
+        case WorkloadKind.COMPUTE:
             return _compute(gpu, work.intensity)
-        case WorkKind.BANDWIDTH:
+        case WorkloadKind.BANDWIDTH:
             return _bandwidth(gpu, work.memory_mib)
-        case WorkKind.INFERENCE:
+        case WorkloadKind.INFERENCE:
             return _inference(gpu, work)
-        case WorkKind.MEMORY:
+        case WorkloadKind.MEMORY:
             return _memory(gpu, work.memory_mib)
-        case WorkKind.COMMAND:
+        case WorkloadKind.COMMAND:
             raise ValueError("a command is run by the runner, not by a tenant of ours")
 
 
@@ -103,7 +103,7 @@ def _bandwidth(gpu: Device, memory_mib: int) -> Task:
     )
 
 
-def _inference(gpu: Device, work: Work) -> Task:
+def _inference(gpu: Device, work: Workload) -> Task:
     number = work.width * work.width
     weights, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
     for address, value in ((weights, 1.0), (one, 1.0), (other, 0.0)):

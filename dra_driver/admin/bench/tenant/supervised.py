@@ -17,26 +17,26 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 5
 
 
-class _Leash:
+class _Parent:
     """What is done when the parent has ended. A SIGTERM of a parent that lives is for everybody."""
 
     def __init__(self) -> None:
-        self._parent = os.getppid()
-        self.is_orphan = False
+        self._pid = os.getppid()
+        self.is_gone = False
 
     def on_term(self, _number: int, _frame: FrameType | None) -> None:
         """End the session, if there is nobody else to do it."""
-        if os.getppid() == self._parent or self.is_orphan:
+        if os.getppid() == self._pid or self.is_gone:
             return
-        self.is_orphan = True
+        self.is_gone = True
         signal.alarm(_GRACE_SECONDS)
         os.killpg(0, signal.SIGTERM)
 
 
 def main(words: list[str]) -> int:
     """Run the program, and end as it did."""
-    leash = _Leash()
-    signal.signal(signal.SIGTERM, leash.on_term)
+    parent = _Parent()
+    signal.signal(signal.SIGTERM, parent.on_term)
     signal.signal(signal.SIGALRM, _kill)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
@@ -45,7 +45,7 @@ def main(words: list[str]) -> int:
         sys.stderr.write(f"error: cannot run {words[0]}: {error.strerror}\n")
         return 127
     status = child.wait()
-    if leash.is_orphan:
+    if parent.is_gone:
         _kill()
     if status < 0:
         if -status == signal.SIGTERM:

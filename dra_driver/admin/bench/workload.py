@@ -1,7 +1,7 @@
 """What the tenants do: the work, as a value that runners pass on to them.
 
-In: flags. Out: a `Work`, which is the same for all tenants of a run, and so is what it asks of a
-GPU on every machine: throughput is counted in units of work, never in kernel launches. What CUDA
+In: flags. Out: a `Workload`, which is the same for all tenants of a run, and so is what it asks of
+a GPU on every machine: throughput is counted in units of work, never in kernel launches. What CUDA
 does for it is in admin/bench/tenant/tasks.py.
 """
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 _MOST_REQUESTS = 10_000_000
 
 
-class WorkKind(StrEnum):
+class WorkloadKind(StrEnum):
     """What bounds the work."""
 
     COMPUTE = "compute"
@@ -29,12 +29,12 @@ class WorkKind(StrEnum):
     """A command of the user's own, from its start to its end."""
 
 
-class Work(BaseModel):
+class Workload(BaseModel):
     """One work. Fields that its kind has no use for stay at their defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    kind: Annotated[WorkKind, Field(strict=False)]
+    kind: Annotated[WorkloadKind, Field(strict=False)]
     seconds: Annotated[float, Field(gt=0, le=86400)] = 20.0
     warm_up: Annotated[float, Field(ge=0, le=3600)] = 2.0
     memory_mib: Annotated[int, Field(ge=0)] = 768
@@ -47,14 +47,14 @@ class Work(BaseModel):
 
     @model_validator(mode="after")
     def _command_where_it_belongs(self) -> Self:
-        if bool(self.command) != (self.kind is WorkKind.COMMAND):
+        if bool(self.command) != (self.kind is WorkloadKind.COMMAND):
             raise ValueError("a command belongs to the work `command`, and to no other")
         return self
 
     @model_validator(mode="after")
     def _requests_can_be_counted(self) -> Self:
         requests = round(self.rate * self.seconds)
-        if self.kind is WorkKind.INFERENCE and not 1 <= requests <= _MOST_REQUESTS:
+        if self.kind is WorkloadKind.INFERENCE and not 1 <= requests <= _MOST_REQUESTS:
             raise ValueError(
                 f"{self.rate:g} requests a second for {self.seconds:g} s are {requests}: change"
                 f" one of the two, for 1 to {_MOST_REQUESTS}"
@@ -64,17 +64,17 @@ class Work(BaseModel):
     def described(self) -> str:
         """Say in a line what it is."""
         match self.kind:
-            case WorkKind.COMPUTE:
+            case WorkloadKind.COMPUTE:
                 return f"compute-bound, {self.intensity} multiply-adds a thread and step"
-            case WorkKind.BANDWIDTH:
+            case WorkloadKind.BANDWIDTH:
                 return f"memory-bandwidth-bound, over {self.memory_mib} MiB"
-            case WorkKind.INFERENCE:
+            case WorkloadKind.INFERENCE:
                 return (
                     f"inference, {self.rate:g} requests/s for each tenant, of {self.layers} matrix"
                     f" products {self.width} wide"
                 )
-            case WorkKind.MEMORY:
+            case WorkloadKind.MEMORY:
                 wanted = f"{self.memory_mib} MiB" if self.memory_mib else "all there is"
                 return f"memory-hungry, wants {wanted}"
-            case WorkKind.COMMAND:
+            case WorkloadKind.COMMAND:
                 return "command: " + " ".join(self.command)

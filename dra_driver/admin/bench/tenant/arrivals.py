@@ -20,7 +20,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Timings:
     """What was done: how many steps until when, and their latencies in seconds.
 
     `unfinished` are latencies so far, of requests that had arrived and not ended.
@@ -44,7 +44,7 @@ class Course:
         )
 
 
-def one_after_the_other(step: Callable[[], None], seconds: float, clock: Clock) -> Course:
+def closed_loop(step: Callable[[], None], seconds: float, clock: Clock) -> Timings:
     """Make steps until the time is over; the last one is finished and counts."""
     begin = before = clock()
     latencies = []
@@ -53,16 +53,16 @@ def one_after_the_other(step: Callable[[], None], seconds: float, clock: Clock) 
         now = clock()
         latencies.append(now - before)
         before = now
-    return Course(steps=len(latencies), seconds=before - begin, latencies=latencies)
+    return Timings(steps=len(latencies), seconds=before - begin, latencies=latencies)
 
 
-def as_they_arrive(
+def open_loop(
     step: Callable[[], None],
     arrivals: Iterator[float],
     seconds: float,
     clock: Clock,
     sleep: Callable[[float], None],
-) -> Course:
+) -> Timings:
     """Make a step for each arrival (seconds after the beginning) until the time is over."""
     begin = clock()
     latencies: list[float] = []
@@ -79,7 +79,7 @@ def as_they_arrive(
         step()
         latencies.append(clock() - begin - arrival)
     end = max(clock() - begin, seconds)
-    return Course(
+    return Timings(
         steps=len(latencies),
         seconds=end,
         latencies=latencies,

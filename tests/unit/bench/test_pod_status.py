@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.gathering import Gathered, case_of
-from dra_driver.admin.bench.pods.pod_word import ended_seconds, has_begun, why_not_running
+from dra_driver.admin.bench.pods.pod_status import ended_seconds, has_begun, why_not_running
 from dra_driver.admin.bench.strategies import ALONE
 from dra_driver.errors import DeviceError
 
