@@ -72,11 +72,7 @@ class Classes(BaseSettings):
         return [resource_name(name) for name in value]
 
     def cli_cmd(self) -> None:
-        """Print them.
-
-        Raises:
-            ConfigError: no name is given, or a share config is wrong.
-        """
+        """Print them."""
         found = dict.fromkeys(self.names)
         for name in self.share_config:
             found |= dict.fromkeys(served_names(name))
@@ -89,11 +85,7 @@ class Classes(BaseSettings):
 
 
 def served_names(source: str) -> list[str]:
-    """Return the resource names that the share configs of a file, a folder or stdin (`-`) serve.
-
-    Raises:
-        ConfigError: it cannot be read, has no share config, or a config is wrong.
-    """
+    """Return the resource names that the share configs of a file, a folder or stdin (`-`) serve."""
     names: dict[str, None] = {}
     configs = 0
     try:

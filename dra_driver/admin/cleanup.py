@@ -126,23 +126,13 @@ class Cleanup(CommandSettings):
     proc_root: ProcRoot
 
     def cli_cmd(self) -> None:
-        """Clean up.
-
-        Raises:
-            SetupError: something stands in the way, or could not be removed.
-            StateError: the driver's directory cannot be read.
-        """
+        """Clean up."""
         configure_logs(level="warning", form="auto", stream=sys.stderr)
         print("\n".join(clean(self, os.environ)) or "nothing of this driver is on the node")  # noqa: T201
 
 
 def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
-    """Remove what is there, or with `dry_run` only look; return what it was, for people.
-
-    Raises:
-        SetupError: something stands in the way, or could not be removed.
-        StateError: the driver's directory cannot be read.
-    """
+    """Remove what is there, or with `dry_run` only look; return what it was, for people."""
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME
     _check_not_running(settings, directory)
     found: list[str] = []

@@ -117,11 +117,7 @@ class Inspect(CommandSettings):
     )
 
     def cli_cmd(self) -> None:
-        """Look and print.
-
-        Raises:
-            DriverError: there is no driver, or it does not answer.
-        """
+        """Look and print."""
         roots = roots_of(self)
         directory = self.kubelet_plugins_directory_path / DRIVER_NAME
         exclusion = Exclusion(setting=self.exclude_gpus, label=read_note(directory).exclusion.label)
@@ -163,16 +159,7 @@ class Inspect(CommandSettings):
 def look(
     roots: Roots, data_directory: Path, exclusion: Exclusion
 ) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
-    """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode.
-
-    Args:
-        roots: where the NVIDIA driver is.
-        data_directory: the directory of the driver's own files, which need not be there.
-        exclusion: which GPUs are left out.
-
-    Raises:
-        DeviceError: there is no driver, or it does not answer.
-    """
+    """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode."""
     at = data_directory, roots.proc
     session = DriverSession(
         driver_root=roots.driver,
@@ -199,12 +186,7 @@ def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]
 
 
 def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
-    """Return what the driver's last good share config makes of a node of which nobody has shares.
-
-    Args:
-        data_directory: the directory of the driver's own files, which need not be there.
-        inventory: the GPUs.
-    """
+    """Return what the driver's last good share config makes of a node whose shares nobody has."""
     found = kept(data_directory / FILE)
     try:
         config = read_node_config(found.data, found.origin) if found else NodeConfig()
@@ -243,12 +225,7 @@ def _devices(gpu: Gpu) -> Iterable[NodeDevice]:
 
 
 def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: str) -> str:
-    """Return the spec of a claim of all GPUs, as JSON, or as YAML with problems as comments.
-
-    Raises:
-        SetupError: no GPU can be given to a container.
-        StateError: the spec breaks a rule of CDI.
-    """
+    """Return the spec of a claim of all GPUs, as JSON, or as YAML with problems as comments."""
     devices = tuple(SpecDevice(name=name, edits=part) for name, part in edits.items() if name)
     if "" not in edits or not devices:
         raise SetupError("; ".join(problems.values()) or "this node has no GPU")

@@ -50,11 +50,7 @@ class Reads(Protocol):
 def refusals(
     api: Reads, asked: Iterable[PodName], *, page: int, timeout: float
 ) -> tuple[Refusal, ...]:
-    """Return the pods that do not start, of these.
-
-    Raises:
-        UnavailableError: the API server cannot be reached.
-    """
+    """Return the pods that do not start, of these."""
     pods = frozenset(asked)
     said: dict[PodName, Object] = {}
     if pods:

@@ -288,11 +288,7 @@ def _amounts(texts: tuple[tuple[str, str, str], ...]) -> Amounts:
 
 
 def shared_counters(spec: Object) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    """Return the counter sets of a slice's spec, each with its name.
-
-    Raises:
-        ValueError: a quantity in it cannot be read.
-    """
+    """Return the counter sets of a slice's spec, each with its name."""
     return tuple(
         (
             text(one, "name"),

@@ -296,11 +296,7 @@ def _beside(output: Path, suffix: str) -> Path:
 
 
 def _check_place(output: Path) -> None:
-    """See that files can be written there, before hours are spent on what is in them.
-
-    Raises:
-        SetupError: they cannot.
-    """
+    """See that files can be written there, before hours are spent on what is in them."""
     folder = output.parent
     if not output.name:
         raise SetupError(f"{output} is a folder; name the files too: --output {output / 'bench'}")
@@ -309,11 +305,7 @@ def _check_place(output: Path) -> None:
 
 
 def _draw(reports: list[Report], output: Path) -> None:
-    """Write the page and the pictures (NAME.png, then NAME-2.png), and print the tables anyway.
-
-    Raises:
-        StateError: a file cannot be written.
-    """
+    """Write the page and the pictures (NAME.png, then NAME-2.png), and print the tables anyway."""
     files = {_beside(output, "html"): page.page(reports, plot.svg).encode()}
     for number, report in enumerate(reports, start=1):
         if not report.card.is_simulated:

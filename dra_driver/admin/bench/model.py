@@ -179,11 +179,7 @@ class Report(Strict):
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write a report as JSON; it is there whole, or what was there before stays.
-
-    Raises:
-        StateError: the file cannot be written.
-    """
+    """Write a report as JSON; it is there whole, or what was there before stays."""
     try:
         new = temporary_of(path)
         new.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -193,11 +189,7 @@ def write_report(report: Report, path: Path) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """Read a report.
-
-    Raises:
-        StateError: it cannot be read, or is no report of this version.
-    """
+    """Read a report."""
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)

@@ -51,11 +51,7 @@ class MpsDaemon:
         return ask_daemon(self._control, commands, environment=self._environment, log=self.log)
 
     def limit(self, strategy: Strategy) -> tuple[str, ...]:
-        """Set the limits of a strategy for each client; return what the daemon says of them.
-
-        Raises:
-            DeviceError: it does not answer, or has other limits afterwards.
-        """
+        """Set the limits of a strategy for each client; return what the daemon says of them."""
         gpu = DomainDevice(uuid=self._gpu, pinned_memory_mib=strategy.memory_mib)
         wanted = Domain(
             id=DomainId("bench"),
@@ -70,17 +66,7 @@ class MpsDaemon:
 
 @contextmanager
 def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> Iterator[MpsDaemon]:
-    """Run a daemon for one GPU; it has ended when this ends, however that is.
-
-    Args:
-        driver_root: where NVIDIA's programs are.
-        gpu: the GPU's UUID.
-        environment: of its programs, such as where the driver's libraries are.
-
-    Raises:
-        SetupError: this machine has no MPS.
-        DeviceError: the daemon does not start.
-    """
+    """Run a daemon for one GPU; it has ended when this ends, however that is."""
     control = control_program(driver_root)
     # A socket's path has 107 bytes at most, so this is no folder of the user's.
     with scratch() as folder:
@@ -109,11 +95,7 @@ def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> I
 
 
 def control_program(driver_root: Path) -> Path:
-    """Return NVIDIA's program.
-
-    Raises:
-        SetupError: it is not there, or what it starts is not.
-    """
+    """Return NVIDIA's program."""
     _program(driver_root, MPS_SERVER)
     return _program(driver_root, MPS_CONTROL)
 

@@ -58,13 +58,8 @@ class ProcessRunner:
     ) -> None:
         """Take the GPU; folders that killed runs have left are removed.
 
-        Args:
-            door: the GPU, by NVML.
-            driver_root: where the NVIDIA driver's libraries and programs are.
-            patience: seconds for all tenants to be ready, and for them to end after their time.
-            stop: ends what is waited for; nothing does without it.
-            tenant: the program of a tenant.
-            environment: what tenants inherit; what names another MPS is left out.
+        `patience` is how many seconds tenants have to be ready, and to end after their time; of the
+        `environment` they inherit what names no other MPS.
         """
         self._door = door
         self._root = driver_root

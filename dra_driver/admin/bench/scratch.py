@@ -23,11 +23,7 @@ _INSIDE = "in"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a folder that is gone afterwards.
-
-    Raises:
-        StateError: it cannot be made.
-    """
+    """Yield a folder that is gone afterwards."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         lock = _mark(folder)

@@ -32,11 +32,7 @@ class Stop:
             raise KeyboardInterrupt
 
     def wait(self, is_so: Callable[[], bool], seconds: float, every: float) -> bool:
-        """Wait until it is so; return whether it is, after so many seconds at most.
-
-        Raises:
-            KeyboardInterrupt: the run is to end.
-        """
+        """Wait until it is so; return whether it is, after so many seconds at most."""
         end = time.monotonic() + seconds
         while not is_so():
             self.check()

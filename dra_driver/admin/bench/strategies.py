@@ -103,9 +103,7 @@ ALONE = Strategy(sharing=Sharing.ALONE)
 def usual(tenants: Iterable[int], memory_mib: int | None) -> tuple[Strategy, ...]:
     """Return the strategies of whole GPUs, for each number of tenants; alone comes first.
 
-    Args:
-        tenants: how many work at the same time.
-        memory_mib: of the GPU; None if nobody knows, and then memory is not limited.
+    Memory is not limited where nobody knows how much the GPU has.
     """
     found = [ALONE]
     for number in dict.fromkeys(tenants):
@@ -132,11 +130,7 @@ def of_mig(
 ) -> tuple[Strategy, ...]:
     """Return what can be done with MIG devices of a profile.
 
-    Args:
-        profile: such as `1g.10gb`.
-        fit: how many of them one GPU has room for.
-        tenants: how many share one of them, for layers.
-        with_layers: whether one of them is shared by time-slicing and by MPS too.
+    `fit` is how many of them one GPU has room for; with layers, `tenants` share one of them.
     """
     found = [Strategy(sharing=Sharing.MIG, tenants=fit, profile=profile)]
     if with_layers:

@@ -55,11 +55,7 @@ def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
 
 
 def checked(value: int) -> int:
-    """Return an integer as CEL has it.
-
-    Raises:
-        EvaluationError: it does not fit into 64 bits.
-    """
+    """Return an integer as CEL has it."""
     low, high = (0, 2**64) if isinstance(value, Uint) else (-(2**63), 2**63)
     if not low <= value < high:
         raise EvaluationError("integer overflow")
@@ -67,11 +63,7 @@ def checked(value: int) -> int:
 
 
 def compare(left: Any, right: Any) -> int:
-    """Return -1, 0 or 1.
-
-    Raises:
-        EvaluationError: the two have no order.
-    """
+    """Return -1, 0 or 1."""
     if isinstance(left, Quantity) and isinstance(right, Quantity):
         left, right = left.nanos, right.nanos
     numbers = is_number(left) and is_number(right)

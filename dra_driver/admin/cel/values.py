@@ -151,11 +151,7 @@ def no_overload() -> EvaluationError:
 
 
 def need(value: object, *kinds: type) -> None:
-    """Refuse a value that is of none of some types.
-
-    Raises:
-        EvaluationError: it is not.
-    """
+    """Refuse a value that is of none of some types."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise no_overload()
 

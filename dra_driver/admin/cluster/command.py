@@ -49,13 +49,7 @@ class Question:
 
 
 def shown(question: Question, *, environment: Mapping[str, str]) -> str:
-    """Return what is to be printed.
-
-    Raises:
-        SetupError: no cluster is known, or this driver has published nothing there.
-        UnavailableError: the API server cannot be reached.
-        ApiError: it refuses, for lack of a permission or of the API.
-    """
+    """Return what is to be printed."""
     client = connect(question.kubeconfig, question.context, environment=environment)
     try:
         found = look(client, node=question.node)

@@ -129,11 +129,7 @@ def _problem(draft: _Draft, devices: list[Device], counters: Amounts) -> str | N
 
 
 def _contents(spec: Object) -> tuple[list[Device], Amounts]:
-    """Return what a slice holds: devices, and what there is of each counter.
-
-    Raises:
-        ValueError: a quantity in it cannot be read.
-    """
+    """Return what a slice holds: devices, and what there is of each counter."""
     counters = {
         CounterId(counter_set, name): amount
         for counter_set, amounts in shared_counters(spec)

@@ -37,11 +37,7 @@ def run_checks(
 ) -> list[Outcome]:
     """Make the checks and return what they found, in their order.
 
-    Args:
-        checks: what to check.
-        sources: what they ask.
-        missing: the places that are not there, each with the reason.
-        seconds: how long all of them have.
+    `missing` are the places that are not there, each with the reason.
     """
     end = time.monotonic() + seconds
     runs: dict[str, Future[list[Seen]]] = {}

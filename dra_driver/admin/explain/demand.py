@@ -123,11 +123,7 @@ def _why_nothing(name: str) -> str:
 
 
 def of_claim(thing: Object) -> Demand:
-    """Return what a claim alone asks for.
-
-    Raises:
-        ValueError: a quantity in it cannot be read.
-    """
+    """Return what a claim alone asks for."""
     name = f"claim {full_name(thing)}"
     if mapping(thing, "status", "allocation"):
         return Demand(name=name, allocated=(_allocated(thing),))

@@ -95,20 +95,12 @@ class Claim:
 
 
 def read_claim(thing: Object) -> Claim:
-    """Return what a ResourceClaim asks for.
-
-    Raises:
-        ValueError: a quantity in it cannot be read.
-    """
+    """Return what a ResourceClaim asks for."""
     return claim_of(full_name(thing), mapping(thing, "spec"))
 
 
 def claim_of(name: str, spec: Object, *, why: str = "") -> Claim:
-    """Return what the spec of a claim asks for.
-
-    Raises:
-        ValueError: a quantity in it cannot be read.
-    """
+    """Return what the spec of a claim asks for."""
     devices = mapping(spec, "devices")
     return Claim(
         name=name,

@@ -93,11 +93,7 @@ class Rules:
         self._answers: dict[tuple[str, DeviceId], bool | EvaluationError] = {}
 
     def selector(self, text: str) -> Selector:
-        """Return a selector.
-
-        Raises:
-            NotUnderstoodError: it has more of CEL than is known here.
-        """
+        """Return a selector."""
         found = self._selectors.get(text)
         if found is None:
             found = self._selectors[text] = Selector.of(text)

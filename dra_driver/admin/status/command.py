@@ -144,17 +144,7 @@ class ShowStatus(CommandSettings):
         return value
 
     def cli_cmd(self) -> None:
-        """Look and print.
-
-        Raises:
-            SetupError: no driver has ever run here, or procfs is not where it should be; with
-                --cluster no cluster is known, or no driver has published anything there; with
-                --gpu and --pid there is no such GPU, or the process is on none.
-            StateError: the files cannot be read.
-            DeviceError: with --usage, there is no NVIDIA driver, or it does not answer.
-            UnavailableError: with --cluster, the API server cannot be reached.
-            ApiError: with --cluster, the API server refuses.
-        """
+        """Look and print."""
         if self.usage or self.gpu or self.pid is not None:
             self._show_usage()
             return

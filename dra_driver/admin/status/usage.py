@@ -46,17 +46,7 @@ def show(
 ) -> None:
     """Look and print, on a terminal until somebody presses Ctrl-C.
 
-    Args:
-        question: what is asked.
-        roots: where the GPU driver is.
-        directory: of the driver's own files.
-        out: where to print.
-        api: asked for the later pods of claims; they have no names without it.
-
-    Raises:
-        SetupError: there is no such GPU, or the process is on none.
-        DeviceError: there is no NVIDIA driver, or it does not answer.
-        StateError: the records of claims cannot be read.
+    Later pods of claims have no names without `api`.
     """
     library = NvmlLibrary(find_library(roots.driver, running_driver(roots.proc)))
     library.open()
@@ -77,11 +67,7 @@ def _tell(reason: str) -> None:
 
 
 def text_of(question: Question, use: NodeUse, width: int | None) -> str:
-    """Return one look as it is printed; `width` is the terminal's, None without one.
-
-    Raises:
-        SetupError: there is no such GPU, or the process is on none.
-    """
+    """Return one look as it is printed; `width` is the terminal's, None without one."""
     of = selected(question, use)
     if question.as_json:
         return json.dumps(document(use, of), indent=2) + "\n"
@@ -92,11 +78,7 @@ def text_of(question: Question, use: NodeUse, width: int | None) -> str:
 
 
 def selected(question: Question, use: NodeUse) -> Selected:
-    """Return which GPUs are asked for.
-
-    Raises:
-        SetupError: there is no such GPU, or the process is on none.
-    """
+    """Return which GPUs are asked for."""
     indices = {gpu.load.index for gpu in use.gpus} | set(use.silent)
     if question.gpu:
         names = {

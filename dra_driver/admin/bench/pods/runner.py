@@ -77,13 +77,7 @@ class PodRunner:
     ) -> None:
         """Take the cluster; nothing is made yet.
 
-        Args:
-            client: the API server.
-            place: image, node and resource name of the pods.
-            say: told what a person should know meanwhile.
-            command_image: the image of a command of the user's own.
-            patience: seconds for pods to be ready, and to end after their time.
-            stop: ends what is waited for; nothing does without it.
+        `patience` is how many seconds pods have to be ready, and to end after their time.
         """
         self._client = client
         self._place = place
@@ -97,11 +91,7 @@ class PodRunner:
         self.card: Card | None = None
 
     def __enter__(self) -> Self:
-        """Look what the cluster offers, and make the namespace.
-
-        Raises:
-            DriverError: the API server refuses, or no GPU is published.
-        """
+        """Look what the cluster offers, and make the namespace."""
         slices = self._client.each(RESOURCE_SLICES, timeout=_TIMEOUT)
         self.offer = offered(slices, self._place.node)
         if not self.offer.gpus and not self.offer.profiles and not self.offer.shares:
@@ -134,12 +124,7 @@ class PodRunner:
             )
 
     def probe(self) -> Card:
-        """Run a pod with a GPU, or a part of one, for a moment; return what it says of the card.
-
-        Raises:
-            DriverError: it did not run, or has no word of the card.
-            KeyboardInterrupt: the run is to end.
-        """
+        """Run a pod with a GPU, or a part of one, for a moment; return what it says of the card."""
         strategy = self._probing()
         if reason := self.obstacle(strategy):
             raise SetupError(reason)

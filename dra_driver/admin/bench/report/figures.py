@@ -13,11 +13,7 @@ from dra_driver.admin.bench.strategies import Sharing, Strategy
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share (0 to 1) of all are not above.
-
-    Raises:
-        ValueError: there are no values.
-    """
+    """Return the smallest value that at least this share (0 to 1) of all are not above."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)

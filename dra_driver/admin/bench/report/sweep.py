@@ -42,15 +42,8 @@ def steps(
 ) -> tuple[Strategy, ...]:
     """Return the strategies of a sweep, the smallest share first.
 
-    Args:
-        over: what changes from step to step.
-        memory_mib: of the GPU, as far as it is known.
-        most: tenants at the same time; steps of which a GPU has room for more are left out, since
-            what a share is worth shows when the GPU is full.
-        profiles: MIG profiles, and how many of each a GPU has room for.
-
-    Raises:
-        SetupError: what is needed for it is not known, or no step is left.
+    Steps of which a GPU has room for more than `most` tenants are left out, since what a share is
+    worth shows when the GPU is full.
     """
     found = _all_steps(over, memory_mib, profiles)
     fitting = tuple(one for one in found if one.tenants <= most)
@@ -109,9 +102,6 @@ def judged(
     """Return what a sweep found; of simulated GPUs there is none, so do not ask.
 
     One that was interrupted chooses nothing, because larger shares were not tried.
-
-    Raises:
-        ConfigError: the claim or the share config is not as it should be, which is our mistake.
     """
     found = tuple(_step(case, goal_ms, memory_mib, profiles) for case in cases)
     chosen = None if interrupted else _smallest(found)

@@ -35,11 +35,7 @@ class Gpu:
         self._functions: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        """Make a context.
-
-        Raises:
-            DeviceError: there is no driver or no device, or it turns this process away.
-        """
+        """Make a context."""
         # Else kernels are loaded when they are first launched: too late where all memory is taken.
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
         try:
@@ -86,11 +82,7 @@ class Gpu:
         )
 
     def compile(self) -> None:
-        """Compile the kernels for this device, and load them.
-
-        Raises:
-            DeviceError: NVRTC or the driver refuses.
-        """
+        """Compile the kernels for this device, and load them."""
         image = ctypes.create_string_buffer(compiled(self._source, self.seen().capability))
         module = _done(driver.cuModuleLoadData(ctypes.addressof(image)), "cuModuleLoadData")
         for name in ("fill", "multiply_add", "triad", "product"):
@@ -138,11 +130,7 @@ class Gpu:
 
 
 def compiled(source: str, capability: tuple[int, int]) -> bytes:
-    """Return code for cards of a compute capability.
-
-    Raises:
-        DeviceError: NVRTC is not there, or refuses; the text has its log.
-    """
+    """Return code for cards of a compute capability."""
     try:
         known = _done(nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
     except RuntimeError as error:

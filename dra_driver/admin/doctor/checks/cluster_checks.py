@@ -285,12 +285,7 @@ def _nvidias(one: Installed, nodes: list[str]) -> Seen:
 
 
 def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Seen]:
-    """Judge whether the DeviceClasses are as shipped, as far as the API server stores them.
-
-    Args:
-        found: DeviceClasses.
-        has: which features the server has, as far as that could be tried.
-    """
+    """Judge whether the DeviceClasses are as shipped, as far as the API server stores them."""
     there = {text(one, "metadata", "name"): mapping(one, "spec") for one in found}
     wanted = shipped.device_classes()
     if not has.get(Feature.EXTENDED_RESOURCE, True):
@@ -344,13 +339,7 @@ def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Ite
 def own_node_policy(
     policies: Sequence[Object], bindings: Sequence[Object], accounts: Iterable[str]
 ) -> Iterator[Seen]:
-    """Judge whether a node's driver is kept from writing another node's ResourceSlices.
-
-    Args:
-        policies: ValidatingAdmissionPolicies.
-        bindings: their bindings.
-        accounts: the user names of the driver's ServiceAccounts, as far as they are known.
-    """
+    """Judge whether a node's driver is kept from writing another node's ResourceSlices."""
     found = shipped.own_node_policies(policies)
     if not found:
         yield warning(

@@ -100,12 +100,7 @@ def persistence(inventory: Inventory) -> Iterator[Seen]:
 
 
 def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Iterator[Seen]:
-    """Judge GPUs in MIG mode of which nothing may be offered.
-
-    Args:
-        inventory: the GPUs.
-        kubernetes: the API server's version; None where it is not known.
-    """
+    """Judge GPUs in MIG mode of which nothing may be offered."""
     divided = [gpu for gpu in inventory.gpus if gpu.mig_mode is MigMode.ENABLED]
     empty = [gpu for gpu in divided if not gpu.mig_instances]
     if empty and not has_cheap_counters(kubernetes):

@@ -32,9 +32,7 @@ _SET_IT = "set enable_cdi = true for its CRI plugin{where} and restart it"
 def containerd_version(versions: Mapping[str, Sequence[str]], node: str) -> Version | None:
     """Return the version of a node's containerd; None where it is not known.
 
-    Args:
-        versions: the nodes by the runtime that each reports, such as containerd://2.0.1.
-        node: the name of the node.
+    `versions` has the nodes by the runtime that each reports, such as containerd://2.0.1.
     """
     own = [version for version, nodes in versions.items() if node in nodes]
     # Whatever this node is called, it has what all nodes have.
@@ -49,10 +47,7 @@ def runtime_cdi(
 ) -> Iterator[Seen]:
     """Judge whether containers get their devices by CDI.
 
-    Args:
-        configs: of the runtimes on this node; None where they are not seen.
-        versions: the nodes by the runtime that each reports, such as containerd://2.0.1.
-        node: the name of this node.
+    `configs` is None where the files of this node are not seen.
     """
     seen = False
     own = containerd_version(versions, node)

@@ -81,11 +81,7 @@ def of_cluster(
 ) -> Iterator[Seen]:
     """Judge the configs in a ConfigMap, and the choice of each node.
 
-    Args:
-        source: where the driver reads its config.
-        config_map: what is there; None if it is not.
-        namespace: of the ConfigMap.
-        labels: the labels of each node on which the driver runs.
+    `labels` are those of each node on which the driver runs.
     """
     if source is None:
         yield ok("the driver is started without --share-config: nothing is shared")

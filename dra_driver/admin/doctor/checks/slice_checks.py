@@ -24,12 +24,7 @@ _OUR_NAME = re.compile(
 
 
 def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
-    """Judge whether GPUs are on offer.
-
-    Args:
-        slices: of this driver's name.
-        node: the node that is asked about; empty for all.
-    """
+    """Judge whether GPUs are on offer."""
     pools = read_pools(slices)
     where = f"for node {node}" if node else "in this cluster"
     if not pools:
@@ -96,10 +91,7 @@ def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
 def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str) -> Iterator[Seen]:
     """Judge whether slices of one node have the name or the pool of another.
 
-    Args:
-        slices: of this driver's name, of all nodes.
-        nodes: all Nodes.
-        node: the node that is asked about; empty for all.
+    Slices and Nodes are those of all nodes; `node` is the one that is asked about, empty for all.
     """
     known = {text(one, "metadata", "name") for one in nodes}
     for one in slices:

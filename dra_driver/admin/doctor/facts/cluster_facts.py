@@ -142,11 +142,7 @@ class Cluster:
         self._api.close()
 
     def server(self) -> ServerFacts:
-        """Ask for the version.
-
-        Raises:
-            DriverError: the server does not answer, or refuses.
-        """
+        """Ask for the version."""
         return self._server.get()
 
     def _ask_server(self) -> ServerFacts:
@@ -155,11 +151,7 @@ class Cluster:
         return ServerFacts(version=str(answer.body.get("gitVersion")), ahead_seconds=ahead)
 
     def every(self, resource: Resource) -> list[Object]:
-        """Return all objects of a kind, of ResourceSlices those of this driver's name.
-
-        Raises:
-            DriverError: they cannot be listed.
-        """
+        """Return all objects of a kind, of ResourceSlices those of this driver's name."""
         return self._lists[resource].get()
 
     def nodes(self) -> list[Object]:
@@ -193,11 +185,7 @@ class Cluster:
             return None
 
     def now(self) -> datetime:
-        """Return the time by the server's clock, or by ours if it does not say.
-
-        Raises:
-            DriverError: the server does not answer.
-        """
+        """Return the time by the server's clock, or by ours if it does not say."""
         ahead = self.server().ahead_seconds or 0.0
         return datetime.now(UTC) + timedelta(seconds=ahead)
 
@@ -235,23 +223,14 @@ class Cluster:
     def permissions(self, needed: Mapping[str, Call], subject: Subject | None) -> PermissionFacts:
         """Ask which permissions somebody has, by name.
 
-        Args:
-            needed: what each is to do.
-            subject: the ServiceAccount that is asked about; None for whoever asks.
-
-        Raises:
-            DriverError: the server refuses to tell.
+        A `subject` of None is whoever asks.
         """
         who = "this ServiceAccount" if subject is None else f"ServiceAccount {'/'.join(subject)}"
         granted = {name: self._may(call, subject) for name, call in needed.items()}
         return PermissionFacts(who=who, granted=granted)
 
     def kubelets(self) -> KubeletFacts:
-        """Ask kubelets of GPU nodes for their configuration, through the API server.
-
-        Raises:
-            DriverError: the Nodes cannot be listed.
-        """
+        """Ask kubelets of GPU nodes for their configuration, through the API server."""
         names = [text(one, "metadata", "name") for one in self.nodes()]
         with_gpus = {text(one, "spec", "nodeName") for one in self.slices()}
         names.sort(key=lambda name: (name not in with_gpus, name))

@@ -255,10 +255,5 @@ def _boot_id(places: Places) -> str | None:
 def runtime_configs(
     places: Places, containerd: tuple[int, ...] | None
 ) -> list[RuntimeConfig] | None:
-    """Return how the container runtimes are configured; None where their files are not seen.
-
-    Args:
-        places: the node's.
-        containerd: the version of its containerd, if it is known.
-    """
+    """Return how the container runtimes are configured; None where their files are not seen."""
     return None if places.host is None else read_runtime_configs(places.host, containerd)
