@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.admin.cel import syntax
-from dra_driver.admin.cel.literals import bytes_of, number_of, string_of
-from dra_driver.admin.cel.values import NotUnderstoodError
+from dra_driver.admin.cel.values import Double, NotUnderstoodError, Uint
 
 _TOKENS = re.compile(
     r"""(?P<space>(?:[\s]|//[^\n]*)+)
@@ -30,6 +29,10 @@ _RAW_STRING = re.compile(
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
 _COMPREHENSIONS = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
+_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_ESCAPE = re.compile(
+    r"\\(?:[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL
+)
 _DEEPEST = 100
 """How deep expressions may nest; CEL itself goes to 250."""
 
@@ -216,12 +219,12 @@ class _Parser:
 
     def _string(self, text: str) -> object:
         prefix = re.split("['\"]", text, maxsplit=1)[0].lower()
-        return bytes_of(text) if "b" in prefix else string_of(text)
+        return _bytes_of(text) if "b" in prefix else _string_of(text)
 
     def _number(self, sign: str, start: int) -> syntax.Node:
         token = self.token
         self._at += 1
-        return syntax.Constant(start=start, end=token.end, value=number_of(sign + token.text))
+        return syntax.Constant(start=start, end=token.end, value=_number_of(sign + token.text))
 
     def _constant(self, token: _Token, value: object) -> syntax.Node:
         return syntax.Constant(start=token.start, end=token.end, value=value)
@@ -337,3 +340,48 @@ class _Parser:
     def _need(self, text: str) -> None:
         if not self._take(text):
             raise self.unexpected()
+
+
+def _number_of(text: str) -> int | float:
+    """Return the value of an int, uint or double."""
+    body = text.rstrip("uU")
+    if body.lstrip("-")[:2].lower() == "0x":
+        value: int | float = int(body, 16)
+    elif re.search(r"[.eE]", body):
+        value = Double(body)
+    else:
+        value = int(body)
+    if body is not text and body != text:
+        return Uint(int(value))
+    if not isinstance(value, float) and not -(2**63) <= value < 2**63:
+        raise NotUnderstoodError(f"the number {text}")
+    return value
+
+
+def _string_of(text: str) -> str:
+    """Return the value of a string literal."""
+    prefix, body = _unquoted(text)
+    if "r" in prefix:
+        return body
+    return _ESCAPE.sub(_character, body)
+
+
+def _bytes_of(text: str) -> bytes:
+    """Return the value of a bytes literal; none with an escape, which stands for a byte there."""
+    prefix, body = _unquoted(text)
+    if "r" not in prefix and "\\" in body:
+        raise NotUnderstoodError("escapes in bytes")
+    return body.encode()
+
+
+def _unquoted(text: str) -> tuple[str, str]:
+    start = min(at for at in (text.find("'"), text.find('"')) if at >= 0)
+    quotes = 3 if text[start : start + 3] in ("'''", '"""') and len(text) - start >= 6 else 1
+    return text[:start].lower(), text[start + quotes : -quotes]
+
+
+def _character(match: re.Match[str]) -> str:
+    for digits, base in ((match[1], 16), (match[2], 16), (match[3], 16), (match[4], 8)):
+        if digits:
+            return chr(int(digits, base))
+    return _ESCAPES.get(match[5], match[5])

@@ -7,7 +7,7 @@ that of what happens between the two lists nothing that is given out counts as f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,33 +31,21 @@ _PAGE = 500
 """As kubectl has it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked of which cluster.
-
-    Attributes:
-        kubeconfig: the file that was named, if one was.
-        context: the context in it; empty for the current one.
-        node: the node that is asked about; empty for all.
-        output: the form of the answer.
-    """
-
-    kubeconfig: Path | None
-    context: str
-    node: str
-    output: Literal["table", "wide", "json"]
-
-
-def shown(question: Question, *, environment: Mapping[str, str]) -> str:
-    """Return what is to be printed."""
-    client = connect(question.kubeconfig, question.context, environment=environment)
+def shown(
+    kubeconfig: Path | None,
+    context: str,
+    *,
+    node: str,
+    output: Literal["table", "wide", "json"],
+    environment: Mapping[str, str],
+) -> str:
+    """Return what is to be printed of a node, or of all of them where it is empty."""
+    client = connect(kubeconfig, context, environment=environment)
     try:
-        found = look(client, node=question.node)
+        found = look(client, node=node)
     finally:
         client.close()
-    return (
-        report(found) if question.output == "json" else table(found, wide=question.output == "wide")
-    )
+    return report(found) if output == "json" else table(found, wide=output == "wide")
 
 
 def look(api: Reads, *, node: str) -> ClusterUsage:

@@ -195,12 +195,10 @@ class ShowStatus(CommandSettings):
         from dra_driver.admin.cluster import command  # noqa: PLC0415
 
         return command.shown(
-            command.Question(
-                kubeconfig=self.kubeconfig,
-                context=self.context,
-                node=self.node,
-                output=self.output,
-            ),
+            self.kubeconfig,
+            self.context,
+            node=self.node,
+            output=self.output,
             environment=os.environ,
         )
 
