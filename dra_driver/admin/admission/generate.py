@@ -1,7 +1,7 @@
 """Writes what is generated from the config models: JSON schemas and the admission policies.
 
-In: a folder that stands for the repository's root. Out: files below it. `hack/generate` runs it,
-and compares its output with the repository's files to see whether they have drifted.
+`hack/generate` runs it, and compares its output with the repository's files to see whether they
+have drifted.
 """
 
 import json

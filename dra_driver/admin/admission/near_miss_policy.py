@@ -1,8 +1,7 @@
 """The admission policy that warns of names that are nearly this driver's. Pure.
 
-In: the patterns of admin/validate/near_misses.py. Out: a policy as admin/admission/template.py
-writes it. Whoever creates a claim, template or DeviceClass that names gpu.nvidia.org is warned, and
-is not refused: a driver may have that name.
+Whoever creates a claim, template or DeviceClass that names gpu.nvidia.org is warned, and is not
+refused: a driver may have that name.
 """
 
 from dra_driver.admin.admission.cel import Variable, literal

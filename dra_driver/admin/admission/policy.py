@@ -1,7 +1,7 @@
 """The admission policy for claim configs, generated from the models in `api/`. Pure.
 
-In: nothing but the models. Out: a policy as admin/admission/template.py writes it. The API server
-then refuses claims, claim templates and DeviceClasses with a config that Prepare would refuse.
+The API server then refuses claims, claim templates and DeviceClasses with a config that Prepare
+would refuse.
 """
 
 from dra_driver.admin.admission.cel import CONFIGS, Checks, Variable, checks, literal

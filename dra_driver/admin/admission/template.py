@@ -1,9 +1,7 @@
 """What this driver's admission policies have in common, as YAML that a person can audit. Pure.
 
-In: what a policy is called, checks and does. Out: a ValidatingAdmissionPolicy and its binding, for
-claims, claim templates and DeviceClasses. No server of ours takes part
-(admissionregistration.k8s.io/v1; an object of an older resource.k8s.io version is converted first,
-as matchPolicy is Equivalent by default).
+No server of ours takes part (admissionregistration.k8s.io/v1; an object of an older resource.k8s.io
+version is converted first, as matchPolicy is Equivalent by default).
 
 Only new or changed specs are looked at: a claim that is stored already must stay free to lose its
 finalizers, or it could never be deleted.

@@ -20,8 +20,6 @@ class Allocation:
 
     Attributes:
         claim: the claim, as namespace/name.
-        pool: the pool of the device.
-        device: the device's name in it.
         users: for whom the claim is reserved: pods by name, anything else as resource/name.
         share_id: tells the part from the others of the device; None for all of the device.
         consumed: what the part takes of the device's capacities, in billionths of their units.

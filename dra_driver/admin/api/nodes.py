@@ -84,9 +84,6 @@ class Node:
     """A node, as far as pods and devices ask for it.
 
     Attributes:
-        name: the node's name.
-        labels: its labels.
-        taints: its taints.
         unschedulable: whether it was cordoned.
         ready: whether its kubelet says that it is.
         plugin_resources: how many it has of each resource name that is none of Kubernetes' own: a

@@ -1,9 +1,8 @@
 """Pods that have devices and do not start, because a driver refuses to prepare them.
 
-In: pods that claims are reserved for, and how to ask the API server. Out: those of them that do not
-start, each with the reason. Rules: the kubelet says it in an event of reason
-FailedPrepareDynamicResources, again at each try; the claim stays allocated all the while, so that
-nobody else gets its devices. Without the permission to read events nothing is said of it.
+The kubelet says it in an event of reason FailedPrepareDynamicResources, again at each try; the
+claim stays allocated all the while, so that nobody else gets its devices. Without the permission to
+read events nothing is said of it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -49,7 +49,6 @@ class Policy:
     Attributes:
         default: what a claim consumes that does not ask for it.
         least: the smallest amount, of a range.
-        most: the largest, if there is one.
         step: what amounts are multiples of, from the smallest on.
         values: the amounts that there are, if they are no range.
     """
@@ -114,9 +113,7 @@ class Device:
     """A published device.
 
     Attributes:
-        id: which one.
         subject: what selectors can read of it.
-        capacities: by name.
         consumes: what it takes of its pool's counters.
         taints: its taints, those of rules among them.
         place: its own nodes, in a slice that says so device by device.
@@ -151,12 +148,9 @@ class Slice:
 
     Attributes:
         name: by which slices of a pool are ordered.
-        driver: who published it.
-        pool: of which pool it is a part.
         generation: of which generation of that pool.
         count: how many slices that generation has.
         place: its nodes; None if its devices say theirs.
-        devices: in their order.
         counters: counter sets by name.
     """
 

@@ -1,8 +1,7 @@
 """What tenants said, put together: a case with its results, or why it has none. Pure.
 
-In: for each tenant what it said, and whether the GPU is simulated. Out: a `Case`. Both runners end
-here, so a process and a pod are judged by the same rules. A tenant that says it has worked on a GPU
-that is simulated is not believed.
+Both runners use it, so a process and a pod are judged by the same rules. A tenant that says it
+has worked on a GPU that is simulated is not believed.
 """
 
 import signal

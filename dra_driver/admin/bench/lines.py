@@ -1,8 +1,7 @@
 """What tenants say to their runner: one line of JSON on stdout for each thing.
 
-In: what a tenant has to say, or lines that it wrote. Out: lines, or values. Whatever else a program
-or a library prints is passed over; a line of ours that is not as it should be is an error, not a
-figure. A pod's log has the same lines.
+Whatever else a program or a library prints is passed over; a line of ours that is not as it should
+be is an error, not a figure. A pod's log has the same lines.
 """
 
 from typing import Annotated, Literal
@@ -84,7 +83,6 @@ class Spec(Strict):
         number: which of the tenants it is; 0 is the first.
         start: the file that will hold the moment at which all begin.
         patience: seconds that it waits for that.
-        driver_root: where the NVIDIA driver's libraries are.
         gpu: its UUID, where NVML shows this process other GPUs too; else the first.
         watches: whether it asks NVML for the card's usage while it works.
     """

@@ -1,9 +1,8 @@
 """Hears what a tenant's process says, line by line, from a thread of its own.
 
-In: a process with its pipes. Out: what was said last of each kind, the end of stderr, and when the
-process ended. A full pipe would make the tenant wait, so all of it is read; little of it is kept. A
-process that has ended is not reaped before `close`, so that its id is nobody else's as long as
-signals are sent to it.
+A full pipe would make the tenant wait, so all of it is read; little of it is kept. A process that
+has ended is not reaped before `close`, so that its id is nobody else's as long as signals are sent
+to it.
 """
 
 import os

@@ -81,9 +81,7 @@ class Result(Strict):
         late_seconds: how long after the moment at which all were to begin it did.
         context_seconds: what the making of its CUDA context took.
         launch_seconds: from its start, as a process or pod, until it was ready to work.
-        memory_mib: GPU memory that it had.
         memory_refused_mib: what it asked for and did not get; None if nothing was refused.
-        exit_status: of a command of the user's own.
     """
 
     throughput: Amount

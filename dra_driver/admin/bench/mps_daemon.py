@@ -1,10 +1,9 @@
 """An MPS control daemon of one's own, for the processes of one case.
 
-In: a driver root, a GPU, limits. Out: a daemon in a folder of its own, and the environment of its
-clients. Nothing of the GPU's settings is changed, its compute mode neither; another MPS of the
-machine is neither asked nor touched, since a client finds its daemon by the folder alone. The
-daemon runs in the foreground as this process's child. It is asked to quit at the end, and killed if
-it does not; killed with this process if that is killed.
+Nothing of the GPU's settings is changed, its compute mode neither; another MPS of the machine is
+neither asked nor touched, since a client finds its daemon by the folder alone. The daemon runs in
+the foreground as this process's child. It is asked to quit at the end, and killed if it does not;
+killed with this process if that is killed.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Runs cases as plain processes of this machine: no Kubernetes, and no setting of a GPU is changed.
 
-In: a GPU, a strategy, a work. Out: a `Case`. Alone and time-slicing are what a GPU does by itself;
-for MPS a control daemon of one's own is there as long as the case is. Whatever ends a case ends all
-of its processes, and the kernel does where this process is killed.
+Alone and time-slicing are what a GPU does by itself; for MPS a control daemon of one's own is there
+as long as the case is. Whatever ends a case ends all of its processes, and the kernel does where
+this process is killed.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Folders of a case's own, for sockets and the like, that no killed run leaves for long.
 
-In: nothing. Out: a folder with a short path. It stands in a folder of this module's making, whose
-marker file its maker holds locked. What has such a marker that nobody locks is of a run that was
-killed, and the next run removes it; a folder without one is not ours, whatever its name and age.
+Each stands in a folder of this module's making, whose marker file its maker holds locked. What has
+such a marker that nobody locks is of a run that was killed, and the next run removes it; a folder
+without one is not ours, whatever its name and age.
 """
 
 import fcntl

@@ -1,7 +1,6 @@
 """One run: every case in turn, with a word of each on the terminal, also where it is interrupted.
 
-In: a runner, strategies, a work. Out: the cases so far, and whether the run was interrupted. After
-each case those that are there are told, so that they can be kept: a run may be killed.
+After each case the cases so far are told, so that they can be kept: a run may be killed.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,5 @@
 """How tenants use a GPU: a strategy with its settings, as a value, and the usual ones.
 
-In: how many tenants, limits, MIG profiles. Out: a `Strategy`, whose name is unique in a report.
 Which of them a machine or a cluster allows is said by the runners; nothing here asks anybody.
 """
 

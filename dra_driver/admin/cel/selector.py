@@ -32,10 +32,8 @@ class Subject:
     """What a selector can know of a device.
 
     Attributes:
-        driver: who published it.
         attributes: by qualified name, as values of CEL.
         capacity: by qualified name.
-        allows_multiple: whether several claims can have parts of it.
     """
 
     driver: str

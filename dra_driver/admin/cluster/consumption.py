@@ -22,7 +22,6 @@ class CapacityUsage:
 
     Attributes:
         total: what claims can have together with nothing allocated, tainted devices among them.
-        used: what they have.
         free: what they can still have.
         most: what one claim can still have of one of the devices.
     """

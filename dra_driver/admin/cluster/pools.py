@@ -32,12 +32,10 @@ class Device:
     """A published device.
 
     Attributes:
-        name: unique in its pool.
         resource: the extended resource name that it serves; None if only claims that name its class
             get it.
         consumes: what it takes of its pool's counters.
         taints: those that keep new claims away, as kubectl writes them: key=value:effect.
-        allows_multiple: whether several claims can have parts of it.
         capacities: what these consume together, by name; none of a device for one claim.
     """
 

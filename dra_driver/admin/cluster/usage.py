@@ -33,7 +33,6 @@ class ResourceUsage:
             ask for none of its capacities would have what they have, or the number of parts where
             `offered` is any number.
         free: how many more can be allocated now; None as for `offered`.
-        parts: how many claims have a device, or a part of one.
         capacities: what claims consume together of these devices, by name; none of devices for one
             claim each.
     """
@@ -67,7 +66,6 @@ class PoolUsage:
     """What there is of a pool.
 
     Attributes:
-        pool: the pool.
         resources: one entry for each resource name, in order; none if the pool has a problem.
         allocated: the devices that claims have, in the order of the claims.
         not_published: what claims have that the pool does not hold any more. Nothing of it counts
@@ -90,7 +88,6 @@ class ClusterUsage:
     """What there is of all pools.
 
     Attributes:
-        pools: by node and name.
         stray: what claims have of pools that are not published at all.
         refused: pods that have devices and do not start.
     """

@@ -1,8 +1,8 @@
 """The checks of `dra-driver doctor`: what each looks at, why that matters, and how it is judged.
 
-In: `Sources`. Out: a table, in the order in which findings are told. Each check is a question to
-the sources and a pure judgement of the answer, so that one that fails takes no other along. An id
-never changes: programs go by it, and docs/troubleshooting.md has a row for each.
+Each check is a question to the sources and a pure judgement of the answer, so that one that fails
+takes no other along. An id never changes: programs go by it, and docs/troubleshooting.md has a row
+for each.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,8 +30,6 @@ class Check:
 
     Attributes:
         id: its name in reports; never changes.
-        title: what is looked at.
-        why: why it matters.
         needs: what has to be there, node or cluster; with both, either will do.
         look: answers it; may raise anything.
         silence: how grave it is that there is no answer in time.

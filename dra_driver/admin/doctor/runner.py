@@ -1,6 +1,5 @@
 """Makes the checks, side by side, each with so much time and no more.
 
-In: checks, and the sources they ask. Out: findings and what was skipped, in the checks' order.
 Each check runs on a thread of its own: one that fails is a finding of its own, and one that hangs,
 in NVML or on a dead file system, is told as such while the others are told as ever. Its thread is
 left where it is.

@@ -1,7 +1,6 @@
 """What claims have already, as the scheduler counts it, and whose they are.
 
-In: ResourceClaims as dicts. Out: for each device who has it, or who has which parts of it. Rules:
-what was allocated for admin access counts as free (KEP-5018); with a share id a part of a device
+What was allocated for admin access counts as free (KEP-5018); with a share id a part of a device
 was allocated (KEP-5075). Pure.
 """
 

@@ -25,7 +25,6 @@ class Shortage:
     """A capacity of which a device has too little, or not such amounts.
 
     Attributes:
-        name: the capacity.
         wanted: how much is consumed; 0 if the device has no such capacity.
         total: how much there is; None if the device has no such capacity.
         taken: what others consume of it.

@@ -1,8 +1,4 @@
-"""What comes of a pod's claims on each node.
-
-In: a cluster's pools, what is allocated, and what is asked for. Out: for each node the devices the
-claims would get, or for each request and device the first reason why not. Pure.
-"""
+"""What comes of a pod's claims on each node. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,13 +40,7 @@ class DeviceAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAnswer:
-    """What a node has for a request.
-
-    Attributes:
-        claim: the claim's name.
-        request: what is asked for.
-        devices: all devices of the node.
-    """
+    """What a node has for a request."""
 
     claim: str
     request: DeviceRequest
@@ -83,12 +73,7 @@ class RequestAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why requests do not fit together.
-
-    Attributes:
-        text: the reason in words.
-        holders: the claims that are in the way.
-    """
+    """Why requests do not fit together."""
 
     text: str
     holders: tuple[Allocation, ...] = ()
@@ -99,12 +84,10 @@ class NodeAnswer:
     """What comes of all claims on a node.
 
     Attributes:
-        node: the node.
         obstacles: why the pod cannot be there, whatever devices it has.
         picks: the devices that it would get; None if it does not fit.
         given_up: why the scheduler gives up on the pod, on all nodes.
         unknown: why it is not known whether it fits.
-        requests: what there is for each request.
         together: why it does not fit although each request has enough for itself, if it is so.
         problems: the pools of which nothing is given out, and why.
     """
@@ -126,14 +109,7 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What there is.
-
-    Attributes:
-        nodes: all of them.
-        pools: what drivers have published.
-        classes: the selectors of each DeviceClass.
-        allocated: what claims have.
-    """
+    """What there is: nodes, pools, the selectors of each DeviceClass, what claims have."""
 
     nodes: Sequence[Node]
     pools: Pools

@@ -59,8 +59,6 @@ class Demand:
     Attributes:
         name: `pod team/train`.
         pod: the pod; empty for a claim alone.
-        claims: those to be allocated.
-        allocated: those that have their devices.
         blocked: what has to change before any device is looked for.
         resources: the DeviceClass behind each resource name in the pod's containers; empty where
             there is none.

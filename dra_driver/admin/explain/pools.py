@@ -1,7 +1,6 @@
 """The pools whose devices a node has, as the scheduler gathers them.
 
-In: slices, and a node. Out: `Pool` values in the order in which the scheduler looks at them. Rules:
-of a pool the newest generation counts, and only once all its slices are there; two devices or two
+Of a pool the newest generation counts, and only once all its slices are there; two devices or two
 counter sets of one name, or a counter that does not exist, make a pool invalid (KEP-4381,
 KEP-4815). Pools with devices that a pod has to wait for come last. Pure.
 """
@@ -26,8 +25,6 @@ class Pool:
     """A pool, as a node sees it.
 
     Attributes:
-        driver: whose it is.
-        name: the pool's name.
         devices: those for this node, in order; whether one of a slice that says so device by device
             is for the node is asked of the device.
         others: those of other nodes, which use the same counters.

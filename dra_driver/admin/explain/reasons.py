@@ -1,8 +1,8 @@
 """The first reason why a request does not get a device.
 
-In: a scene, a request and a device. Out: the reason, or that there is none. Rule: what a person
-would ask first comes first: is it such a device at all, does somebody have it, is enough of it
-left, may the request have it. (The scheduler asks in another order; the answer is the same.) Pure.
+What a person would ask first comes first: is it such a device at all, does somebody have it, is
+enough of it left, may the request have it. (The scheduler asks in another order; the answer is the
+same.) Pure.
 """
 
 from collections.abc import Iterator
@@ -48,9 +48,7 @@ class Reason:
     """Why a request does not get a device.
 
     Attributes:
-        kind: what kind of reason.
         text: the reason in words that follow the name of a device.
-        selector: the selector, if it is one.
         faults: what is false in it for this device.
         holders: the claims that are in the way.
     """

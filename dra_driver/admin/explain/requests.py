@@ -24,13 +24,9 @@ class DeviceRequest:
         parent: the name of the claim's request.
         alternative: the name of the alternative; empty if there are none.
         called: what people call it, where its name is none that they gave.
-        device_class: the name of the DeviceClass.
         selectors: expressions that a device must fulfil besides those of the class.
         mode: ExactCount or All.
-        count: how many devices.
         admin: whether it is for devices that others have, to look after them.
-        tolerations: of taints of devices.
-        capacities: what it asks of each capacity of a device.
     """
 
     parent: str
@@ -83,8 +79,6 @@ class Claim:
 
     Attributes:
         name: namespace and name, or what it is called where there is none yet.
-        requests: in their order.
-        constraints: in their order.
         why: where its requests are from, if it is no object of its own yet.
     """
 

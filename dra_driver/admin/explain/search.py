@@ -1,11 +1,10 @@
 """Which devices of a node claims would get: the scheduler's search, step by step.
 
-In: the pools of a node, DeviceClasses, what claims have already, and the claims to be allocated.
-Out: a device for each request, or that there are none. Rules: devices are tried in their order, and
-the first solution is taken; of alternatives the first that leads to one. What the scheduler cannot
-work out (a selector that fails, a class that does not exist) ends the search, and ends it for the
-pod on every node. So an error counts only where the scheduler would come across it: hence the same
-order of the same questions. Pure; gives up after a number of steps.
+Devices are tried in their order, and the first solution is taken; of alternatives the first that
+leads to one. What the scheduler cannot work out (a selector that fails, a class that does not
+exist) ends the search, and ends it for the pod on every node. So an error counts only where the
+scheduler would come across it: hence the same order of the same questions. Pure; gives up after a
+number of steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,15 +67,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a search is about.
-
-    Attributes:
-        node: the node.
-        pools: those it has devices of.
-        classes: the selectors of each DeviceClass.
-        allocated: what claims have.
-        rules: selectors, read and answered once each.
-    """
+    """What a search is about."""
 
     node: Node
     pools: Sequence[Pool]

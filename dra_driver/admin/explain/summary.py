@@ -1,8 +1,7 @@
 """What the answers of all nodes come to: why nothing fits, and what to change.
 
-In: the answers. Out: findings, each with details and advice, the most certain first. Rule: what is
-said counts for every node on which the pod could be; a request for which one of them has enough is
-not spoken of. Pure.
+What is said counts for every node on which the pod could be; a request for which one of them has
+enough is not spoken of. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,8 +56,6 @@ class Finding:
     """Something that is in the way.
 
     Attributes:
-        title: what, on one line.
-        details: lines that show it.
         advice: what to change, any of it.
     """
 

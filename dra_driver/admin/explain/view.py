@@ -1,7 +1,7 @@
 """An explanation as text for people and as JSON for programs.
 
-In: an `Explanation`. Out: text. The first line says whether it fits, the next ones why not and what
-to change; then come the nodes. Pure.
+The first line says whether it fits, the next ones why not and what to change; then come the nodes.
+Pure.
 """
 
 import json
@@ -34,9 +34,6 @@ class Explanation:
     """What is said of a pod or claim.
 
     Attributes:
-        demand: what is asked for.
-        answers: what comes of it, node by node.
-        findings: what is in the way.
         refused: pods that have their devices and do not start: its own, and those in its way.
     """
 

@@ -208,13 +208,9 @@ class NodeStatus:
     """What the files of a node say.
 
     Attributes:
-        boot_id: of the present boot.
-        stored: the records, and damaged ones.
         domains: MPS domains by id; None for one that no supervisor has taken up.
         domain_claims: UIDs of the claims that a domain is for, by its id.
-        supervisor_runs: whether an MPS supervisor runs.
         shares: what the driver noted of its shares.
-        health: what is wrong with its GPUs.
         exclusion: which of its GPUs are left out.
     """
 

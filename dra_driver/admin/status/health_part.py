@@ -1,7 +1,6 @@
 """The part of `dra-driver status` on health: GPUs that are not well, why, and what to do.
 
-In: the record that the driver keeps (devices/health/record.py). Out: lines for people, and JSON. A
-record of another boot says nothing of now.
+A record of another boot says nothing of now.
 """
 
 from collections.abc import Iterator

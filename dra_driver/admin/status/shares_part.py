@@ -1,8 +1,4 @@
-"""What `dra-driver status` shows of shares: how devices are divided, what is used, what limits it.
-
-In: the driver's notes (shares/notes.py) and the records of claims. Out: lines for people, and JSON
-for programs. Pure.
-"""
+"""What `dra-driver status` shows of shares: how devices are divided, used and limited. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

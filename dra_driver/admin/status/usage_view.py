@@ -1,6 +1,5 @@
 """Who uses the GPUs, for people on a terminal and for programs. Pure.
 
-In: `NodeUse`, the width of the terminal, and which GPUs are of interest. Out: lines, or a document.
 Names are shortened where a line would be too long for the terminal; without one, and in the
 document, they are whole.
 """

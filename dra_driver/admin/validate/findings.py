@@ -1,10 +1,9 @@
 """What is wrong with the manifests of a file: their objects, and the configs for this driver.
 
-In: the text of a file. Out: findings, each with its place in the file. Looked at are
-ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version) and pods, and
-the share configs of ConfigMaps, also in lists of them, and share configs by themselves; every other
-object is passed over but for keys that stand twice. Objects are checked as the API server does,
-configs as Prepare and the driver's start do.
+Looked at are ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version)
+and pods, and the share configs of ConfigMaps, also in lists of them, and share configs by
+themselves; every other object is passed over but for keys that stand twice. Objects are checked as
+the API server does, configs as Prepare and the driver's start do.
 """
 
 import itertools

@@ -1,8 +1,7 @@
 """Names that are nearly this driver's, such as gpu.nvidia.org: most likely meant to be it.
 
-In: the name of a driver, or an object with selectors. Out: warnings. Another driver may have
-such a name, so it is worth a warning and no refusal. The same patterns are in the admission policy
-(admin/admission/policy.py), so they are within RE2's syntax.
+Another driver may have such a name, so it is worth a warning and no refusal. The same patterns are
+in the admission policy (admin/admission/policy.py), so they are within RE2's syntax.
 """
 
 import re

@@ -1,9 +1,9 @@
 """What a cluster refuses of an object: its version, its fields, names that refer to nothing.
 
-In: an object as a manifest has it. Out: what is wrong, each with its path. Looked at are
-ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in workloads. A
-version that no cluster serves is told with the one to write, and the rest is checked as that one,
-so that what has moved is told too. What each version of Kubernetes serves: k8s.io/api/resource.
+Looked at are ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in
+workloads. A version that no cluster serves is told with the one to write, and the rest is checked
+as that one, so that what has moved is told too. What each version of Kubernetes serves:
+k8s.io/api/resource.
 """
 
 from collections.abc import Iterator, Mapping

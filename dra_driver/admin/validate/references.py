@@ -1,8 +1,7 @@
 """Names in an object that refer to nothing in it, as the API server refuses them.
 
-In: claims and pods as manifests have them. Out: what is wrong, each with its path. Rules: a config
-and a constraint name requests of their claim; a container names claims of its pod; an extended
-resource has a limit in whole numbers, and no other request (validation of core/v1 and
+A config and a constraint name requests of their claim; a container names claims of its pod; an
+extended resource has a limit in whole numbers, and no other request (validation of core/v1 and
 resource.k8s.io/v1).
 """
 

@@ -1,6 +1,5 @@
 """Whether a value is as a schema of Kubernetes says: fields, types, values.
 
-In: a value as a manifest has it, and the name of a schema. Out: what is wrong, each with its path.
 The schemas are those that an API server publishes at /openapi/v3 (kubernetes.json, written by
 hack/kubernetes_schema.py). They use few of JSON Schema's words, and the errors are for people, so
 they are checked here; a test compares the verdicts with those of the library jsonschema. As in the

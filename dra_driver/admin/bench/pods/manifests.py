@@ -1,9 +1,8 @@
 """A case as objects of the API: a namespace, claims, and pods that use them. Pure.
 
-In: a strategy, an image, what a tenant is told. Out: dicts, as the API takes them. Tenants of a
-shared device name one claim; those that have a device each have a request each, of one claim too,
-so that their devices are of one GPU. A pod learns when to begin from an annotation of its own,
-which the kubelet shows it as a file: it needs no token, no network and no right for that.
+Tenants of a shared device name one claim; those that have a device each have a request each, of one
+claim too, so that their devices are of one GPU. A pod learns when to begin from an annotation of
+its own, which the kubelet shows it as a file: it needs no token, no network and no right for that.
 """
 
 import json

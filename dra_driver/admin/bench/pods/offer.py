@@ -20,7 +20,6 @@ class Offer:
     """What there is.
 
     Attributes:
-        gpus: how many whole GPUs.
         profiles: MIG profiles, and how many of each one GPU has room for.
         shares: resource names of shares, and into how many one GPU is divided.
     """

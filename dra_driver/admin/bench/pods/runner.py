@@ -1,9 +1,9 @@
 """Runs cases as pods with claims, in a namespace of its own that is gone afterwards.
 
-In: an API server, an image, a strategy, a work. Out: a `Case`. The namespace is made when the
-runner is entered and deleted when it is left, however that is; between two cases the pods and the
-claim of the first are gone, so that no two share a GPU. Pods are told when to begin in the time of
-their own machine, which their lines say: clocks of runner and node may differ.
+The namespace is made when the runner is entered and deleted when it is left, however that is;
+between two cases the pods and the claim of the first are gone, so that no two share a GPU. Pods are
+told when to begin in the time of their own machine, which their lines say: clocks of runner and
+node may differ.
 """
 
 import secrets

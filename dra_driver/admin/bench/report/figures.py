@@ -1,7 +1,7 @@
 """What was measured, compared: percentiles, ratios to the same work alone, fairness. Pure.
 
-In: the cases of a report. Out: figures for each case. Everything is a ratio to one tenant alone on
-a whole GPU of the same run, so that figures of different machines can be compared.
+Everything is a ratio to one tenant alone on a whole GPU of the same run, so that figures of
+different machines can be compared.
 """
 
 import math
@@ -36,7 +36,6 @@ class InContainers:
     """A strategy as pods against the same as processes; None where one has no such figure.
 
     Attributes:
-        strategy: which.
         throughput: of all tenants together, as ratio.
         p50: the largest median latency of a tenant, as ratio.
         p99: likewise the 99th percentile.

@@ -1,7 +1,7 @@
 """Reports as one HTML page that needs nothing else: no script, no font, no picture from elsewhere.
 
-In: reports. Out: the page. What comes from machines and users is escaped; the drawing is inline
-SVG. Several reports stand below each other: since all is ratios, they can be compared.
+What comes from machines and users is escaped; the drawing is inline SVG. Several reports stand
+below each other: since all is ratios, they can be compared.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,8 @@
 """When steps are made: one after the other, or as requests arrive; and what came of them.
 
-In: something to do, a clock, an end. Out: durations. Requests arrive whether or not earlier ones
-have ended (open loop), so a tenant that falls behind has them wait, and their latency says it: it
-counts from the arrival. A closed loop would slow the arrivals down and hide it. Pure but for the
-clock and the step, which come in by argument.
+Requests arrive whether or not earlier ones have ended (open loop), so a tenant that falls behind
+has them wait, and their latency says it: it counts from the arrival. A closed loop would slow the
+arrivals down and hide it. Pure but for the clock and the step, which come in by argument.
 """
 
 import random

@@ -1,8 +1,7 @@
 """The GPU that works, by NVML: what it is, how busy it is, and whether it is simulated.
 
-In: a driver root. Out: a `Card` for the report, and a `Watch` that samples the card from a thread
-while tenants work. NVML is only read. A simulated GPU is known by the file that plays its hardware,
-which lies beside its libnvidia-ml.so.1 and comes into containers with it: no work is timed there.
+NVML is only read. A simulated GPU is known by the file that plays its hardware, which lies beside
+its libnvidia-ml.so.1 and comes into containers with it: no work is timed there.
 """
 
 import threading

@@ -1,7 +1,6 @@
 """What a tenant does on the GPU: a work as memory, launches and a check of their outcome.
 
-In: a GPU and a work. Out: a `Task`: one step of it starts kernels and waits for them. How often
-steps are made, and when, is not said here (admin/bench/tenant/arrivals.py).
+How often steps are made, and when, is not said here (admin/bench/tenant/arrivals.py).
 """
 
 from collections.abc import Callable
@@ -37,7 +36,6 @@ class Task:
         check: raises DeviceError if the GPU did not compute what a step comes to.
         unit: what the work is counted in.
         units: how many of these a step is.
-        memory_mib: GPU memory that it has.
         refused_mib: what it wanted and did not get; None if nothing was refused.
     """
 

@@ -35,7 +35,6 @@ class Source:
 
     Attributes:
         config_map: the ConfigMap's name; empty where it is mounted from elsewhere.
-        optional: whether pods start without it.
         file: the one file that is read, whatever labels nodes have; empty for a folder.
         default: the config for nodes without the label; empty for none that is named.
         paths: names of files by key of the ConfigMap, where the volume says them.

@@ -1,9 +1,9 @@
 """Which DaemonSets of a cluster give out GPUs: this driver's, NVIDIA's, device plugins'.
 
-In: DaemonSets. Out: those that matter. Names of releases and images are the installer's choice, so
-ours are known by any of three: what they run, by `dra-driver` and its sub-command; an image that is
-called dra-driver; the chart's labels. NVIDIA's program `gpu-kubelet-plugin` is ours only with such
-an image or such labels, since that is how NVIDIA's own driver is started.
+Names of releases and images are the installer's choice, so ours are known by any of three: what
+they run, by `dra-driver` and its sub-command; an image that is called dra-driver; the chart's
+labels. NVIDIA's program `gpu-kubelet-plugin` is ours only with such an image or such labels, since
+that is how NVIDIA's own driver is started.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,9 +45,6 @@ class Installed:
     """A DaemonSet: its pods' account, how many it should have and has ready, and for what nodes.
 
     Attributes:
-        namespace: its namespace.
-        short_name: its name there.
-        account: the ServiceAccount of its pods.
         wanted: on how many nodes it should have a pod.
         ready: on how many it has one that is ready.
         present: on how many it has one at all.
@@ -56,7 +53,6 @@ class Installed:
         waits_for_deletion: whether a pod stays as it is until somebody deletes it (OnDelete).
         selector: the node labels that its pods ask for.
         pod_labels: the labels by which its pods are found.
-        pod: the spec of its pods.
     """
 
     namespace: str

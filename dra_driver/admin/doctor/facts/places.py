@@ -1,9 +1,9 @@
 """Where doctor looks on a node, and how it reads files there.
 
-In: settings, and what is there. Out: `Places`, and texts of files. Seen from a pod the node's own
-files are below a mount of its root, which the driver's pod has at /driver-root where the GPU
-driver is installed on the host; a pod without one cannot see them. A file may be anything that
-somebody put there: no pipe or device is waited for, and no more than a megabyte is read.
+Seen from a pod the node's own files are below a mount of its root, which the driver's pod has at
+/driver-root where the GPU driver is installed on the host; a pod without one cannot see them. A
+file may be anything that somebody put there: no pipe or device is waited for, and no more than a
+megabyte is read.
 """
 
 import os
@@ -22,11 +22,9 @@ class Places:
     """The node's folders, as this process sees them.
 
     Attributes:
-        roots: where the NVIDIA driver is.
         host: the node's root folder; None where it is not seen.
         plugins: the kubelet's folder with the drivers' own folders.
         registrar: the kubelet's folder with the sockets that drivers register by.
-        cdi_root: the folder of this driver's CDI specs.
         cgroup_root: the node's /sys/fs/cgroup, if it was named.
     """
 

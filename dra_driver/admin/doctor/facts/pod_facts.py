@@ -1,8 +1,4 @@
-"""What the API says of the pods of our DaemonSets, as values.
-
-In: Pods as dicts. Out: for each its node, its revision, since when it is ready or not, and for each
-container why it waits, how it ended last and how often it was started. Pure.
-"""
+"""What the API says of the pods of our DaemonSets, as values. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,16 +35,13 @@ class DaemonPod:
     """A pod of a DaemonSet.
 
     Attributes:
-        name: its name.
         node: where it is, or is to be.
         revision: counts its DaemonSet's revisions; empty where it is not known.
         is_placed: whether it was bound to the node.
         unplaced: why it was not, in the scheduler's words.
-        ready: whether it is ready.
         since: since when it is so; when it was made, for one that has not been looked at.
         deleted: when its grace period ends or ended; None unless somebody has deleted it.
         failed: why it has failed for good, such as Evicted; empty if it has not.
-        containers: its containers, as far as they have been looked at.
     """
 
     name: str

@@ -44,14 +44,11 @@ class RuntimeConfig:
     """What the files of one runtime say; None for what they say nothing of.
 
     Attributes:
-        name: containerd or cri-o.
         files: those that were read, as the node names them.
         problems: files that could not be read, each with the reason.
         may_be_old: whether containerd 1.7 reads these files, or would, as far as is known.
-        cdi: whether CDI is switched on.
         lost: files that switch CDI on, and whose table another takes the place of.
         cri_file: in 1.7, the file whose table of the CRI plugin holds.
-        spec_dirs: where CDI specs are looked for.
         default_runtime: the name of the runtime of pods that name none.
         default_program: the program behind that name.
         sees_environment: whether NVIDIA's runtime lets any image have GPUs by its environment.

@@ -1,9 +1,8 @@
 """What an install brings into the cluster: DeviceClasses, admission policies, permissions.
 
-In: objects of the cluster. Out: in what they are not as this version of the driver ships them.
 Classes and the policy of claim configs are made by the very code that writes their manifests; a
-test compares the rest with the files. A class is known by its name; a policy by its rules, since
-an install may give it another name. Blanks in CEL expressions do not count.
+test compares the rest with the files. A class is known by its name; a policy by its rules, since an
+install may give it another name. Blanks in CEL expressions do not count.
 """
 
 from collections.abc import Iterable, Mapping
