@@ -19,7 +19,7 @@ from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import selectors_by_class
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.requests import read_claim
-from dra_driver.admin.explain.search import GivenUpError, Rules, Scene, picks
+from dra_driver.admin.explain.search import GivenUpError, Scene, SelectorCache, picks
 from e2e.needs import cannot_run
 from obstacles import without
 
@@ -49,7 +49,7 @@ def ours(one: Case) -> Answer:
         pools=Pools(map(read_slice, one.slices)).on(node),
         classes=selectors_by_class(one.classes),
         allocated=AllocatedState.of(one.taken),
-        rules=Rules(),
+        selectors=SelectorCache(),
     )
     try:
         found = picks(scene, list(map(read_claim, one.claims)))
@@ -101,7 +101,7 @@ def answered(one: Case) -> NodeAnswer:
         classes=selectors_by_class(one.classes),
         allocated=AllocatedState.of(one.taken),
     )
-    return answer_on(cluster, node, list(map(read_claim, one.claims)), (), Rules())
+    return answer_on(cluster, node, list(map(read_claim, one.claims)), (), SelectorCache())
 
 
 def test_without_what_is_named_the_scheduler_has_devices_or_something_else_is_named(

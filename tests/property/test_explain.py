@@ -11,7 +11,7 @@ from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import Demand, selectors_by_class
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.requests import ALL, Claim, read_claim
-from dra_driver.admin.explain.search import Rules
+from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from obstacles import without
@@ -33,7 +33,7 @@ def explanation(one: Case) -> Explanation:
     )
     claims: tuple[Claim, ...] = tuple(map(read_claim, one.claims))
     demand = Demand(name="pod team/one", claims=claims)
-    answers = (answer_on(cluster, node, claims, (), Rules()),)
+    answers = (answer_on(cluster, node, claims, (), SelectorCache()),)
     return Explanation(demand=demand, answers=answers, findings=tuple(findings(demand, answers)))
 
 

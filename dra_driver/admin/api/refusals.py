@@ -5,14 +5,14 @@ claim stays allocated all the while, so that nobody else gets its devices. Witho
 read events nothing is said of it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
+from dra_driver.admin.api.reads import Reads, read, read_all
 from dra_driver.errors import ApiError, NotFoundError
 from dra_driver.fields import Object, mapping, text
-from dra_driver.kube.resource import EVENTS, PODS, Resource
+from dra_driver.kube.resource import EVENTS, PODS
 
 _REASON = "FailedPrepareDynamicResources"
 _LOOKED_AT = 10
@@ -30,32 +30,13 @@ class Refusal:
     why: str
 
 
-class Reads(Protocol):
-    """What is needed of an API server."""
-
-    def get(
-        self, resource: Resource, name: str, *, namespace: str | None = None, timeout: float
-    ) -> dict[str, object]:
-        """Return one object."""
-        ...
-
-    def each(
-        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
-    ) -> Iterator[dict[str, object]]:
-        """Yield all objects of a kind, of all namespaces."""
-        ...
-
-
-def refusals(
-    api: Reads, asked: Iterable[PodName], *, page: int, timeout: float
-) -> tuple[Refusal, ...]:
+def refusals(api: Reads, asked: Iterable[PodName]) -> tuple[Refusal, ...]:
     """Return the pods that do not start, of these."""
     pods = frozenset(asked)
     said: dict[PodName, Object] = {}
     if pods:
         with suppress(ApiError):
-            query = {"fieldSelector": f"reason={_REASON}"}
-            for event in api.each(EVENTS, query=query, page=page, timeout=timeout):
+            for event in read_all(api, EVENTS, f"reason={_REASON}"):
                 about = mapping(event, "regarding")
                 pod = (text(about, "namespace"), text(about, "name"))
                 if pod in pods and text(event, "reason") == _REASON:
@@ -63,8 +44,7 @@ def refusals(
     found = []
     for (namespace, name), newest in list(said.items())[:_LOOKED_AT]:
         with suppress(ApiError, NotFoundError):
-            pod_now = api.get(PODS, name, namespace=namespace, timeout=timeout)
-            if _still_waits(pod_now, newest):
+            if _still_waits(read(api, PODS, name, namespace), newest):
                 found.append(Refusal(pod=f"{namespace}/{name}", why=text(newest, "note")))
     return tuple(found)
 

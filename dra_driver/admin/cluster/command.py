@@ -7,12 +7,14 @@ that of what happens between the two lists nothing that is given out counts as f
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from dra_driver.admin.api.allocations import allocations_in
-from dra_driver.admin.api.refusals import Reads, refusals
+from dra_driver.admin.api.reads import Reads, read_all
+from dra_driver.admin.api.refusals import refusals
 from dra_driver.admin.cluster.pools import read_pools
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
@@ -20,15 +22,6 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES
-
-_TIMEOUT_SECONDS = 30.0
-"""For connecting and for each wait for bytes of a page."""
-
-_SLICES_OF_A_PAGE = 100
-"""A slice has up to 64 devices, and is then some 50 KiB."""
-
-_PAGE = 500
-"""As kubectl has it."""
 
 
 def shown(
@@ -40,11 +33,8 @@ def shown(
     environment: Mapping[str, str],
 ) -> str:
     """Return what is to be printed of a node, or of all of them where it is empty."""
-    client = connect(kubeconfig, context, environment=environment)
-    try:
+    with closing(connect(kubeconfig, context, environment=environment)) as client:
         found = look(client, node=node)
-    finally:
-        client.close()
     return report(found) if output == "json" else table(found, wide=output == "wide")
 
 
@@ -57,25 +47,18 @@ def look(api: Reads, *, node: str) -> ClusterUsage:
         ApiError: it refuses, for lack of a permission or of the API.
     """
     selector = f"spec.driver={DRIVER_NAME}" + (f",spec.nodeName={node}" if node else "")
-    slices = api.each(
-        RESOURCE_SLICES,
-        query={"fieldSelector": selector},
-        page=_SLICES_OF_A_PAGE,
-        timeout=_TIMEOUT_SECONDS,
-    )
-    pools = read_pools(slices)
+    pools = read_pools(read_all(api, RESOURCE_SLICES, selector))
     if not pools:
         raise SetupError(_nothing_published(node))
     asked = {pool.name for pool in pools}
-    claims = api.each(RESOURCE_CLAIMS, query={}, page=_PAGE, timeout=_TIMEOUT_SECONDS)
     allocations = [
         one
-        for claim in claims
+        for claim in read_all(api, RESOURCE_CLAIMS)
         for one in allocations_in(claim, DRIVER_NAME)
         if not node or one.pool in asked
     ]
     pods = [(one.claim.partition("/")[0], user) for one in allocations for user in one.users]
-    refused = refusals(api, pods, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    refused = refusals(api, pods)
     return replace(usage_of(pools, allocations), refused=refused)
 
 

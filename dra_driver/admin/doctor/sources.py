@@ -26,7 +26,7 @@ from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError
-from dra_driver.fields import text, texts_by_name
+from dra_driver.fields import text
 from dra_driver.kube.resource import DAEMON_SETS, DEPLOYMENTS, NODES
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.shares.notes import read_notes
@@ -149,10 +149,7 @@ class Sources:
 
     def _share_configs(self, cluster: Cluster) -> Iterator[Seen]:
         installed = self.daemon_sets().ours
-        labels = {
-            text(one, "metadata", "name"): texts_by_name(one, "metadata", "labels")
-            for one in cluster.nodes()
-        }
+        labels = {one.name: one.labels for one in map(Node.of, cluster.nodes())}
         for one in installed:
             source = share_configs.source_of(one.pod)
             name = source.config_map if source else ""

@@ -17,8 +17,8 @@ from dra_driver.admin.explain.search import (
     Classes,
     GivenUpError,
     Pick,
-    Rules,
     Scene,
+    SelectorCache,
     UndecidedError,
     picks,
 )
@@ -118,7 +118,11 @@ class Cluster:
 
 
 def answer_on(
-    cluster: Cluster, node: Node, claims: Sequence[Claim], obstacles: Sequence[str], rules: Rules
+    cluster: Cluster,
+    node: Node,
+    claims: Sequence[Claim],
+    obstacles: Sequence[str],
+    selectors: SelectorCache,
 ) -> NodeAnswer:
     """Return what comes of claims on a node."""
     scene = Scene(
@@ -126,7 +130,7 @@ def answer_on(
         pools=cluster.pools.on(node),
         classes=cluster.classes,
         allocated=cluster.allocated,
-        rules=rules,
+        selectors=selectors,
     )
     found = NodeAnswer(
         node=node,

@@ -9,7 +9,7 @@ between nothing that is given out counts as free.
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -17,13 +17,14 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg, SettingsConfigDict
 
 from dra_driver.admin.api.nodes import Node, obstacles
-from dra_driver.admin.api.refusals import PodName, Reads, refusals
+from dra_driver.admin.api.reads import Reads, read, read_all
+from dra_driver.admin.api.refusals import PodName, refusals
 from dra_driver.admin.api.slices import Slice, TaintRule, read_slice
 from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import Demand, of_claim, of_pod, selectors_by_class
 from dra_driver.admin.explain.pools import Pools
-from dra_driver.admin.explain.search import Rules
+from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
 from dra_driver.common_settings import CommandSettings
@@ -38,15 +39,7 @@ from dra_driver.kube.resource import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    Resource,
 )
-
-_TIMEOUT_SECONDS = 30.0
-"""For connecting and for each wait for bytes of a page."""
-
-_PAGE = 500
-_SLICES_OF_A_PAGE = 100
-"""A slice has up to 64 devices, and is then some 50 KiB."""
 
 _NOT_SERVED = 404
 _NOT_LEARNT = 2
@@ -83,11 +76,8 @@ class Explain(CommandSettings):
     def cli_cmd(self) -> None:
         """Ask and print. Ends the process with status 1 or 2 unless it fits."""
         try:
-            client = connect(self.kubeconfig, self.context, environment=os.environ)
-            try:
+            with closing(connect(self.kubeconfig, self.context, environment=os.environ)) as client:
                 found = explained(client, kind=self.kind, name=self.name, namespace=self.namespace)
-            finally:
-                client.close()
         except DriverError as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(_NOT_LEARNT) from error
@@ -108,12 +98,12 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         UnavailableError: the API server cannot be reached.
         ApiError: it refuses, for lack of a permission or of the API.
     """
-    pod = _get(api, PODS, name, namespace) if kind == "pod" else {}
-    classes = list(_all(api, DEVICE_CLASSES))
+    pod = read(api, PODS, name, namespace) if kind == "pod" else {}
+    classes = list(read_all(api, DEVICE_CLASSES))
     rules = [found for one in _rules(api) if (found := TaintRule.of(one)) is not None]
     slices = list(_slices(api, rules))
-    nodes = sorted(map(Node.of, _all(api, NODES)), key=lambda one: one.name)
-    claims = {full_name(one): one for one in _all(api, RESOURCE_CLAIMS)}
+    nodes = sorted(map(Node.of, read_all(api, NODES)), key=lambda one: one.name)
+    claims = {full_name(one): one for one in read_all(api, RESOURCE_CLAIMS)}
     try:
         demand = _demand(api, pod, claims, classes, f"{namespace}/{name}")
     except ValueError as error:
@@ -128,7 +118,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
     )
     answers = tuple(answers_to(demand, cluster))
     pods = (*_own(demand), *_holders(answers))
-    refused = refusals(api, pods, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    refused = refusals(api, pods)
     return Explanation(
         demand=demand,
         answers=answers,
@@ -159,14 +149,14 @@ def answers_to(demand: Demand, cluster: Cluster) -> Iterator[NodeAnswer]:
     """Yield what comes of a demand on each node; nothing if there is nothing to be allocated."""
     if demand.on_node or demand.blocked or (demand.is_empty and not demand.pod):
         return
-    rules = Rules()
+    selectors = SelectorCache()
     for node in cluster.nodes:
         in_the_way = [
             *(obstacles(demand.pod, node) if demand.pod else ()),
             *demand.obstacles_on(node),
         ]
         claims = demand.claims_on(node)
-        found = answer_on(cluster, node, claims, in_the_way, rules)
+        found = answer_on(cluster, node, claims, in_the_way, selectors)
         if (unknown := demand.unknown_on(node)) and found.fits:
             found = NodeAnswer(node=node, unknown=unknown)
         yield found
@@ -187,24 +177,15 @@ def _demand(
 
     def template(wanted: str) -> Object | None:
         with suppress(NotFoundError):
-            return _get(api, CLAIM_TEMPLATES, wanted, namespace)
+            return read(api, CLAIM_TEMPLATES, wanted, namespace)
         return None
 
     return of_pod(pod, lambda wanted: claims.get(f"{namespace}/{wanted}"), template, classes)
 
 
-def _get(api: Reads, resource: Resource, name: str, namespace: str) -> Object:
-    return api.get(resource, name, namespace=namespace, timeout=_TIMEOUT_SECONDS)
-
-
-def _all(api: Reads, resource: Resource) -> Iterator[Object]:
-    page = _SLICES_OF_A_PAGE if resource is RESOURCE_SLICES else _PAGE
-    return api.each(resource, query={}, page=page, timeout=_TIMEOUT_SECONDS)
-
-
 def _slices(api: Reads, rules: Sequence[TaintRule]) -> Iterator[Slice]:
     """Yield the slices that can be read; without the others their pools are incomplete."""
-    for one in _all(api, RESOURCE_SLICES):
+    for one in read_all(api, RESOURCE_SLICES):
         with suppress(ValueError):
             yield read_slice(one, rules)
 
@@ -212,7 +193,7 @@ def _slices(api: Reads, rules: Sequence[TaintRule]) -> Iterator[Slice]:
 def _rules(api: Reads) -> list[Object]:
     """Return all DeviceTaintRules; none where they are not served, as before Kubernetes 1.37."""
     try:
-        return list(_all(api, DEVICE_TAINT_RULES))
+        return list(read_all(api, DEVICE_TAINT_RULES))
     except ApiError as error:
         if error.status != _NOT_SERVED:
             raise

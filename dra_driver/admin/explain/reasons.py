@@ -88,10 +88,10 @@ def _of_selector(
     scene: Scene, text: str, device: Device, kind: Kind, whose: str
 ) -> Iterator[Reason]:
     try:
-        if scene.rules.hold(text, device):
+        if scene.selectors.hold(text, device):
             return
     except EvaluationError as error:
-        faults = scene.rules.selector(text).faults(device.subject)
+        faults = scene.selectors.selector(text).faults(device.subject)
         words = f"makes {whose} fail: {error}"
         fails = Kind.CLASS_FAILS if kind is Kind.CLASS else Kind.FAILS
         yield Reason(kind=fails, text=words, selector=text, faults=faults)
@@ -100,7 +100,7 @@ def _of_selector(
         words = f"may be selected or not: {whose} has {error}, which is not understood here"
         yield Reason(kind=Kind.UNKNOWN, text=words, selector=text)
         return
-    faults = scene.rules.selector(text).faults(device.subject)
+    faults = scene.selectors.selector(text).faults(device.subject)
     words = "is not selected by " + whose
     yield Reason(kind=kind, text=words, selector=text, faults=faults)
 

@@ -73,10 +73,10 @@ class Scene:
     pools: Sequence[Pool]
     classes: Classes
     allocated: AllocatedState
-    rules: "Rules"
+    selectors: "SelectorCache"
 
 
-class Rules:
+class SelectorCache:
     """Selectors, and for which devices they hold."""
 
     def __init__(self) -> None:
@@ -247,7 +247,7 @@ class _Search:
 
     def _holds(self, text: str, device: Device, whose: str) -> bool:
         try:
-            return self._scene.rules.hold(text, device)
+            return self._scene.selectors.hold(text, device)
         except EvaluationError as error:
             raise GivenUpError(
                 f"a selector of {whose} fails: {error}", where=str(device.id), selector=text

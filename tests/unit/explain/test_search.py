@@ -12,7 +12,7 @@ from dra_driver.admin.explain.answers import Cluster, answer_on
 from dra_driver.admin.explain.demand import selectors_by_class
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.requests import read_claim
-from dra_driver.admin.explain.search import Rules
+from dra_driver.admin.explain.search import SelectorCache
 from published import device, slices
 
 NODE = Node(name="node-1")
@@ -34,7 +34,7 @@ def test_a_search_that_has_no_end_is_given_up() -> None:
     constraint = {"matchAttribute": "example.com/rack", "requests": ["r2"]}
     claim = read_claim(explained.claim(*requests, constraints=[constraint]))
     began = time.monotonic()
-    found = answer_on(cluster(30), NODE, [claim], (), Rules())
+    found = answer_on(cluster(30), NODE, [claim], (), SelectorCache())
     assert "takes too long" in found.unknown
     assert (found.picks, found.fits) == (None, False)
     assert time.monotonic() - began < 60
@@ -43,4 +43,4 @@ def test_a_search_that_has_no_end_is_given_up() -> None:
 @pytest.mark.parametrize(("count", "fits"), [(3, True), (4, False)])
 def test_a_claim_for_all_it_can_have(count: int, *, fits: bool) -> None:
     claim = read_claim(explained.claim(explained.request(count=count)))
-    assert answer_on(cluster(3), NODE, [claim], (), Rules()).fits is fits
+    assert answer_on(cluster(3), NODE, [claim], (), SelectorCache()).fits is fits

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.doctor.checks.finding import (
     Seen,
     Severity,
@@ -242,9 +243,7 @@ def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
 def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
     """Judge whether other software gives out the same GPUs."""
     nodes = list(nodes)
-    labels = {
-        text(one, "metadata", "name"): texts_by_name(one, "metadata", "labels") for one in nodes
-    }
+    labels = {one.name: one.labels for one in map(Node.of, nodes)}
     yield from (_nvidias(one, one.nodes(labels)) for one in found.nvidias)
     for one in found.device_plugins:
         if one.wanted:
