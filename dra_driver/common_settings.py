@@ -76,6 +76,15 @@ ProcRoot = Annotated[
     Path,
     Field(Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."),
 ]
+Kubeconfig = Annotated[
+    Path | None,
+    Field(
+        None,
+        description="Kubeconfig file; without one, those of KUBECONFIG, ~/.kube/config, or the "
+        "pod's service account.",
+    ),
+]
+KubeconfigContext = Annotated[str, Field("", description="Context of the kubeconfig.")]
 KubeletPluginsDirectory = Annotated[
     Path,
     Field(

@@ -71,6 +71,7 @@ from dra_driver.slices.offer.mig import COST_BEFORE_1_37, MigSettings, release_o
 from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import OF_DEFAULTS, Offered, Projection
+from dra_driver.words import count
 from resource_nvidia_com.device_plugin import NodeConfig
 
 T = TypeVar("T")
@@ -389,8 +390,7 @@ def _published(published: Projection) -> Iterable[str]:
     devices = [wire for wire, source in each if not isinstance(source.device, Partition | Share)]
     partitions = [source for _, source in each if isinstance(source.device, Partition)]
     values = [_values(device) for device in devices]
-    count = len(published.devices)
-    yield f"would publish {count} {'device' if count == 1 else 'devices'}"
+    yield f"would publish {count(len(published.devices), 'device')}"
     yield from _summary(partitions)
     yield from _shares(published.sources)
     if len(devices) > 1:
@@ -409,7 +409,7 @@ def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
             counts = profiles.setdefault(gpu_name(one.gpu.minor), Counter())
             counts[one.device.profile.name] += 1
     for parent, counts in profiles.items():
-        found = ", ".join(f"{profile} in {count}" for profile, count in counts.items())
+        found = ", ".join(f"{profile} in {places}" for profile, places in counts.items())
         yield f"  on demand on {parent}, places: {found}"
 
 

@@ -32,7 +32,7 @@ from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mig, usual
 from dra_driver.admin.bench.tenant.card import CardDoor
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
-from dra_driver.common_settings import CommandSettings
+from dra_driver.common_settings import CommandSettings, Kubeconfig, KubeconfigContext
 from dra_driver.errors import SetupError, StateError
 from dra_driver.kube.connect import connect
 
@@ -119,12 +119,8 @@ class Bench(CommandSettings):
     command_image: str = Field("", description="Image for the command, if it is another.")
     node: str = Field("", description="The node; empty for any.")
     shares: str = Field("", description="Resource name of shares, such as nvidia.com/gpu.")
-    kubeconfig: Path | None = Field(
-        None,
-        description="Kubeconfig file; without one, those of KUBECONFIG, ~/.kube/config, or the "
-        "pod's service account.",
-    )
-    context: str = Field("", description="Context of the kubeconfig.")
+    kubeconfig: Kubeconfig
+    context: KubeconfigContext
 
     @model_validator(mode="after")
     def _fits(self) -> "Bench":

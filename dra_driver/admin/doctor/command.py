@@ -28,6 +28,8 @@ from dra_driver.common_settings import (
     CommandSettings,
     ContainerDevRoot,
     ContainerDriverRoot,
+    Kubeconfig,
+    KubeconfigContext,
     KubeletPluginsDirectory,
     KubeletRegistrarDirectory,
     NvidiaDevRoot,
@@ -58,12 +60,8 @@ class Doctor(CommandSettings):
         "is known.",
     )
     timeout: Seconds = Field(20.0, description="Seconds that all checks have, made side by side.")
-    kubeconfig: Path | None = Field(
-        None,
-        description="Kubeconfig file; without one, those of KUBECONFIG, ~/.kube/config, or the "
-        "pod's service account.",
-    )
-    context: str = Field("", description="Context of the kubeconfig.")
+    kubeconfig: Kubeconfig
+    context: KubeconfigContext
     node_name: str = Field(
         "",
         validation_alias="node_name",

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -27,7 +26,7 @@ from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
-from dra_driver.common_settings import CommandSettings
+from dra_driver.common_settings import CommandSettings, Kubeconfig, KubeconfigContext
 from dra_driver.errors import ApiError, DriverError, NotFoundError, SetupError
 from dra_driver.fields import Object, full_name, mapping, text
 from dra_driver.kube.connect import connect
@@ -66,12 +65,8 @@ class Explain(CommandSettings):
     output: Literal["text", "wide", "json"] = Field(
         "text", description="Form of what is printed; wide adds every device and why."
     )
-    kubeconfig: Path | None = Field(
-        None,
-        description="Kubeconfig file; without one, those of KUBECONFIG, ~/.kube/config, or the "
-        "pod's service account.",
-    )
-    context: str = Field("", description="Context of the kubeconfig.")
+    kubeconfig: Kubeconfig
+    context: KubeconfigContext
 
     def cli_cmd(self) -> None:
         """Ask and print. Ends the process with status 1 or 2 unless it fits."""
