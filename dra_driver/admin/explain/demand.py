@@ -36,7 +36,7 @@ Find = Callable[[str], Object | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocated:
+class AllocatedClaim:
     """A claim that has its devices already.
 
     Attributes:
@@ -68,7 +68,7 @@ class Demand:
     name: str
     pod: Object = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
-    allocated: tuple[Allocated, ...] = ()
+    allocated: tuple[AllocatedClaim, ...] = ()
     blocked: tuple[str, ...] = ()
     resources: Mapping[str, str] = field(default_factory=dict)
     on_node: str = ""
@@ -138,7 +138,7 @@ def of_pod(
         ValueError: a quantity cannot be read.
     """
     claims: list[Claim] = []
-    allocated: list[Allocated] = []
+    allocated: list[AllocatedClaim] = []
     blocked: list[str] = list(_gates(pod))
     for entry in objects(pod, "spec", "resourceClaims"):
         name = _name_of(pod, entry)
@@ -213,10 +213,10 @@ def _name_of(pod: Object, entry: Object) -> str | None:
     return None
 
 
-def _allocated(thing: Object) -> Allocated:
+def _allocated(thing: Object) -> AllocatedClaim:
     allocation = mapping(thing, "status", "allocation")
     selector = mapping(allocation, "nodeSelector")
-    return Allocated(
+    return AllocatedClaim(
         name=full_name(thing),
         devices=tuple(
             f"{text(one, 'device')} of pool {text(one, 'pool')}"

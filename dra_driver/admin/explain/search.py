@@ -16,7 +16,7 @@ from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError, Semver
 from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.amounts import NotCountableError, consumed, shortage
-from dra_driver.admin.explain.pools import Fault, Pool
+from dra_driver.admin.explain.pools import Pool
 from dra_driver.admin.explain.requests import (
     ALL,
     EXACT,
@@ -220,10 +220,9 @@ class _Search:
         devices: list[tuple[Pool, Device]] = []
         for pool in self._scene.pools:
             if pool.fault is not None:
-                state = "incomplete" if pool.fault is Fault.INCOMPLETE else "invalid"
                 raise GivenUpError(
                     f"request {request.name} asks for all devices, and the pool {pool.name} of "
-                    f"{pool.driver} is {state}: {pool.problem}"
+                    f"{pool.driver} is {pool.fault}: {pool.problem}"
                 )
             for device in pool.devices:
                 if self._selectable(claim, request, device) and self._enough(request, device):

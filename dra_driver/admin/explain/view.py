@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.explain.allocated import users_text
 from dra_driver.admin.explain.answers import NodeAnswer, RequestAnswer
-from dra_driver.admin.explain.demand import Allocated, Demand
+from dra_driver.admin.explain.demand import AllocatedClaim, Demand
 from dra_driver.admin.explain.summary import Finding, names_text
 from dra_driver.admin.table import aligned
 from dra_driver.words import count
@@ -114,7 +114,7 @@ def _verdict(found: Explanation) -> str:
     return f"does not fit on {'the only node' if number == 1 else f'any of {number} nodes'}"
 
 
-def _allocated_text(one: Allocated) -> str:
+def _allocated_text(one: AllocatedClaim) -> str:
     devices = names_text(one.devices) or "no devices"
     return f"claim {one.name} has {devices}; {users_text(one.users)}"
 
