@@ -92,9 +92,9 @@ class Cleanup:
             StateError: nothing can be changed on this disk, and nothing was.
         """
         self._note_release(record)
-        left = self.undo(record, deadline)
+        left = self._undo(record, deadline)
         self._step("undone")
-        return self.forget(record, left)
+        return self._forget(record, left)
 
     def _note_release(self, record: ClaimRecord) -> None:
         # What is half undone is not prepared, and must not be taken for that.
@@ -104,13 +104,13 @@ class Cleanup:
     def let_go(self, record: ClaimRecord, deadline: float) -> bool:
         """Have the daemons end that a record names, before anything else of it is undone.
 
-        Returns whether all have by the deadline; what has not is left to `undo`. Where they are
+        Returns whether all have by the deadline; what has not is left to `release`. Where they are
         waited for no GPU is locked: others who share one need not wait.
         """
         pending = (one.of for one in record.pending if isinstance(one.of, SharingPlan))
         return self._strategies.let_go([*record.plans, *pending], deadline)
 
-    def undo(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
+    def _undo(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
         """Undo all that a record names, pending cleanups too; return what could not be.
 
         Settings of the record go before pending ones, which may be about the same GPU and are
@@ -132,7 +132,7 @@ class Cleanup:
                 left = self._unmake([realisation], uid, left) + left
         return left
 
-    def forget(
+    def _forget(
         self, record: ClaimRecord, left: Sequence[PendingCleanup]
     ) -> tuple[PendingCleanup, ...]:
         """Reduce a released record to its pending cleanups, and delete its spec; return them.
@@ -191,14 +191,14 @@ class Cleanup:
         again += self._unmake(realisations, record.ref.uid, again)
         left = tuple(cleanup for cleanup in record.pending if cleanup not in todo) + again
         if record.state is RecordState.RELEASED:
-            return self.forget(record, left)
+            return self._forget(record, left)
         left = self._dated(record, left)
         if left != record.pending:
             self._rewrite(replace(record, pending=left))
             self._unmark(record, keep={*record.held_gpus, *_gpus_of(left)})
         return left
 
-    def vacate(self, uid: ClaimUid, wanted: ClaimRecord, *, deadline: float) -> None:
+    def vacate(self, record: ClaimRecord, wanted: ClaimRecord, *, deadline: float) -> None:
         """Take back what a claim has left on GPUs that another one is about to use.
 
         A setting that cannot be reset does not keep the other one away.
@@ -207,13 +207,10 @@ class Cleanup:
             TransientError: something is there that nobody can share a GPU with.
             StateError: the disk refused.
         """
-        record = self._records.read(uid)
-        if record is None:
-            return
         if self._holdings.is_of_this_boot(record):
             left = self.settle(record, deadline=deadline, gpus=wanted.held_gpus)
         else:
-            left = self.undo(record, deadline)
+            left = self._undo(record, deadline)
         self.check_free(left, wanted)
 
     def check_free(self, pending: Iterable[PendingCleanup], wanted: ClaimRecord) -> None:
@@ -258,7 +255,7 @@ class Cleanup:
         all of it is gone.
         """
         self._specs.delete(record.ref.uid)
-        if self.undo(record, deadline):
+        if self._undo(record, deadline):
             return False
         if record.pending:
             self._rewrite(replace(record, pending=()))

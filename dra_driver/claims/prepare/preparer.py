@@ -381,10 +381,11 @@ class ClaimPreparer:
             try:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
-                    if self._records.read(uid) is None:
+                    record = self._records.read(uid)
+                    if record is None:
                         self._leftovers.vacate(uid, draft)
                     else:
-                        self._cleanup.vacate(uid, draft, deadline=end)
+                        self._cleanup.vacate(record, draft, deadline=end)
             except ConflictError as error:
                 if self._is_in_the_way(uid, draft):
                     raise TransientError(
