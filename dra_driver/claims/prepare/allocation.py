@@ -1,4 +1,4 @@
-"""What a claim was allocated means on this node: devices, and the configs that hold for them. Pure.
+"""What a claim was allocated means on this node: devices, and the configs that hold for them.
 
 The scheduler allocates by name, and a name begins with a minor number (devices/names.py). It is
 turned into a device of this node once, when a claim is prepared; from then on a record has it by

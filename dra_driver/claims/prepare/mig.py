@@ -1,8 +1,8 @@
 """MIG devices of claims: found where others made them, else made for the claim, and destroyed.
 
-What is made is noted (claims/state/ownership.py) before
-it is made, so that after a crash nobody destroys what another one made, and MIG mode that was
-turned on here is turned off when the last MIG device made here has gone.
+What is made is noted (claims/state/ownership.py) before it is made, so that after a crash nobody
+destroys what another one made, and MIG mode that was turned on here is turned off when the last MIG
+device made here has gone.
 
 All is called with the GPUs locked, but for what only lists.
 """
