@@ -12,7 +12,7 @@ from typing import Final
 
 from dra_driver.errors import ConfigError
 from dra_driver.host.files import read_whole
-from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
+from dra_driver.manifest import BrokenManifestError, Place, read_documents
 from resource_nvidia_com.device_plugin import NodeConfig, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError
 
@@ -41,11 +41,23 @@ def read_node_config(data: bytes, name: str) -> NodeConfig:
         place = Place(line=before.count(b"\n") + 1, column=error.start - before.rfind(b"\n"))
         raise _error(name, [(place, "it is not UTF-8: save it in that encoding")]) from error
     try:
-        return _only_config(text)
+        documents = list(islice(read_documents(text), 2))
     except BrokenManifestError as error:
         raise _error(name, [(error.place, str(error))]) from error
-    except _WrongFieldsError as error:
-        raise _error(name, error.found) from error
+    if len(documents) > 1:
+        text = "a second document: a share config is one; give each config a file of its own"
+        raise _error(name, [(documents[1].place(()), text)])
+    document = documents[0] if documents else None
+    try:
+        return decode_node_config(document.value if document else None)
+    except InvalidConfigError as error:
+        raise _error(
+            name,
+            [
+                (document.place(problem.path) if document else _START, problem.text)
+                for problem in error.problems
+            ],
+        ) from error
 
 
 def read_file(file: Path) -> NodeConfig:
@@ -61,31 +73,6 @@ def read_file(file: Path) -> NodeConfig:
     if found is None:
         raise ConfigError(f"there is no file {file}: name the share config as it lies here")
     return read_node_config(found[0], str(file))
-
-
-class _WrongFieldsError(Exception):
-    def __init__(self, found: Sequence[tuple[Place, str]]) -> None:
-        super().__init__(found)
-        self.found = found
-
-
-def _only_config(text: str) -> NodeConfig:
-    documents = list(islice(read_documents(text), 2))
-    if len(documents) > 1:
-        found = "a second document: a share config is one; give each config a file of its own"
-        raise _WrongFieldsError([(documents[1].place(()), found)])
-    document = documents[0] if documents else None
-    try:
-        return decode_node_config(document.value if document else None)
-    except InvalidConfigError as error:
-        raise _WrongFieldsError(_placed(document, error)) from error
-
-
-def _placed(document: Document | None, error: InvalidConfigError) -> list[tuple[Place, str]]:
-    return [
-        (document.place(problem.path) if document else _START, problem.text)
-        for problem in error.problems
-    ]
 
 
 def _error(name: str, found: Sequence[tuple[Place, str]]) -> ConfigError:

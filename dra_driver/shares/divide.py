@@ -61,7 +61,6 @@ class _Candidate:
     """A device of a resource. `index` is its GPU's in NVML; of a MIG device `mig` is its own."""
 
     part: GpuPart
-    uuid: str
     gpu: Gpu
     device: Gpu | MigDevice
     mig: int | None = None
@@ -113,13 +112,12 @@ def _candidates(name: str, config: NodeConfig, inventory: Inventory) -> Iterator
     is_single = config.mig_strategy == _SINGLE
     for gpu in sorted(inventory.gpus, key=lambda one: one.index):
         if name == GPU and not gpu.was_put_in_mig_mode:
-            yield _Candidate(part=GpuPart(gpu=gpu.uuid), uuid=gpu.uuid, gpu=gpu, device=gpu)
+            yield _Candidate(part=GpuPart(gpu=gpu.uuid), gpu=gpu, device=gpu)
         devices = [one for one in found_by_others(gpu) if isinstance(one, MigDevice)]
         for index, device in enumerate(devices):
             if name == (GPU if is_single else resource_of(device)):
                 yield _Candidate(
                     part=GpuPart(gpu=gpu.uuid, placement=device.placement),
-                    uuid=device.uuid,
                     gpu=gpu,
                     device=device,
                     mig=index,
@@ -159,7 +157,7 @@ def _referred(reference: DeviceReference, candidates: Iterable[_Candidate]) -> _
             case MigIndex(gpu=gpu, mig=mig):
                 is_it = (one.gpu.index, one.mig) == (gpu, mig)
             case GpuUuid(uuid=uuid) | MigUuid(uuid=uuid):
-                is_it = one.uuid.lower() == uuid.lower()
+                is_it = one.device.uuid.lower() == uuid.lower()
             case _:
                 assert_never(reference)
         if is_it:

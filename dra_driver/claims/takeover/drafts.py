@@ -86,7 +86,7 @@ class Drafts:
             MigSlot(gpu=gpu.uuid, profile_id=name.profile_id, start=name.start)
             for claim in checkpoint.claims
             if not claim.is_prepared
-            for _, gpu, name in self._begun_on(_parsed(claim))
+            for _, gpu, name in self._begun_on(parsed_claim(claim))
             if isinstance(name, MigName)
         }
 
@@ -97,7 +97,7 @@ class Drafts:
             StateError: what is said of it does not fit together.
             TransientError: a GPU of it cannot be asked at present.
         """
-        parsed = _parsed(claim)
+        parsed = parsed_claim(claim)
         if not claim.is_prepared:
             return self._begun_record(claim, parsed)
         devices, plans = self._prepared(claim, parsed)
@@ -395,7 +395,8 @@ def _known(noted: int | None, live: int | None) -> int:
     return noted if noted is not None else live or 0
 
 
-def _parsed(claim: PeerClaim) -> Claim:
+def parsed_claim(claim: PeerClaim) -> Claim:
+    """Return a claim as this driver reads the API server's; raises StateError."""
     uid, name = claim.uid, claim.name or "of an unknown name"
     metadata = {"uid": uid, "namespace": claim.namespace, "name": name}
     try:

@@ -172,6 +172,8 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
         VersionError: it is of a version that is not known here.
         StateError: it is damaged, or holds what that driver never writes.
     """
+    if len(data) > _LARGEST:
+        raise StateError(f"it has {len(data)} bytes, and one that is read has {_LARGEST} at most")
     try:
         members = _members(data.decode())
         whole = {name: json.loads(text) for name, text in members.items()}

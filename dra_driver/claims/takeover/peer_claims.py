@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.model.claim import parse_claim
+from dra_driver.claims.takeover.drafts import parsed_claim
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerClaim,
     UnreadClaim,
@@ -18,8 +18,8 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     read_checkpoint,
 )
 from dra_driver.claims.takeover.take_over import FILE
-from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
-from dra_driver.errors import ConfigError, DriverError
+from dra_driver.devices.names import GpuName, MigName, parse_device_name
+from dra_driver.errors import DriverError, StateError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,9 @@ def named(claim: PeerClaim | UnreadClaim) -> str:
 
 
 def _minors(claim: PeerClaim) -> Iterator[int]:
-    metadata = {"uid": claim.uid, "namespace": claim.namespace, "name": claim.name}
     try:
-        results = parse_claim({"metadata": metadata, "status": claim.status}, DRIVER_NAME).results
-    except ConfigError:
+        results = parsed_claim(claim).results
+    except StateError:
         return  # it is not taken over either
     for result in results:
         name = parse_device_name(result.device)
