@@ -17,7 +17,7 @@ from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.kinds import GpuPart, name_of
 from dra_driver.devices.mig.partitions import found_by_others
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
@@ -74,6 +74,10 @@ class NodeShares:
     def with_consumables(self) -> bool:
         """Whether several claims can have a device that is not divided."""
         return self._consumable.is_enabled
+
+    def gpus(self) -> frozenset[GpuUuid]:
+        """Return the GPUs of this node."""
+        return frozenset(gpu.uuid for gpu in self._inventory.current().gpus)
 
     def wanted(self) -> Mapping[GpuPart, Division]:
         """Return how the config wants the devices of this node to be divided."""

@@ -51,6 +51,9 @@ class PlayedShares(DivisionsInForce):
         self.divisions: dict[GpuPart, Division] = {}
         self.with_consumables = False
 
+    def gpus(self) -> frozenset[GpuUuid]:
+        return frozenset(part.gpu for part in self.divisions)
+
     def wanted(self) -> Mapping[GpuPart, Division]:
         return self.divisions
 

@@ -36,6 +36,10 @@ class WantedDivisions(Protocol):
         """Whether several claims can have a device that is not divided; no counter knows of it."""
         ...
 
+    def gpus(self) -> frozenset[GpuUuid]:
+        """Return the GPUs of this node."""
+        ...
+
     def wanted(self) -> Mapping[GpuPart, Division]:
         """Return how it wants devices to be divided."""
         ...
@@ -73,9 +77,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offered:
-    """By which divisions of which GPUs shares were offered, and whether counters are stored."""
+    """By which divisions shares were offered, and whether counters are stored."""
 
-    gpus: frozenset[GpuUuid]
     divisions: Mapping[GpuPart, Division]
     with_counters: bool
 
@@ -120,7 +123,7 @@ class Divisions:
         GPU, and nothing but the division keeps its shares from claims that have something else of
         it: so these end first. So do those that consume a part of it, which no counter knows of.
         """
-        allowed = self._allowed(with_counters=with_counters)
+        allowed = self._allowed(self._config.wanted(), with_counters=with_counters)
         found = self._holding(gpus, allowed, with_counters=with_counters)
         return {part: one for part, one in found.items() if not self._is_consumed(part)}
 
@@ -140,9 +143,8 @@ class Divisions:
 
         `with_counters` says whether the API server stores counters.
         """
-        chosen = frozenset(gpus)
-        found = self.on(chosen, with_counters=with_counters)
-        self._offered = _Offered(gpus=chosen, divisions=found, with_counters=with_counters)
+        found = self.on(gpus, with_counters=with_counters)
+        self._offered = _Offered(divisions=found, with_counters=with_counters)
         self._in_force.change(found)
         return found
 
@@ -150,7 +152,7 @@ class Divisions:
         """Tell whether other divisions hold by now than those that were offered last."""
         last = self._offered
         return last is not None and last.divisions != self.on(
-            last.gpus, with_counters=last.with_counters
+            self._config.gpus(), with_counters=last.with_counters
         )
 
     def withdrawn(self) -> frozenset[GpuPart]:
@@ -170,7 +172,8 @@ class Divisions:
         if last is None or self._config.why_unknown() is not None:
             return ()
         wanted, former = self._config.wanted(), self._in_force.current()
-        free = self._allowed(with_counters=last.with_counters)
+        there = self._config.gpus()  # now, not before: of a GPU that has gone nothing changes
+        free = self._allowed(wanted, with_counters=last.with_counters)
         return tuple(
             Change(
                 part=part,
@@ -179,7 +182,7 @@ class Divisions:
                 with_counters=last.with_counters,
             )
             for part in sorted(former.keys() | wanted.keys(), key=_order)
-            if part.gpu in last.gpus and free.get(part) != wanted.get(part)
+            if part.gpu in there and free.get(part) != wanted.get(part)
         )
 
     def is_held(self, change: Change) -> bool:
@@ -202,11 +205,13 @@ class Divisions:
         """Put what these changes want in force."""
         self._in_force.change({one.part: one.wanted for one in changes})
 
-    def _allowed(self, *, with_counters: bool) -> Mapping[GpuPart, Division]:
+    def _allowed(
+        self, wanted: Mapping[GpuPart, Division], *, with_counters: bool
+    ) -> Mapping[GpuPart, Division]:
         """Return the divisions that claims may leave to be offered: in force, or without a look."""
         needs_none = {
             part: one
-            for part, one in self._config.wanted().items()
+            for part, one in wanted.items()
             if with_counters and not one.together and not self._config.with_consumables
         }
         return needs_none | dict(self._in_force.current())
