@@ -31,8 +31,6 @@ from dra_driver.mps.domain import (
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
-from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.sharing import MpsConfig, SharingStrategy
 
 NAME = str(SharingStrategy.MPS)
@@ -258,30 +256,21 @@ def _changes(
 
 
 def _config(group: Group) -> MpsConfig:
-    match group.config:
-        case GpuConfig(sharing=sharing) | MigDeviceConfig(sharing=sharing) if (
-            sharing is not None and sharing.mps_config is not None
-        ):
-            return sharing.mps_config
-        case _:
-            return MpsConfig()
+    sharing = group.config.sharing
+    return (sharing.mps_config if sharing else None) or MpsConfig()
 
 
 def _check_cards(gpus: Sequence[Gpu], config: MpsConfig) -> None:
     asked = {
-        "MPS": _MPS,
-        "multiuser mode": _LIMITS if config.multi_user else None,
-        "defaultActiveThreadPercentage": _LIMITS if active_thread_percentage(config) else None,
-        "defaultPinnedDeviceMemoryLimit": _LIMITS
-        if config.default_pinned_device_memory_limit
-        else None,
-        "defaultPerDevicePinnedMemoryLimit": _LIMITS
-        if config.default_per_device_pinned_memory_limit
-        else None,
+        "multiuser mode": config.multi_user,
+        "defaultActiveThreadPercentage": active_thread_percentage(config),
+        "defaultPinnedDeviceMemoryLimit": config.default_pinned_device_memory_limit,
+        "defaultPerDevicePinnedMemoryLimit": config.default_per_device_pinned_memory_limit,
     }
-    for what, least in asked.items():
+    needed = {"MPS": _MPS} | {what: _LIMITS for what, value in asked.items() if value}
+    for what, least in needed.items():
         for gpu in gpus:
-            if least is not None and gpu.cuda_compute_capability < least:
+            if gpu.cuda_compute_capability < least:
                 raise ConfigError(
                     f"{what} was requested but is not supported: {gpu.uuid} "
                     f"({gpu.product_name}) has insufficient cudaComputeCapability "

@@ -1,4 +1,4 @@
-"""What enforces the memory of shares is the best means, and the same for all tenants."""
+"""What enforces the memory of shares is the best backend, and the same for all tenants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
