@@ -2,10 +2,7 @@
 
 A new kind of device is a new member of `Device`. Each layer has one exhaustive `match` over the
 union (or over `DeviceKind`, where only the name of a device is known), so mypy names every place
-that the new kind lacks: what is published (slices/project.py), how it is made to exist
-(claims/prepare/realise.py), its form in a record (claims/model/devices.py), the config it takes
-(claims/model/config.py), how it is shared (claims/prepare/strategies.py), what a container gets
-(cdi/edits_cache.py), what is shown and counted (status.py, app.py). Pure.
+that the new kind lacks. Pure.
 """
 
 import re

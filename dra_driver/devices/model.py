@@ -1,6 +1,6 @@
 """What the machine has, as frozen values.
 
-Comes from devices/discovery.py, goes to slices/ (what is published), claims/ (what is prepared) and
+Comes from devices/session.py, goes to slices/ (what is published), claims/ (what is prepared) and
 cdi/ (what a container gets). There is no Kubernetes word in here. Optional fields are facts that a
 card may truly lack: NVML answers NOT_SUPPORTED for them.
 

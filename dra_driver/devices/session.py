@@ -5,7 +5,7 @@ the kernel's own word is read first: /proc/driver/nvidia and the names of the de
 differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and opened.
 Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds each.
 While someone makes or destroys MIG instances the library is lent, and stays open. So it does while
-a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml_calls.py).
+a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml/calls.py).
 A GPU that somebody has open cannot be reset. So while one waits for the reset that changes its MIG
 mode, NVML is closed after each look, and opened when it is needed; and so where only others
 switch modes, while one waits for a mode that it can take without a reset.

@@ -1,4 +1,4 @@
-"""NVML: the only door to pynvml, with the other modules of that name (nvml_mig.py, …).
+"""NVML: the only door to pynvml, with the other modules of this folder.
 
 In: the path of a libnvidia-ml.so.1. Out: the driver's versions and, per GPU, what NVML says of it.
 NVML's answers for facts a card does not have become None; every other refusal becomes a
@@ -7,7 +7,7 @@ change of hardware needs `close` and `open`; who decides that is devices/session
 
 pynvml keeps one library per process in a module variable. It is set here, from an absolute path,
 so that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time. NVML
-is safe for calls of several threads; each is given up on when its GPU hangs (nvml_calls.py).
+is safe for calls of several threads; each is given up on when its GPU hangs (calls.py).
 """
 
 import ctypes

@@ -6,7 +6,7 @@ go by reference, MIG indexes have holes, an instance may go between two calls. U
 devices/mig/making.py's. Source: nvml.h, "Multi Instance GPU Management".
 
 Calls may come from several threads, for different GPUs: NVML itself is safe for that. Those about
-a GPU by its UUID are given up on when the GPU hangs (nvml_calls.py); those that take a handle are
+a GPU by its UUID are given up on when the GPU hangs (calls.py); those that take a handle are
 made in the course of another one.
 """
 
