@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from dra_driver.devices.model import GpuUuid, Inventory, MigUuid
+from dra_driver.devices.model import GpuUuid, Inventory, MigDevice, MigUuid
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class Presence:
         for gpu in inventory.gpus:
             if gpu.mig is None or gpu.mig.problem is None:
                 listed.add(gpu.uuid)
-                found |= {one.uuid for one in (gpu.mig.devices if gpu.mig else ())}
+                found |= {one.uuid for one in gpu.mig_instances if isinstance(one, MigDevice)}
         with self._lock:
             held = {key: one for key, one in self._asked.items() if self._still_holds(one.record)}
             self._asked = held
