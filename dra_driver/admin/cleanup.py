@@ -27,8 +27,9 @@ from pydantic_settings import SettingsConfigDict
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import roots_of
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.prepare.parts import NodeClaims, NodeParts, open_claims
+from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.reconcile.removal import Removal, look
+from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import peer_claims, take_over
 from dra_driver.claims.takeover.take_over import TakeOver
@@ -266,20 +267,21 @@ class _Seen:
 def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     clock = time.monotonic
     roots = roots_of(settings)
-    holder: list[NodeClaims] = []
+    holdings = open_holdings(
+        directory, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
+    )
+    ownership = holdings.ownership
     session = DriverSession(
         driver_root=roots.driver,
         dev=roots.dev,
         proc_root=roots.proc,
         sys_root=roots.sys,
-        made_here=lambda: holder[0].ownership.made().keys() if holder else set(),
-        turned_on=lambda: set(holder[0].ownership.gpus_turned_on()) if holder else set(),
+        made_here=lambda: ownership.made().keys(),
+        turned_on=lambda: set(ownership.gpus_turned_on()),
         calls=NvmlCalls(clock=clock),
     )
     seen = _Seen(session.look())
-    memory = node_memory(
-        session, roots, lambda: holder[0].holdings, cgroup_root=settings.cgroup_root
-    )
+    memory = node_memory(session, roots, holdings, cgroup_root=settings.cgroup_root)
     sharing = node_sharing(
         session,
         roots,
@@ -305,16 +307,11 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         switches_modes=False,  # what was switched for claims is put back all the same
         tidy=sharing.shared_domains.tidy,
     )
-    holder.append(
-        open_claims(
-            directory, parts, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
-        )
-    )
     locks = NodeLocks(directory / "locks", clock)
     try:
-        removal = Removal(holder[0], locks, clock)
+        removal = Removal(open_claims(holdings, parts), locks, clock)
         # Where their file does not say whether MIG devices were made for claims, they stay.
-        take_over = TakeOver(holder[0].holdings, locks, seen, lambda: False, clock)
+        take_over = TakeOver(holdings, locks, seen, lambda: False, clock)
         yield _Node(
             take_over=take_over, removal=removal, requests=sharing.requests, settings=settings
         )

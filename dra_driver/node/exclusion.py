@@ -37,7 +37,7 @@ class NodeExclusion:
         setting: str,
         *,
         directory: Path,
-        ownership: Callable[[], Ownership],
+        ownership: Ownership,
         on_change: Callable[[], None],
     ) -> None:
         """Take what decides, and listen to the labels; nothing is asked yet."""
@@ -91,7 +91,7 @@ class NodeExclusion:
 
         Claims of NVIDIA's own driver that are still to be taken over count as well.
         """
-        ownership, uuid = self._ownership(), gpu.uuid
+        ownership, uuid = self._ownership, gpu.uuid
         try:
             if ownership.holders(uuid) or ownership.made(uuid) or ownership.turned_on(uuid):
                 return True

@@ -21,7 +21,6 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.claims.takeover.take_over import LookedAt
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.findings import Cause, Severity
@@ -31,6 +30,7 @@ from dra_driver.devices.health.record import GpuHealth, HealthFile
 from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
+from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.host.worker import Worker
 from dra_driver.ops.metrics import Metrics
@@ -62,11 +62,11 @@ class NodeHealth:
         settings: Settings,
         session: DriverSession,
         *,
-        watcher: Callable[[], LookedAt],
-        holders: Callable[[], Holdings],
+        holders: Holdings,
         directory: Path,
         boot_id: str,
         on_change: Callable[[], None],
+        on_inventory: Callable[[Inventory], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take what it is put together from; nothing is read or heard yet.
@@ -74,19 +74,21 @@ class NodeHealth:
         Args:
             settings: the driver's.
             session: its way to NVML.
-            watcher: what looks by `look`.
             holders: who knows the claims.
             directory: the driver's own.
             boot_id: of the present boot.
             on_change: called when other things are wrong than before.
+            on_inventory: called after the first look and after each that differs.
             clock: seconds since 1970.
 
         Raises:
             ConfigError: the list of XIDs to ignore holds something else.
         """
         self._session = session
-        self._watcher = watcher
         self._holders = holders
+        self.watcher = InventoryWatcher(
+            self.look, rescan_seconds=settings.rescan_interval, on_change=on_inventory
+        )
         self._effects = {
             Severity.REMARK: Effect(settings.remark_effect),
             Severity.WARNING: Effect(settings.taint_warning),
@@ -102,7 +104,7 @@ class NodeHealth:
             on_change=on_change,
             on_begin=self._begun,
         )
-        self._presence = Presence(lambda record: holders().still_holds(record))
+        self._presence = Presence(holders.still_holds)
         self._listener: Listener | None = None
         self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
         self._teller: HealthEvents | None = None
@@ -123,10 +125,10 @@ class NodeHealth:
         self._listener = Listener(
             self._session.next_event,
             self._hear,
-            look=self._watcher().look_soon,
+            look=self.watcher.look_soon,
             clock=time.monotonic,
         )
-        self._teller = HealthEvents(self._news, self._holders(), events)
+        self._teller = HealthEvents(self._news, self._holders, events)
         self._listener.start()
         self._teller.start()
 
@@ -139,7 +141,7 @@ class NodeHealth:
 
     def current(self) -> Inventory:
         """Return the latest inventory as it is published: with GPUs out of reach as they were."""
-        return self._tracker.published(self._watcher().current())
+        return self._tracker.published(self.watcher.current())
 
     def published(self, inventory: Inventory) -> Inventory:
         """Return an inventory as it is published."""
@@ -159,10 +161,10 @@ class NodeHealth:
             uid = record.ref.uid
             return self._presence.is_gone(mig.uuid, mig.gpu, claim=uid, record=record)
 
-        return health_of(device, self._watcher().current(), self._tracker.in_force(), is_gone)
+        return health_of(device, self.watcher.current(), self._tracker.in_force(), is_gone)
 
     def _hear(self, event: GpuEvent) -> bool:
-        excluded = self._watcher().current().excluded
+        excluded = self.watcher.current().excluded
         if any(one.uuid == event.gpu and not one.is_in_use for one in excluded):
             return False  # it is none of this driver's
         if self._metrics is not None and event.xid is not None:

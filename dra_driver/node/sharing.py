@@ -40,7 +40,7 @@ class NodeMemory:
 def node_memory(
     gpus: DriverSession,
     roots: Roots,
-    holdings: Callable[[], Holdings],
+    holdings: Holdings,
     *,
     cgroup_root: Path | None,
     hook_path: str | None = None,
@@ -51,7 +51,7 @@ def node_memory(
     Args:
         gpus: sets limits.
         roots: where the GPU driver is.
-        holdings: returns which claim has what, once there are claims.
+        holdings: which claim has what.
         cgroup_root: where control groups are, if a person says so.
         hook_path: where the CDI hook program is, if a person says so.
         by_groups: whether claims may be limited by control groups.
@@ -64,8 +64,8 @@ def node_memory(
 
     groups = MemoryGroups(
         pods,
-        lambda gpu: holdings().tenants(gpu),
-        lambda pod: holdings().parts_of_pod(pod),
+        holdings.tenants,
+        holdings.parts_of_pod,
         hooks,
         is_wanted=by_groups,
     )

@@ -19,7 +19,8 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.kube.client import KubeClient
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.ops.usage_metrics import UsageSeries
-from dra_driver.usage.node import Loads, NodeLook, NodeUse, known_below
+from dra_driver.usage.model import NodeUse
+from dra_driver.usage.node import Loads, NodeLook, known_below
 from dra_driver.usage.processes import Processes
 from dra_driver.usage.reserved import ReservedPods
 from dra_driver.usage.sampler import Sampler

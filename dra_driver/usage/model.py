@@ -341,3 +341,15 @@ def _process(one: GpuProcess, who: SeenProcess) -> Process:
 
 def _order(user: User) -> tuple[str, ...]:
     return (*user.claims, user.namespace, user.pod, user.container, user.container_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUse:
+    """Who uses which GPU. `silent` are the GPUs that did not answer, by index, with the reason.
+
+    `sees_processes`: whether processes of other containers can be seen from here.
+    """
+
+    gpus: tuple[GpuUse, ...]
+    silent: Mapping[int, str]
+    sees_processes: bool

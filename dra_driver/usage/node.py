@@ -8,7 +8,6 @@ asked side by side, and one that does not answer hides no other.
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +17,7 @@ from dra_driver.devices.load import GpuLoad
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
-from dra_driver.usage.model import Daemon, GpuUse, Known
+from dra_driver.usage.model import Daemon, Known, NodeUse
 from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container_names, now_ticks
 from dra_driver.usage.reserved import ReservedPods
 
@@ -36,18 +35,6 @@ class Loads(Protocol):
     def gpu_load(self, index: int) -> GpuLoad:
         """Return who uses a GPU. Raises DeviceError, TransientError."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeUse:
-    """Who uses which GPU. `silent` are the GPUs that did not answer, by index, with the reason.
-
-    `sees_processes`: whether processes of other containers can be seen from here.
-    """
-
-    gpus: tuple[GpuUse, ...]
-    silent: Mapping[int, str]
-    sees_processes: bool
 
 
 class NodeLook:

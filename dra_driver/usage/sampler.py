@@ -15,7 +15,7 @@ import structlog
 
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce
-from dra_driver.usage.node import NodeUse
+from dra_driver.usage.model import NodeUse
 
 FRESH_SECONDS = 5.0
 """How old a look may be."""

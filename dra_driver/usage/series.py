@@ -8,8 +8,7 @@ There are never more containers than a bound: the ones with the least memory are
 from collections.abc import Iterable, Iterator, Sequence
 
 from dra_driver.ops.usage_metrics import UsageMetric, UsageSeries
-from dra_driver.usage.model import DeviceUse, GpuUse, Process, User, added
-from dra_driver.usage.node import NodeUse
+from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, Process, User, added
 
 MOST_CONTAINERS = 1000
 

@@ -20,8 +20,7 @@ from dra_driver.sharing.base import Group, ShareUnit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Shares
-from dra_driver.usage.model import Known, used
-from dra_driver.usage.node import NodeUse
+from dra_driver.usage.model import Known, NodeUse, used
 from dra_driver.usage.series import series
 
 GPU = make.gpu(0)

@@ -49,12 +49,13 @@ class World:
         self.health = NodeHealth(
             Settings(node_name="n"),
             self,
-            watcher=lambda: self,
-            holders=lambda: self,
+            holders=self,
             directory=folder,
             boot_id="boot-1",
             on_change=lambda: None,
+            on_inventory=lambda _: None,
         )
+        self.health.watcher = self  # whose looks are this world's
 
     def look(self) -> Inventory:
         return self.inventory

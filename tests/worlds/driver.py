@@ -18,6 +18,7 @@ from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
 from dra_driver.claims.state.divisions import Divisions, WantedDivisions
+from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.kinds import GpuPart
@@ -81,6 +82,7 @@ class Driver:
         mig: MigInstances | None = None,
         tidy: Callable[[], object] = lambda: None,
         shares_wanted: WantedDivisions | None = None,
+        holdings: Holdings | None = None,
         device_metadata: bool = True,
         switches_modes: bool = True,
     ) -> None:
@@ -111,7 +113,9 @@ class Driver:
             device_metadata=device_metadata,
         )
         self.plugin = root / "plugin"
-        self.claims = open_claims(self.plugin, parts, boot_id=boot_id, version=VERSION, step=step)
+        if holdings is None:
+            holdings = open_holdings(self.plugin, boot_id=boot_id, version=VERSION)
+        self.claims = open_claims(holdings, parts, step=step)
         self.node_divisions = self._node_divisions(shares_wanted)
         self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
         self.preparer = ClaimPreparer(

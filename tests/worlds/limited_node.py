@@ -98,7 +98,7 @@ class LimitedNode(Node):
         return node_memory(
             self.session,
             roots,
-            lambda: self.driver.claims.holdings,
+            self.holdings,
             cgroup_root=self.groups.root,
             hook_path=str(self.hook) if self.hook.exists() else None,
             by_groups=self.by_groups,

@@ -14,7 +14,7 @@ import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.kinds import GpuPart
@@ -36,7 +36,7 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig import SimulatedMig
 from worlds.api import ClaimApi
 from worlds.configs import HALF, MPS, PATIENCE, SharesMode
-from worlds.driver import Driver
+from worlds.driver import VERSION, Driver
 from worlds.mps import MpsDomains
 from worlds.session import session_on
 
@@ -74,7 +74,8 @@ class Node:
     ) -> None:
         state, boot_id = self.root / "state", self.machine.boot_id
         self.step = step
-        notes = Ownership(state / "plugin", boot_id)
+        self.holdings = open_holdings(state / "plugin", boot_id=boot_id, version=VERSION)
+        notes = self.holdings.ownership
         self.holders = Holders((Path("/proc"),), (self.machine.dev_root / "dev",))
         self.calls = NvmlCalls(clock=time.monotonic)
         self.session = session_on(
@@ -88,6 +89,7 @@ class Node:
             state,
             *self.session.look().gpus,
             boot_id=boot_id,
+            holdings=self.holdings,
             api=api,
             step=step,
             strategies=None if self.played else self._strategies(),
@@ -103,7 +105,7 @@ class Node:
         return node_memory(
             self.session,
             roots,
-            lambda: self.driver.claims.holdings,
+            self.holdings,
             cgroup_root=self.root / "cgroup",
         )
 

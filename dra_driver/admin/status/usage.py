@@ -21,7 +21,7 @@ from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import KubeClient
 from dra_driver.node.usage import NOT_SEEN, node_look
-from dra_driver.usage.node import NodeUse
+from dra_driver.usage.model import NodeUse
 from dra_driver.usage.reserved import ReservedPods
 
 _NEW_PAGE = "\x1b[H\x1b[2J"

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from dra_driver.admin.table import aligned
 from dra_driver.devices.load import Memory
-from dra_driver.usage.model import DeviceUse, GpuUse, Process, User, added
-from dra_driver.usage.node import NodeUse
+from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, Process, User, added
 from dra_driver.words import named
 
 NARROWEST = 80

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
@@ -63,27 +62,18 @@ class NodeClaims:
 
 
 def open_claims(
-    directory: Path,
-    parts: NodeParts,
-    *,
-    boot_id: str,
-    version: str,
-    step: Callable[[str], None] = lambda _: None,
+    holdings: Holdings, parts: NodeParts, *, step: Callable[[str], None] = lambda _: None
 ) -> NodeClaims:
     """Return what knows of the claims in the driver's directory.
 
-    The directory is made as soon as its disk can be written; until then every claim says so.
-    `version` is this driver's, for the records that it writes. `step` is called with the name of
-    each step that is done; tests end the process there.
+    `step` is called with the name of each step that is done; tests end the process there.
     """
-    records = RecordStore(directory, version)
-    ownership = Ownership(directory, boot_id)
-    holdings = Holdings(records, ownership, boot_id)
+    records, ownership = holdings.records, holdings.ownership
     modes, on_failed = parts.switches_modes, parts.on_failed_undo
     mig = MigDevices(parts.mig, holdings, parts.inventory, parts.switches, switches_modes=modes)
     realiser = Realiser(mig, parts.mig, ownership, switches_modes=modes)
     strategies = Strategies(parts.strategies)
-    metadata = MetadataFiles(directory, is_on=parts.device_metadata)
+    metadata = MetadataFiles(records.directory, is_on=parts.device_metadata)
     specs = ClaimSpecs(parts.specs, metadata, parts.edits, parts.inventory, strategies, step)
     cleanup = Cleanup(
         holdings, specs, strategies, realiser, parts.inventory, on_failed=on_failed, step=step

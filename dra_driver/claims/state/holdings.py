@@ -8,6 +8,7 @@ of these GPUs.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.devices import (
@@ -63,6 +64,15 @@ class Neighbours:
 
     rival: Rival | None = None
     former: frozenset[ClaimUid] = frozenset()
+
+
+def open_holdings(directory: Path, *, boot_id: str, version: str) -> "Holdings":
+    """Return which claim of the driver's directory has what.
+
+    The directory is made as soon as its disk can be written; until then every claim says so.
+    `version` is this driver's, for the records that it writes.
+    """
+    return Holdings(RecordStore(directory, version), Ownership(directory, boot_id), boot_id)
 
 
 class Holdings:

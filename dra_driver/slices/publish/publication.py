@@ -11,7 +11,7 @@ capacity devices stay, each for one claim. Slices of others are never touched; w
 that is ours, ours gets another name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -89,8 +89,13 @@ class Publication:
         node_name: str,
         observer: Metrics,
         project: Project,
+        check_may_publish: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take where and as whom to publish; the node's name is also the pool's."""
+        """Take where and as whom to publish; the node's name is also the pool's.
+
+        `check_may_publish` raises UnavailableError while another driver of this node publishes.
+        """
+        self._check_may_publish = check_may_publish
         self._project = project
         self.api = api
         self.observer = observer
@@ -179,6 +184,7 @@ class Publication:
         return without_taints(found) if TAINTS in self._unsupported else found
 
     def _find(self, inventory: Inventory, *, with_counters: bool) -> Projection:
+        self._check_may_publish()
         can_be_shared = self._unsupported.isdisjoint(GATED_FIELDS)
         return self._project(inventory, with_counters=with_counters, with_consumables=can_be_shared)
 

@@ -11,8 +11,7 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.devices.model import GpuUuid
 from dra_driver.ops.usage_metrics import UsageMetric
-from dra_driver.usage.model import Daemon, DeviceUse, GpuUse, Known, Process, User, used
-from dra_driver.usage.node import NodeUse
+from dra_driver.usage.model import Daemon, DeviceUse, GpuUse, Known, NodeUse, Process, User, used
 from dra_driver.usage.processes import ContainerName, PodProcess, SeenProcess
 from dra_driver.usage.series import series
 

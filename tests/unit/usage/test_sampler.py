@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from dra_driver.devices.load import GpuLoad
 from dra_driver.errors import TransientError
-from dra_driver.usage.model import Known
-from dra_driver.usage.node import NodeLook, NodeUse
+from dra_driver.usage.model import Known, NodeUse
+from dra_driver.usage.node import NodeLook
 from dra_driver.usage.processes import Processes
 from dra_driver.usage.sampler import Sampler
 

@@ -1,0 +1,164 @@
+"""What serves the claims of this node: the kubelet's calls, and the work beside them."""
+
+import platform
+from collections.abc import Sequence
+
+from dra_driver.cdi.edits_cache import EditsCache
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.memory.watch import MemoryWatch
+from dra_driver.claims.model.record import MIG
+from dra_driver.claims.prepare.parts import NodeParts, open_claims
+from dra_driver.claims.prepare.preparer import ClaimPreparer
+from dra_driver.claims.report.claim_events import ClaimEvents
+from dra_driver.claims.report.device_health import Reported, conditions, reported
+from dra_driver.claims.report.mps_events import MpsEvents
+from dra_driver.claims.report.status_writer import StatusWriter
+from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.kubelet.health_stream import HealthStream
+from dra_driver.kubelet.service import ClaimCalls
+from dra_driver.node.context import NodeContext
+from dra_driver.node.gpus import NodeGpus
+from dra_driver.node.offers import NodeOffers
+from dra_driver.node.sharing import node_sharing
+from dra_driver.node.usage import NodeUsage, node_look, pods_of_claims, prepared_by_type
+from dra_driver.sharing import nvidia_mps, shares
+from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+
+
+class ClaimWork:
+    """What serves the claims of this node.
+
+    Attributes:
+        claims: what knows of them.
+        locks: per claim and per GPU.
+        preparer: prepares and unprepares.
+        calls: what the kubelet calls.
+        health_stream: what the kubelet hears of how devices of claims are doing.
+        sharing: carries out how they are shared.
+        events: posts Events on claims and their pods.
+    """
+
+    def __init__(self, context: NodeContext, gpus: NodeGpus, offers: NodeOffers) -> None:
+        """Build it; nothing runs yet.
+
+        Raises:
+            SetupError: the settings lack something.
+        """
+        settings, changes, watcher = context.settings, context.changes, gpus.watcher
+        self.sharing = node_sharing(
+            gpus.session,
+            context.roots,
+            mps_folder=context.mps_folder,
+            mps_ready_seconds=settings.mps_ready_timeout,
+            memory=offers.memory.shares,
+            clock=context.clock,
+        )
+        self.claims = open_claims(context.holdings, self._parts(context, gpus))
+        self.locks = NodeLocks(context.directory / "locks", context.clock)
+        self.preparer = ClaimPreparer(
+            api=context.kube,
+            inventory=watcher,
+            claims=self.claims,
+            divisions=offers.divisions,
+            locks=self.locks,
+            pool=settings.node_name,
+            clock=context.clock,
+            on_release=changes.released,
+        )
+        self.events = ClaimEvents(context.kube, node=settings.node_name)
+        self._gpus = gpus
+        self.health_stream = HealthStream(self.device_health, may_begin=watcher.wait_until_looked)
+        self._status = StatusWriter(
+            context.kube,
+            self.claims,
+            watcher,
+            on=settings.claim_status,
+            conditions=conditions(gpus.health.of_device),
+            may_begin=watcher.wait_until_looked,
+        )
+        unlimited = UnlimitedMemory(self.claims.records, self.events)
+        self.calls = ClaimCalls(
+            self.preparer,
+            context.metrics,
+            clock=context.clock,
+            prepared=(self._ring, unlimited.prepared),
+            unprepared=(self._ring, unlimited.unprepared),
+        )
+        changes.inventory.add(self._ring)
+        changes.health.add(self._ring)
+        self.workers = (*self._watchers(context, offers), self._status, unlimited)
+        self._measure(context)
+
+    def _ring(self, _: object = None) -> None:
+        """Have those look who tell of claims' devices."""
+        self.health_stream.ring()
+        self._status.ring()
+
+    def device_health(self) -> Sequence[Reported]:
+        """Return how the devices of all prepared claims are doing. Raises StateError."""
+        records = filter(self.claims.holdings.is_prepared, self.claims.records.readable())
+        return reported(records, self._gpus.health.of_device)
+
+    def _watchers(self, context: NodeContext, offers: NodeOffers) -> tuple[MemoryWatch, MpsEvents]:
+        """Return what looks after limits of memory, and what tells of MPS daemons."""
+        memory = MemoryWatch(
+            api=context.kube,
+            claims=self.claims,
+            pods=offers.memory.pods,
+            inventory=self._gpus.watcher,
+            locks=self.locks,
+            events=self.events,
+            clock=context.clock,
+            period=context.settings.rescan_interval,
+        )
+        context.metrics.watch_memory_limits(memory.not_in_force)
+        daemons = MpsEvents(
+            self.sharing.requests,
+            self.claims.records,
+            self.events,
+            folder=context.mps_folder,
+            clock=context.clock,
+        )
+        return memory, daemons
+
+    def _parts(self, context: NodeContext, gpus: NodeGpus) -> NodeParts:
+        settings = context.settings
+        content = EditsCache(
+            context.roots,
+            hook_path=settings.nvidia_cdi_hook_path,
+            kernel_release=platform.release(),
+            clock=context.clock,
+            nvml_version=lambda: gpus.watcher.current().driver_version,
+            make_uvm_nodes=NvidiaModprobe(context.roots.driver, context.clock).make_uvm_nodes,
+        )
+        return NodeParts(
+            inventory=gpus.watcher,
+            edits=content,
+            specs=SpecStore(settings.cdi_root),
+            strategies=self.sharing.strategies,
+            mig=MigInstances(gpus.session.mig, gpus.holders.of),
+            switches=gpus.refusals,
+            switches_modes=gpus.mig.switches_modes,
+            on_failed_undo=context.metrics.undo_failed,
+            tidy=self.sharing.shared_domains.tidy,
+            device_metadata=settings.gives_device_metadata,
+        )
+
+    def _measure(self, context: NodeContext) -> None:
+        """Have the metrics look at claims."""
+        metrics, records = context.metrics, self.claims.records
+        metrics.watch_prepared(lambda: prepared_by_type(self.claims.holdings))
+        metrics.watch_quarantined(lambda: records.quarantined)
+        metrics.watch_sharing(
+            (*SharingStrategy, nvidia_mps.NAME, shares.NAME, MIG),
+            self.claims.cleanup.count_pending,
+        )
+        if context.settings.usage_metrics:
+            pods = pods_of_claims(context.kube)
+            look = node_look(
+                self._gpus.session, context.roots, context.directory, records.readable, pods
+            )
+            metrics.watch_usage(NodeUsage(look.look).series)

@@ -1,0 +1,110 @@
+"""What every part of the driver stands on: settings, this node, the API server, and the claims."""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from dra_driver.cdi.roots import Roots, roots_of
+from dra_driver.claims.state.holdings import Holdings, open_holdings
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.host.boot import read_boot_id
+from dra_driver.host.listeners import Listeners
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.connect import connect_pod
+from dra_driver.kube.own_node import OwnNode
+from dra_driver.kube.server_version import ServerVersion
+from dra_driver.kubelet.sockets import SocketPaths, socket_paths
+from dra_driver.ops.metrics import Metrics
+from dra_driver.settings import Settings
+
+STOP_SECONDS = 2.0
+"""What each background thread gets to end; all are daemons and change nothing by being cut off."""
+
+FIRST_LOOK_SECONDS = 5.0
+"""How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What parts tell each other.
+
+    Those who tell are built before those who listen, so neither has to know the other.
+
+    Attributes:
+        inventory: the first look, and each that found something else.
+        look: the GPUs should be looked at soon.
+        offer: other devices may have to be published.
+        health: a GPU is doing otherwise than before.
+        released: a claim has given something back.
+        projected: what is published was computed once more.
+    """
+
+    inventory: Listeners[[Inventory]] = field(default_factory=Listeners)
+    look: Listeners[[]] = field(default_factory=Listeners)
+    offer: Listeners[[]] = field(default_factory=Listeners)
+    health: Listeners[[]] = field(default_factory=Listeners)
+    released: Listeners[[]] = field(default_factory=Listeners)
+    projected: Listeners[[]] = field(default_factory=Listeners)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """What every part stands on. Nothing of it listens, runs or asks before it is started."""
+
+    settings: Settings
+    paths: SocketPaths
+    roots: Roots
+    boot_id: str
+    kube: KubeClient
+    own_node: OwnNode
+    server_version: ServerVersion
+    metrics: Metrics
+    holdings: Holdings
+    changes: Changes
+    clock: Callable[[], float] = time.monotonic
+    random: Callable[[], float] = random.random
+
+    @property
+    def directory(self) -> Path:
+        """The driver's own directory on the node."""
+        return self.paths.data_directory
+
+    @property
+    def mps_folder(self) -> Path:
+        """Where the MPS supervisor looks, too."""
+        return self.directory / "mps"
+
+
+def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeContext:
+    """Return what the driver stands on.
+
+    Raises:
+        SetupError: the settings or this node lack something.
+    """
+    paths = socket_paths(
+        plugins=settings.kubelet_plugins_directory_path,
+        registrar=settings.kubelet_registrar_directory_path,
+        pod_uid=settings.pod_uid,
+    )
+    ours = version("dra-driver")
+    metrics = Metrics(driver=DRIVER_NAME, node=settings.node_name, version=ours)
+    kube = connect_pod(settings.kubeconfig, environment)
+    roots = roots_of(settings)
+    boot_id = read_boot_id(roots.proc)
+    clock = time.monotonic
+    return NodeContext(
+        settings=settings,
+        paths=paths,
+        roots=roots,
+        boot_id=boot_id,
+        kube=kube,
+        own_node=OwnNode(kube, settings.node_name, clock=clock, random=random.random),
+        server_version=ServerVersion(kube, clock=clock),
+        metrics=metrics,
+        holdings=open_holdings(paths.data_directory, boot_id=boot_id, version=ours),
+        changes=Changes(),
+    )

@@ -1,0 +1,106 @@
+"""What knows the GPUs of this node, and how they are doing."""
+
+from pathlib import Path
+
+import structlog
+
+from dra_driver.devices.holders import Holders
+from dra_driver.devices.mig.refusals import Refusals
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.nvml.calls import NvmlCalls
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import StateError
+from dra_driver.feature_gates import DYNAMIC_MIG
+from dra_driver.node.context import STOP_SECONDS, NodeContext
+from dra_driver.node.exclusion import NodeExclusion
+from dra_driver.node.health import NodeHealth
+from dra_driver.slices.node import NodeOffer
+from dra_driver.slices.offer.mig import MigSettings
+
+log = structlog.get_logger()
+
+
+class NodeGpus:
+    """The GPUs of this node.
+
+    Attributes:
+        mig: what is offered of MIG, by which MIG modes are switched or left alone.
+        exclusion: which GPUs are left out.
+        session: the way to NVML.
+        health: how GPUs are doing; it looks at them.
+        watcher: has it look again and again.
+        holders: which processes have a GPU open.
+        refusals: which GPUs cannot be switched to MIG mode at present.
+    """
+
+    def __init__(self, context: NodeContext) -> None:
+        """Build what knows them; nothing is asked yet.
+
+        Raises:
+            SetupError: the settings lack something.
+        """
+        settings, roots, changes = context.settings, context.roots, context.changes
+        ownership = context.holdings.ownership
+        self.mig = NodeOffer(
+            context.own_node,
+            context.server_version,
+            MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.gate_of(DYNAMIC_MIG)),
+            on_change=changes.offer,
+        )
+        self.exclusion = NodeExclusion(
+            context.own_node,
+            settings.exclude_gpus,
+            directory=context.directory,
+            ownership=ownership,
+            on_change=changes.look,
+        )
+        self.session = DriverSession(
+            driver_root=roots.driver,
+            dev=roots.dev,
+            proc_root=roots.proc,
+            sys_root=roots.sys,
+            made_here=lambda: ownership.made().keys(),
+            turned_on=lambda: set(ownership.gpus_turned_on()),
+            leave_out=self.exclusion.leave_out,
+            calls=NvmlCalls(clock=context.clock, answer_seconds=settings.nvml_timeout),
+            lets_go=self.mig.waits_for_others,
+        )
+        context.metrics.watch_silence(self.session.silences)
+        self.health = NodeHealth(
+            settings,
+            self.session,
+            holders=context.holdings,
+            directory=context.directory,
+            boot_id=context.boot_id,
+            on_change=changes.health,
+            on_inventory=changes.inventory,
+        )
+        self.watcher = self.health.watcher
+        changes.look.add(self.watcher.look_soon)
+        self.holders = Holders(
+            procs=(roots.driver / "proc", roots.proc, Path("/proc")),
+            devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),
+            clock=context.clock,
+        )
+        self.refusals = Refusals(self.holders.of, context.clock, self._on_refusals)
+        self._context = context
+        changes.inventory.add(self._count, self.refusals.look_at)
+
+    def note_refusals(self) -> None:
+        """Let `dra-driver inspect` know which GPUs cannot be switched to MIG mode."""
+        try:
+            self._context.holdings.ownership.note_refusals(self.refusals.current())
+        except StateError as error:
+            log.warning("refused mig modes not noted", reason=str(error))
+
+    def let_go(self) -> None:
+        """Close NVML once nobody looks any more."""
+        if self.watcher.stop(STOP_SECONDS):
+            self.session.close()
+
+    def _on_refusals(self) -> None:
+        self._context.changes.offer()
+        self.note_refusals()
+
+    def _count(self, inventory: Inventory) -> None:
+        self._context.metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))

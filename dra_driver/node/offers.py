@@ -1,0 +1,122 @@
+"""What is published of the GPUs of this node, and what carries out shares of them."""
+
+from dra_driver.claims.state.divisions import Divisions
+from dra_driver.claims.state.holdings import HeldDevices
+from dra_driver.claims.state.in_force import DivisionsInForce
+from dra_driver.devices.model import Inventory
+from dra_driver.errors import UnavailableError
+from dra_driver.feature_gates import CONSUMABLE_SHARES
+from dra_driver.node.context import FIRST_LOOK_SECONDS, NodeContext
+from dra_driver.node.gpus import NodeGpus
+from dra_driver.node.shares import NodeShares
+from dra_driver.node.sharing import node_memory
+from dra_driver.shares import last_good
+from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
+from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.node import DevicePlugin, MemoryCounters
+from dra_driver.slices.offer.shares import SharePlacement, WholeBesideShares
+from dra_driver.slices.order import GpuOrder
+from dra_driver.slices.project import Projection, projection
+
+
+class NodeOffers:
+    """What is published of this node's GPUs.
+
+    Attributes:
+        share_configs: how the node's share config wants devices to be divided.
+        shares: the same as far as there are such devices.
+        divisions: how devices are divided now.
+        memory: what keeps shares to their memory.
+    """
+
+    def __init__(self, context: NodeContext, gpus: NodeGpus) -> None:
+        """Build what decides; nothing is asked yet.
+
+        Raises:
+            SetupError: the settings lack something.
+        """
+        settings, changes = context.settings, context.changes
+        self._context = context
+        self._gpus = gpus
+        self._memory_counters = MemoryCounters(
+            context.server_version, are_wanted=settings.memory_counters
+        )
+        self._device_plugin = DevicePlugin(
+            context.own_node,
+            heed=settings.beside_device_plugin == "withhold",
+            on_change=changes.offer,
+        )
+        self.share_configs = ShareConfigs(
+            settings.share_config,
+            default=settings.share_config_default,
+            labels=context.own_node,
+            events=ShareConfigEvents(context.kube, settings.node_name),
+            on_change=changes.offer,
+            kept=context.directory / last_good.FILE,
+        )
+        context.metrics.watch_share_config(self.share_configs.is_valid)
+        self.memory = node_memory(
+            gpus.session,
+            context.roots,
+            context.holdings,
+            cgroup_root=settings.cgroup_root,
+            hook_path=settings.nvidia_cdi_hook_path,
+            by_groups=settings.share_memory == "auto",
+        )
+        self.shares = NodeShares(
+            self.share_configs,
+            gpus.health,
+            memory=self.memory.shares,
+            placement=SharePlacement(settings.share_placement),
+            consumable=Consumable.of(
+                settings.consumable_shares, gate=settings.gate_of(CONSUMABLE_SHARES)
+            ),
+            directory=context.directory,
+        )
+        self.divisions = Divisions(
+            context.holdings, self.shares, DivisionsInForce(context.directory)
+        )
+        self._held = HeldDevices(context.holdings)
+        changes.released.add(self._on_release)
+
+    def project(
+        self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
+    ) -> Projection:
+        """Return what to publish of an inventory, as the publisher asks for it.
+
+        Raises:
+            DriverError: what decides is not known yet.
+        """
+        if not self.share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
+            raise UnavailableError("the share config waits for the Node's labels")
+        settings, gpus = self._context.settings, self._gpus
+        inventory = gpus.health.published(inventory)
+        beside_shares = WholeBesideShares(settings.whole_gpus_beside_shares)
+        share = self.shares.offer(
+            inventory,
+            self.divisions,
+            with_counters=with_counters,
+            alone=beside_shares.why_alone(self._context.server_version.current),
+        )
+        self._context.changes.projected()
+        if reason := self._device_plugin.why_withheld():
+            share = share.refusing_all(inventory, reason)
+        found = projection(
+            inventory,
+            with_counters=with_counters,
+            with_consumables=with_consumables,
+            mig=self._held.beside(gpus.mig.current(), inventory),
+            refused=gpus.refusals.current(),
+            share=share.refusing(gpus.exclusion.reasons(inventory)),
+            gpu_order=GpuOrder(settings.gpu_order),
+        )
+        if with_counters:
+            found = self._memory_counters.added_to(found)
+        self.shares.published(found.devices)
+        return gpus.health.tainted(found)
+
+    def _on_release(self) -> None:
+        """Offer again what could not be offered beside what a claim has given back."""
+        if self._held.keeps_any:
+            self._context.changes.look()
+            self._context.changes.offer()
