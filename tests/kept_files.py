@@ -8,6 +8,7 @@ again:
 """
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -216,7 +217,7 @@ def _read(path: Path, reader: Callable[[bytes], object]) -> object:
 
 def _write_member(directory: Path, claims: frozenset[str]) -> None:
     folder = _files(directory).members(shared_domain(GPU))
-    members._make_folder(folder)
+    os.close(members._open_made(folder))
     for claim in claims:
         members._make_member(folder / claim)
 
