@@ -55,8 +55,8 @@ class SupervisorContext:
     """What all domains of a supervisor have in common.
 
     `supervisor` names this process, for the lock and for statuses; `shm_bytes` limits the size of
-    each domain's /dev/shm; `step` is called after each step, and tests are killed there; `on_death`
-    whenever a daemon died by itself.
+    each domain's /dev/shm, None to half of the memory; `step` is called after each step, and tests
+    are killed there; `on_death` whenever a daemon died by itself.
     """
 
     supervisor: str
