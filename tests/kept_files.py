@@ -231,7 +231,7 @@ def _write_domain_record(directory: Path, record: DomainRecord) -> None:
 def _deaths(directory: Path) -> MpsEvents:
     unused: Any = None
     folder = _files(directory).root
-    return MpsEvents(unused, unused, unused, folder=folder, clock=unused, timing=unused)
+    return MpsEvents(unused, unused, unused, folder=folder, clock=unused)
 
 
 def _write_deaths(directory: Path, deaths: dict[DomainId, int]) -> None:
