@@ -24,11 +24,11 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import roots_of
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
-from dra_driver.claims.reconcile.removal import Removal, look
 from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import peer_claims, take_over

@@ -1,1 +1,1 @@
-"""The MPS supervisor: runs one nvidia-cuda-mps-control daemon for each MPS domain."""
+"""MPS as the driver asks for it of the supervisor: domains, files, processes."""

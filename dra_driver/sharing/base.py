@@ -118,7 +118,7 @@ class ComputeModes(Protocol):
 
 
 class Sharing:
-    """A sharing strategy. As it stands it does nothing, which is all that `Exclusive` needs.
+    """A sharing strategy. As it stands it does nothing, which is all that EXCLUSIVE needs.
 
     Methods that touch hardware are called with the plan's GPUs locked. So none of them waits for a
     daemon: `wait_ready` and `let_go` do, with no GPU locked. Plans of one claim are applied and

@@ -39,6 +39,7 @@ def session(machine: Machine) -> Iterator[DriverSession]:
         proc_root=machine.proc_root,
         sys_root=machine.sys_root,
     )
+    session.look()  # NVML finds GPUs when it is initialised, by the nodes of their minors
     yield session
     session.close()
 

@@ -151,7 +151,7 @@ def _no_devices(answers: Sequence[NodeAnswer]) -> Finding:
 
 
 def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[RequestAnswer]]]:
-    """Yield for each request its requests, and for each request the answer of each node."""
+    """Yield for each request its alternatives, and for each of them the answer of each node."""
     found: dict[tuple[str, str], dict[str, list[RequestAnswer]]] = {}
     for node in answers:
         for one in node.requests:

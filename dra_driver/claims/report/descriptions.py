@@ -1,6 +1,6 @@
 """How a device of a claim is shared, as its record says it: the strategy's name, and its settings.
 
-In: a record and one of its devices. Out: what `dra-driver status` shows on the node (status.py),
+In: a record and one of its devices. Out: what `dra-driver status` shows on the node (admin/status),
 and what the claim's own status says in the cluster (claims/report/claim_status.py): the same words
 for both. Pure.
 """

@@ -122,6 +122,7 @@ class SlicePublisher(Worker):
         """End both threads within `timeout` seconds; return whether they ended. Slices stay."""
         end = self._clock() + timeout
         self._stop.set()
+        self.ring()
         watch_ended = self._watch.stop(timeout)
         return super().stop(max(0.0, end - self._clock())) and watch_ended
 
