@@ -8,6 +8,7 @@ no GPU of the node has one that belongs to no claim, or waits in MIG mode for on
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class Drafts:
             MigSlot(gpu=gpu.uuid, profile_id=name.profile_id, start=name.start)
             for claim in checkpoint.claims
             if not claim.is_prepared
-            for _, gpu, name in self._begun_on(parsed_claim(claim))
+            for _, gpu, name in self._readable(claim)
             if isinstance(name, MigName)
         }
 
@@ -246,6 +247,11 @@ class Drafts:
             if (self._mps_folder / daemon).is_dir():
                 plans.append(self._mps_plan(daemon, together))
         return self._record(claim, parsed, devices, plans, RecordState.PREPARING)
+
+    def _readable(self, claim: PeerClaim) -> Iterator[tuple[Result, Gpu, GpuName | MigName]]:
+        """Yield the same; nothing of a claim that cannot be read, which `of` says of it alone."""
+        with suppress(StateError):
+            yield from self._begun_on(parsed_claim(claim))
 
     def _begun_on(self, parsed: Claim) -> Iterator[tuple[Result, Gpu, GpuName | MigName]]:
         """Yield the results of a claim on GPUs that are there."""
