@@ -181,11 +181,7 @@ def _dispatch(name: str, rest: list[str]) -> int:
 
 
 def run(command: Command, words: list[str]) -> int:
-    """Parse a sub-command's settings and run it.
-
-    Raises:
-        DriverError: the sub-command failed, or is not installed.
-    """
+    """Parse a sub-command's settings and run it. Raises DriverError if that fails."""
     if not command.is_installed():
         raise SetupError(command.missing)
     # structlog would load rich, for coloured tracebacks, wherever some other package brought it

@@ -57,8 +57,7 @@ class TransientError(DriverError):
 class HeldError(TransientError):
     """The MIG mode of a GPU cannot be changed, because other processes have the GPU open.
 
-    Attributes:
-        minor: the GPU's minor number: N of /dev/nvidiaN.
+    `minor` is the GPU's minor number: N of /dev/nvidiaN.
     """
 
     def __init__(self, message: str, *, minor: int) -> None:
@@ -69,8 +68,7 @@ class HeldError(TransientError):
 class UnavailableError(TransientError):
     """The API server could not be reached, was too busy, or failed by itself.
 
-    Attributes:
-        retry_after: seconds the server asked to wait (its Retry-After header), if it said so.
+    `retry_after` is how many seconds the server asked to wait (its Retry-After header), if any.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:

@@ -1,8 +1,8 @@
 """The feature gates of NVIDIA's own DRA driver, and what each of them means here.
 
-In: nothing. Out: one table, and how the setting `--feature-gates` is read. Its DaemonSets name
-gates that this driver has no use for: what a card can do is always on here. A gate that is not in
-the table is one of a newer driver, or misspelled, and never a reason not to start.
+Its DaemonSets name gates that this driver has no use for: what a card can do is always on here. A
+gate that is not in the table is one of a newer driver, or misspelled, and never a reason not to
+start.
 """
 
 import difflib

@@ -75,13 +75,10 @@ def words(text: str, separator: str = ",") -> tuple[str, ...]:
 
 
 def gpu_word(text: str) -> GpuWord:
-    """Return what a word means.
+    """Return what a word means. Raises ValueError if it names no GPU in any of these ways.
 
     A UUID may be cut after eight digits or more; a PCI address may lack domain and function. A
     product is named in full, or with `*` for any letters and `?` for one; capitals do not matter.
-
-    Raises:
-        ValueError: it names no GPU in any of these ways.
     """
     low = text.lower()
     if _INDEX.fullmatch(low):

@@ -59,17 +59,11 @@ class Document:
         self.value = _Reader(most=_GROWTH + 10 * parts).value(node)
 
     def place(self, path: Path) -> Place:
-        """Return where the part at `path` stands: at its key, if it has one.
-
-        What is not there (a missing field) stands where the innermost part above it does.
-        """
+        """Return where the key of the part at `path` stands, or of the innermost that is there."""
         return _place(self._find(path)[0])
 
     def place_within(self, path: Path, inner: Place) -> Place | None:
-        """Return where a place within the text at `path` stands in the file.
-
-        None unless that text is written as lines of its own, with `|`.
-        """
+        """Return where a place in the text at `path` stands; None unless it is written with `|`."""
         node = self._find(path)[1]
         if not isinstance(node, yaml.ScalarNode) or node.style != "|":
             return None
@@ -114,8 +108,7 @@ class Document:
 def read_documents(text: str) -> Iterator[Document]:
     """Yield the documents of a file, without empty ones.
 
-    Raises:
-        BrokenManifestError: the text is not valid YAML, or would grow out of all proportion.
+    Raises BrokenManifestError if the text is not valid YAML, or would grow out of all proportion.
     """
     try:
         loader = _Loader(text)

@@ -38,11 +38,7 @@ VFIO_UNSUPPORTED = (
 
 
 def decode(parameters: object) -> Config:
-    """Return the config a user wrote, checked in full.
-
-    Raises:
-        InvalidConfigError: naming every field that is wrong, its value and what is allowed.
-    """
+    """Return the config a user wrote, checked in full. Raises InvalidConfigError."""
     check_duplicates(parameters)
     if not isinstance(parameters, Mapping):
         raise InvalidConfigError(

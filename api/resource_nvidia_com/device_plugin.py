@@ -103,11 +103,7 @@ class NodeConfig:
 
 
 def decode_node_config(value: object) -> NodeConfig:
-    """Return what a config file says, checked in full; None (an empty file) shares nothing.
-
-    Raises:
-        InvalidConfigError: naming every field that is wrong, its value and what is allowed.
-    """
+    """Return what a config file says; an empty one shares nothing. Raises InvalidConfigError."""
     if value is None:
         return NodeConfig()
     check_duplicates(value)

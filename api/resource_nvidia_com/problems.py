@@ -71,11 +71,7 @@ def keep_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def check_duplicates(value: object) -> None:
-    """Refuse a value in which a key stands twice.
-
-    Raises:
-        InvalidConfigError: naming each such key; or the value is nested too deep to tell.
-    """
+    """Raise InvalidConfigError if a key stands twice, or a value is nested too deep to tell."""
     try:
         found = list(_duplicates(value, ()))
     except RecursionError as error:
@@ -85,11 +81,7 @@ def check_duplicates(value: object) -> None:
 
 
 def checked(model: type[Model], value: Mapping[str, object]) -> Model:
-    """Return the model of a value.
-
-    Raises:
-        InvalidConfigError: naming every field that is wrong, its value and what is allowed.
-    """
+    """Return the model of a value. Raises InvalidConfigError, naming every field that is wrong."""
     try:
         return model.model_validate(dict(value))
     except ValidationError as error:

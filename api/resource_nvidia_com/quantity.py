@@ -44,11 +44,7 @@ class Quantity:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a quantity.
-
-        Raises:
-            ValueError: `text` is not a quantity.
-        """
+        """Read a quantity. Raises ValueError."""
         match = _GRAMMAR.fullmatch(text)
         if match is None or not (match["whole"] or match["fraction"]):
             raise ValueError(

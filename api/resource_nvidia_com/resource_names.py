@@ -23,11 +23,7 @@ _EXAMPLE = "write lower-case letters, digits, - and ., such as gpu or mig-1g.5gb
 
 
 def resource_name(value: object) -> str:
-    """Return the full name of a resource.
-
-    Raises:
-        ValueError: it cannot be one.
-    """
+    """Return the full name of a resource. Raises ValueError if it cannot be one."""
     if not isinstance(value, str):
         raise ValueError(f"must be the name of a resource, not {shown(value)}")  # noqa: TRY004  # pydantic's
     name = value if value.startswith(PREFIX) else PREFIX + value
@@ -41,11 +37,7 @@ def resource_name(value: object) -> str:
 
 
 def shareable_name(value: object) -> str:
-    """Return the full name of a resource whose devices can be divided.
-
-    Raises:
-        ValueError: it is no name, or not of such a resource.
-    """
+    """Return the full name of a resource whose devices can be divided. Raises ValueError."""
     name = resource_name(value)
     if name == GPU or _MIG.fullmatch(name):
         return name

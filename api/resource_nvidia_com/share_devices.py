@@ -93,11 +93,7 @@ DeviceChoice = AllDevices | DeviceCount | DeviceList
 
 
 def device_choice(value: object) -> DeviceChoice:
-    """Return which devices a user chose.
-
-    Raises:
-        ValueError: it says nothing of the kind.
-    """
+    """Return which devices a user chose. Raises ValueError."""
     match value:
         case "all":
             return AllDevices()

@@ -198,10 +198,7 @@ def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
 
 
 def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:
-    """Return the edits of each GPU and MIG device by device name, and why others have none.
-
-    The edits that all share stand under the empty name.
-    """
+    """Return edits by device name, common ones under an empty name, and why others have none."""
     try:
         node = content.look()
     except (DeviceError, TransientError) as error:

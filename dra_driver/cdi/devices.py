@@ -31,11 +31,7 @@ _BY_PATH = "dri/by-path"
 
 
 def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
-    """Return the edits for a whole GPU.
-
-    Raises:
-        DeviceError: the GPU's device node is missing or not usable.
-    """
+    """Return the edits for a whole GPU. Raises DeviceError if its device node is not usable."""
     found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
     present = {drm: edits for drm, edits in found.items() if edits is not None}
     by_path = _by_path(gpu, roots, present)
@@ -58,11 +54,7 @@ def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[Path, ...]:
 
 
 def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
-    """Return the edits for the GPU's own node alone, without graphics.
-
-    Raises:
-        DeviceError: it is missing or not usable.
-    """
+    """Return the edits for the GPU's own node, without graphics. Raises DeviceError without it."""
     name = f"nvidia{gpu.minor}"
     edits = node_edits(roots, name)
     if edits is None:
@@ -116,9 +108,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
     """Return the edits for a MIG device. DRM nodes only for a profile with graphics.
 
-    Raises:
-        DeviceError: the parent's node is missing, or the kernel driver has no MIG capabilities.
-        TransientError: the instance's capability is not there yet, or not any more.
+    Raises DeviceError without the parent's node or MIG capabilities of the kernel driver, and
+    TransientError if the instance's capability is not there yet, or not any more.
     """
     has_graphics = device.profile.has_graphics
     edits = gpu_edits(gpu, roots) if has_graphics else parent_edits(gpu, roots)

@@ -91,8 +91,7 @@ def _at_their_place(libraries: DriverLibraries) -> Iterator[tuple[str, str]]:
 def _is_mounted(link: Link, libraries: DriverLibraries) -> bool:
     """Tell whether programs find a link by its very path, without cache or LD_LIBRARY_PATH.
 
-    Images have some links of their own. A mount over one lands on the file that it leads to, which
-    is another maker's library; such a link is left to the hook program, which replaces it.
+    A mount over an image's own link would land on another maker's library; hooks replace it.
     """
     folder, _, name = link.path.rpartition("/")
     if folder not in libraries.folders:

@@ -91,9 +91,8 @@ class DriverLibraries:
 def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
     """Find the libraries of the driver that runs; of a version that nobody knows, the loader's.
 
-    Raises:
-        DeviceError: there are none, or none of that version, or libcuda is not among them.
-        OSError: a folder or library cannot be read.
+    Raises DeviceError if there are none, none of that version, or libcuda is not among them, and
+    OSError if a folder or library cannot be read.
     """
     every = libraries.find_all(root, _DRIVERS_OWN)
     version = running or _installed_version(every)

@@ -87,9 +87,7 @@ def find_driver_files(
 ) -> DriverFiles:
     """Look at the driver root; `running` is the version of the kernel driver, if it is known.
 
-    Raises:
-        DeviceError: there is no driver under the root, or not the running one, or it cannot be
-            read.
+    Raises DeviceError if there is no driver, or not the running one, or it cannot be read.
     """
     try:
         libraries = find_driver_libraries(roots.driver, running)

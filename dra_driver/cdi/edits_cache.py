@@ -1,9 +1,8 @@
 """What specs are filled with, ready for prepare: found once, kept while the files look the same.
 
-In: the roots and the configured hook program. Out: `NodeEdits`. Finding the driver's files costs
-some ten milliseconds, so they are kept until something shows that they may have changed: a folder
-they are in, a control node, the hook program, or simply their age. That is looked at once for each
-spec; so are the nodes of its GPUs.
+Finding the driver's files costs some ten milliseconds, so they are kept until something shows that
+they may have changed: a folder they are in, a control node, the hook program, or simply their age.
+That is looked at once for each spec; so are the nodes of its GPUs.
 """
 
 import os
@@ -51,10 +50,9 @@ class NodeEdits:
     def device(self, one: NodeDevice) -> Edits:
         """Return what a container gets for a device, beside the common edits.
 
-        Raises:
-            DeviceError: the GPU's device node is missing or not usable, or there is no MIG.
-            TransientError: the kernel driver does not know the MIG device, yet or any more.
-            StateError: the device is yet to be made.
+        Raises DeviceError if the GPU's node is not usable or there is no MIG, TransientError if the
+        kernel driver does not know the MIG device, yet or any more, and StateError if the device is
+        yet to be made.
         """
         match one.device:
             case Gpu():
@@ -105,11 +103,7 @@ class EditsCache:
         nvml_version: Callable[[], str | None] = lambda: None,
         make_uvm_nodes: NodeMaker | None = None,
     ) -> None:
-        """Take where to look; nothing is looked at yet.
-
-        Without a hook path the usual places are looked at. `nvml_version` says the driver version
-        that NVML said last; it is asked where /proc has none.
-        """
+        """Take where to look; `nvml_version` is asked for the driver version that /proc lacks."""
         self._roots = roots
         self._nvml_version = nvml_version
         self._make_uvm_nodes = make_uvm_nodes
@@ -121,11 +115,7 @@ class EditsCache:
         self._looked = clock()
 
     def look(self) -> NodeEdits:
-        """Return what holds now.
-
-        Raises:
-            DeviceError: the driver's files, a control node or the hook program are not usable.
-        """
+        """Return what holds now. Raises DeviceError if a file, node or hook is not usable."""
         asked = self._clock()
         with self._lock:
             # Who waited for somebody that began to look meanwhile need not look once more.

@@ -3,8 +3,12 @@
 In: the configured path, or the node's usual places. Out: `HookProgram`, which makes the hooks. With
 it a container's own links, loader cache and compatibility libraries are set up at its creation;
 without it specs are hookless (cdi/driver_edits.py). The arguments are those of
-`nvidia-ctk cdi generate`.
-A hook's path is the container runtime's, on the host.
+`nvidia-ctk cdi generate`. A hook's path is the container runtime's, on the host.
+
+A release that does not know a command may refuse it, and the container with it. So the program is
+searched for the commands' names: it is one Go binary with its texts inside, and cannot be run here,
+as it is built for the host. What has none of the names is a script around the program, which GPU
+Operator installs beside it.
 """
 
 import mmap
@@ -73,10 +77,7 @@ class HookProgram:
         return self.hooks(CREATE_SYMLINKS, *args) if args else ()
 
     def memory_limits(self, driver_root: str, gpus: Iterable[str]) -> tuple[Hook, ...]:
-        """Return the hook that limits a container's memory of GPUs, or nothing if it has none.
-
-        The limits are in the container's environment; the driver root is the host's.
-        """
+        """Return the hook for limits in the environment, if any; `driver_root` is the host's."""
         args = [arg for gpu in gpus for arg in ("--gpu-id", gpu)]
         return self.hooks(APPLY_MEMORY_LIMITS, "--driver-root", driver_root, *args)
 
@@ -87,10 +88,7 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
     The host's files can be looked at only where the driver root is the host's own `/`. Elsewhere a
     configured path is taken on trust, unless this process sees it at the same path, and an
     unconfigured one is not searched: what a driver container holds may need libraries that the host
-    lacks.
-
-    Raises:
-        DeviceError: a path was configured and the node has no such file, or cannot be read.
+    lacks. Raises DeviceError if the node has no file at the configured path, or cannot be read.
     """
     if not _sees_host(roots):
         if not configured:
@@ -133,12 +131,7 @@ def _file(roots: Roots, path: str) -> Path | None:
 
 
 def _known_commands(program: Path) -> frozenset[str]:
-    """Return the commands whose names stand in the program.
-
-    A release that does not know a command may refuse it, and the container with it. The program is
-    one Go binary with its texts inside; running it is no way, as it is built for the host. What has
-    none of the names is a script around the program, which GPU Operator installs beside it.
-    """
+    """Return the commands whose names stand in the program, or in the one that a script starts."""
     beside = program.with_name(f"{program.name}.real")
     return _commands_in(program) or _commands_in(beside) or _LONG_KNOWN
 

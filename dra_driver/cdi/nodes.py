@@ -5,6 +5,11 @@ it, that group. Type and numbers are written out, so that the runtime needs no s
 host: CDI fills gaps by lstat when the container starts, and fails then.
 Numbers: a char device's own; a plain file stands for a node where nobody may make one (simulated
 GPUs without root), and then /proc/devices says the major number.
+
+Without nvidiactl and nvidia-uvm no CUDA program runs, so a container gets them in any case: nodes
+that are missing are made, or given by number, which needs none on the host, or their absence is an
+error; without a maker none is made. The others are for graphics and tools; one that is missing or
+no device is left out.
 """
 
 import os
@@ -58,12 +63,9 @@ def renamed(node: DeviceNode, path: str) -> DeviceNode:
 
 
 def node_edits(roots: Roots, name: str) -> Edits | None:
-    """Return the edits that give a container the node `name`, such as `nvidia0` or `dri/card1`.
+    """Return the edits for the node `name`, such as `nvidia0` or `dri/card1`; None without it.
 
-    None if there is no such node.
-
-    Raises:
-        DeviceError: there is something of that name which cannot be given to a container.
+    Raises DeviceError if there is something of that name which no container can be given.
     """
     path = roots.dev / name
     try:
@@ -131,16 +133,7 @@ def character_major(proc: Path, driver: str) -> int | None:
 
 
 def control_edits(roots: Roots, make_uvm_nodes: NodeMaker | None) -> Edits:
-    """Return the edits with the nodes that all GPUs share; without a maker nothing is changed.
-
-    Without nvidiactl and nvidia-uvm no CUDA program runs, so a container gets them in any case:
-    nodes that are missing are made, or given by number, which needs none on the host, or their
-    absence is an error. The others are for graphics and tools; one that is missing or no device is
-    left out.
-
-    Raises:
-        DeviceError: a node that every CUDA program needs cannot be had.
-    """
+    """Return the edits with the nodes all GPUs share. Raises DeviceError without a required one."""
     required = [_required(roots, name, make_uvm_nodes) for name in REQUIRED]
     return merged(*required, *(_optional(roots, name) for name in OPTIONAL))
 

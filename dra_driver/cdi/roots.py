@@ -101,11 +101,7 @@ class RootSettings(Protocol):
 
 
 def roots_of(settings: RootSettings) -> Roots:
-    """Return the roots of the node that the settings of a command name.
-
-    Raises:
-        SetupError: as `find_roots`.
-    """
+    """Return the roots of the node that a command's settings name. Raises SetupError."""
     return find_roots(
         driver_root=settings.nvidia_driver_root,
         container_driver_root=settings.container_driver_root,
@@ -127,19 +123,12 @@ def find_roots(
 ) -> Roots:
     """Work out the roots from the settings and from what is there.
 
-    Args:
-        driver_root: the driver root on the host, `/` or a driver container's tree.
-        container_driver_root: where this process sees it. Without it, /driver-root if that is a
-            folder, else the same path, as for a process on the host itself.
-        dev_root: the root, on the host, whose `dev` has the device nodes. Without it, the driver
-            root whenever that has NVIDIA's control node, else `/`.
-        container_dev_root: where this process sees `dev_root`, if one is given. Without it, where
-            it sees the driver root if both are one, else the same path.
-        proc_root: the folder that is mounted as /proc.
-        sys_root: the folder that is mounted as /sys.
-
-    Raises:
-        SetupError: the container's driver root was given and is not there.
+    This process sees the driver root at `container_driver_root`; without that at /driver-root if
+    it is a folder, else at the same path, as on the host itself. The device nodes are in the folder
+    `dev` of `dev_root`; without that, of the driver root whenever it has NVIDIA's control node,
+    else of `/`. This process sees `dev_root`, if it is given, at `container_dev_root`; without
+    that where it sees the driver root if both are one, else at the same path. Raises SetupError if
+    the container's driver root was given and is not there.
     """
     seen = container_driver_root or _USUAL_VIEW
     if not seen.is_dir():

@@ -35,10 +35,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def claim_device_name(uid: str, device: str, share_id: str | None = None) -> str:
-    """Return the CDI device name of one allocated device of a claim.
-
-    A device that may be allocated to several requests of one claim is told apart by its share.
-    """
+    """Return the CDI name of a claim's device, or of the share of it that one request has."""
     return f"{uid}-{device}" if share_id is None else f"{uid}-{device}-{share_id}"
 
 
@@ -60,11 +57,8 @@ def render(spec: Spec, edits_json: Callable[[Edits], object] = render_edits) -> 
 
     Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
     below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
-    `edits_json` returns what stands in the object for container edits, checked: a caller may have
-    kept it.
-
-    Raises:
-        StateError: a rule of CDI is broken; the text names the entry and the rule.
+    `edits_json` returns container edits as they stand in the object, checked: a caller may have
+    kept them. Raises StateError if a rule of CDI is broken; the text names the entry and the rule.
     """
     problem = next(_problems(spec), None)
     if problem is not None:

@@ -49,10 +49,8 @@ class SpecStore:
         """Write the spec of a claim. A file that holds these bytes already is left alone.
 
         It is not synced: a power cut takes along what the spec was for, and the kubelet prepares
-        the claim anew after it.
-
-        Raises:
-            StateError: the spec breaks a rule of CDI, or the file cannot be written.
+        the claim anew after it. Raises StateError if the spec breaks a rule of CDI or cannot be
+        written.
         """
         path = self._path(uid)
         content = self._serialise(spec)
@@ -80,11 +78,7 @@ class SpecStore:
         return path.with_name(path.stem + _PEER_SUFFIX).is_file() and not path.is_file()
 
     def delete(self, uid: str) -> None:
-        """Delete the spec file of a claim; one that is absent is fine.
-
-        Raises:
-            StateError: the file is there and cannot be deleted.
-        """
+        """Delete the spec file of a claim, if there is one. Raises StateError if that fails."""
         path = self._path(uid)
         try:
             path.unlink(missing_ok=True)

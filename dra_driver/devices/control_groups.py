@@ -1,7 +1,6 @@
 """Control groups of cgroup v2: where their hierarchy is, and whether its kernel counts GPU memory.
 
-In: a setting, and /proc/self/mountinfo. Out: the folder of the hierarchy's root. A node may have
-versions 1 and 2 side by side, and then version 2 lies in a folder of its own (often `unified`).
+A node may have versions 1 and 2 side by side; version 2 is then in a folder such as `unified`.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Which GPUs of a node are left out: never published, and not touched.
 
-In: the setting `--exclude-gpus`, the Node's label, and a look at the machine. Out: the same without
-these GPUs, but for those of which a claim still has something: such a GPU stays until that is taken
-back, so that what its pods have keeps working, and new claims are refused. What names no GPU is
-told with the reason. What is left out is noted in a sealed file of the driver's directory: commands
-that look at the node by themselves leave out the same by it, for none of them asks for the label.
+The setting `--exclude-gpus` and the Node's label say which. A GPU of which a claim still has
+something stays until that is taken back, so that its pods keep working; new claims are refused.
+Words that name no GPU are reported with the reason. What is left out is noted in a sealed file of
+the driver's directory, for commands that look at the node by themselves: none of them asks for the
+label.
 """
 
 from collections.abc import Callable, Iterator
@@ -138,10 +138,7 @@ def _why(source: str, word: GpuWord) -> str:
 class ExclusionNote:
     """What is left out, as the driver notes it for the commands on its node.
 
-    Attributes:
-        exclusion: setting and label.
-        excluded: a line for each GPU that is.
-        unmatched: a line for each word that leaves nothing out.
+    `excluded` has a line for each GPU, `unmatched` one for each word that leaves nothing out.
     """
 
     exclusion: Exclusion = field(default_factory=Exclusion)
@@ -150,11 +147,7 @@ class ExclusionNote:
 
 
 def write_note(directory: Path, note: ExclusionNote) -> None:
-    """Write the note.
-
-    Raises:
-        StateError: the disk cannot be written.
-    """
+    """Write the note. Raises StateError if the disk cannot be written."""
     payload = {
         "setting": note.exclusion.setting,
         "label": note.exclusion.label,

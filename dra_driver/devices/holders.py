@@ -1,10 +1,9 @@
 """Who has a GPU open: the processes of the node that have its device node open.
 
-In: folders where procfs may be mounted, and the folders that device nodes are in. Out: processes by
-PID and name, as the host counts them. Rule: `/proc/<pid>/fd` has a link for each open file, with
-the path as the process opened it (proc_pid_fd(5)). A pod sees the host's processes only in the
-host's procfs, which it has where the host's or a driver container's root is mounted. NVML names
-processes that compute only, and it is those that merely watch which keep a GPU open.
+`/proc/<pid>/fd` has a link for each open file, with the path as the process opened it
+(proc_pid_fd(5)). A pod sees the host's processes only in the host's procfs, which it has where the
+host's or a driver container's root is mounted. NVML names only processes that compute; those that
+merely watch keep a GPU open as well.
 
 Only names of links are read: the file behind one may be on a tenant's own server, which never
 answers. A process's name is a tenant's text, and is made harmless.
@@ -39,10 +38,8 @@ class Holder:
 class Holders:
     """Looks for the processes that have a GPU open. For any thread.
 
-    Args:
-        procs: where procfs may be mounted, the host's first; the first that is one is read.
-        devs: the folders that device nodes are in, as processes of the node may see them.
-        clock: monotonic, in seconds.
+    The first of `procs` that is a procfs is read, so the host's comes first. `devs` are the folders
+    of device nodes, as processes of the node may see them. The clock is monotonic, in seconds.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class Holders:
     def of(self, minor: int) -> tuple[Holder, ...]:
         """Return the processes, but this one, that have /dev/nvidiaN open, sorted by PID.
 
-        As they were a second ago at most. None where they cannot be seen.
+        As they were a second ago at most; empty where they cannot be seen.
         """
         with self._lock:
             if self._clock() - self._looked > _FRESH_SECONDS:

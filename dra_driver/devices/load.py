@@ -1,8 +1,7 @@
 """What NVML says of who uses a GPU, as frozen values: processes, memory, how busy it is.
 
-In: nothing. Out: `GpuLoad` and its parts, filled by nvml/load.py. Memory is in bytes, shares of
-time are 0 to 1, and what NVML does not know is None: in MIG mode how busy a GPU is, of some
-processes how much memory they have.
+Filled by nvml/load.py. Memory is in bytes, shares of time are 0 to 1. What NVML does not know is
+None: in MIG mode how busy a GPU is, and of some processes how much memory they have.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """What the machine has, as frozen values.
 
-Comes from devices/session.py, goes to slices/ (what is published), claims/ (what is prepared) and
-cdi/ (what a container gets). There is no Kubernetes word in here. Optional fields are facts that a
+Comes from devices/session.py; there is no Kubernetes word in here. Optional fields are facts that a
 card may truly lack: NVML answers NOT_SUPPORTED for them.
 
 MIG: sizes and starts count memory slices of the card, 8 on an A100 or H100, 4 on an A30, 12 on an
@@ -293,10 +292,8 @@ class InstanceId:
 class GpuEvent:
     """What NVML reported of a GPU by itself (nvmlEventSetWait_v2).
 
-    Attributes:
-        gpu: its UUID.
-        xid: the XID; None for an event of another kind, which says only that it is time to look.
-        instance: the MIG instance that it is about; None for the whole GPU.
+    `gpu` is a UUID. `xid` is None for an event of another kind, which says only that it is time to
+    look. `instance` is the MIG instance that it is about; None for the whole GPU.
     """
 
     gpu: str

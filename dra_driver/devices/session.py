@@ -1,14 +1,14 @@
 """The driver over time: opened when it is there, opened anew when the hardware has changed.
 
-In: the roots. Out: an `Inventory` at each look. What NVML sees is fixed at its initialisation, so
-the kernel's own word is read first: /proc/driver/nvidia and the names of the device nodes. If that
-differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and opened.
-Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds each.
-While someone makes or destroys MIG instances the library is lent, and stays open. So it does while
-a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml/calls.py).
-A GPU that somebody has open cannot be reset. So while one waits for the reset that changes its MIG
-mode, NVML is closed after each look, and opened when it is needed; and so where only others
-switch modes, while one waits for a mode that it can take without a reset.
+What NVML sees is fixed at its initialisation, so the kernel's own word is read first:
+/proc/driver/nvidia and the names of the device nodes. If that differs from last time (a GPU added
+or removed, the driver reloaded), NVML is closed and opened. Opening is avoided otherwise: it wakes
+GPUs without persistence mode, which takes seconds each. While someone makes or destroys MIG
+instances the library is lent, and stays open. So it does while a GPU hangs in a call: that GPU is
+sick then, and the others answer as ever (nvml/calls.py). A GPU that somebody has open cannot be
+reset. So while one waits for the reset that changes its MIG mode, NVML is closed after each look,
+and opened when it is needed. Where only others switch modes, the same holds while one waits for a
+mode that it can take without a reset.
 """
 
 import os
@@ -45,10 +45,8 @@ def discover(nvml: NvmlLibrary, sys_root: Path) -> Inventory:
     """Put NVML's facts of all GPUs and those of /sys together.
 
     A GPU that cannot be described never hides another. GPUs are in order of PCI address, so that
-    equal machines give equal inventories whatever order NVML counts in.
-
-    Raises:
-        DeviceError: the driver as a whole cannot be asked.
+    equal machines give equal inventories. Raises DeviceError if the driver as a whole cannot be
+    asked.
     """
     gpus: list[Gpu] = []
     sick: list[SickGpu] = []
@@ -116,17 +114,11 @@ class DriverSession:
     ) -> None:
         """Take where to look; nothing is opened yet.
 
-        Args:
-            driver_root: the driver root as this process sees it.
-            dev: the folder with the device nodes.
-            proc_root: the folder that is mounted as /proc.
-            sys_root: the folder that is mounted as /sys.
-            made_here: says where this driver has made MIG devices for claims, or is about to: from
-                before the first call that makes one until after the last that destroys it.
-            turned_on: says which GPUs' MIG mode this driver has turned on, or is about to.
-            leave_out: takes the GPUs out of an inventory that are none of this driver's.
-            calls: makes the calls into NVML.
-            lets_go: tells whether a GPU needs nobody to have it open, this process neither.
+        Paths are as this process sees them. `made_here` says where this driver has made MIG devices
+        for claims, or is about to: from before the first call that makes one until after the last
+        that destroys it. `turned_on` likewise says which GPUs' MIG mode it has turned on.
+        `leave_out` takes the GPUs out of an inventory that are none of this driver's. `lets_go`
+        tells whether a GPU needs nobody to have it open, not even this process.
         """
         self._driver_root = driver_root
         self._dev = dev
@@ -149,8 +141,7 @@ class DriverSession:
     def look(self) -> Inventory:
         """Look at all GPUs.
 
-        Raises:
-            DeviceError: the driver is missing or does not answer; the next look tries again.
+        Raises DeviceError if the driver is missing or does not answer; the next look tries again.
         """
         present = self._present()
         if present == self._seen and not self._is_time_to_reopen():
@@ -194,19 +185,11 @@ class DriverSession:
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
     def memory_limits(self, uuid: str, cgroup: Path) -> MemoryLimits | None:
-        """Return the memory limits that hold for a control group on a GPU, None if there are none.
-
-        A group that has none is answered for by the nearest above it that has.
-        """
+        """Return a control group's memory limits on a GPU, or those of the nearest group above."""
         return self._ask(lambda library: library.memory_limits(uuid, cgroup))
 
     def set_memory_limit(self, uuid: str, cgroup: Path, hard_bytes: int | None) -> MemoryLimits:
-        """Limit what a control group gets of a GPU's memory, in bytes; None for no limit.
-
-        Returns the limits in force, read back. They may last no longer than NVML is open, where the
-        GPU has no persistence mode and nobody else uses it. DeviceError also: another limit is in
-        force.
-        """
+        """Limit a control group's GPU memory in bytes; return the limits in force, read back."""
         return self._ask(lambda library: library.set_memory_limit(uuid, cgroup, hard_bytes))
 
     def knows_memory_limits(self) -> bool:
@@ -214,19 +197,11 @@ class DriverSession:
         return self._ask(lambda library: library.knows_memory_limits())
 
     def can_limit_memory(self, uuid: str, cgroup: Path | None) -> str | None:
-        """Tell why control groups below one cannot be limited on a GPU; None if they can.
-
-        `cgroup` is a group above those to be limited, and not the root; None without cgroup v2.
-        Cheap from the second time on.
-        """
+        """Tell why control groups below one cannot be limited on a GPU; None if they can."""
         return self._ask(lambda library: library.can_limit_memory(uuid, cgroup))
 
     def next_event(self, seconds: float) -> GpuEvent | None:
-        """Return the next event of a GPU; None if there is none for so many seconds.
-
-        NVML is not opened for it. For one thread. LostError: a GPU is lost, and NVML does not say
-        which. TransientError also: no GPU reports events.
-        """
+        """Return the next event (`GpuEvents.wait`). For one thread; NVML is not opened for it."""
         return self._if_open().events.wait(seconds)
 
     def gpu_count(self) -> int:
@@ -256,10 +231,7 @@ class DriverSession:
         return False
 
     def silences(self) -> Mapping[str, float]:
-        """Return how many seconds each GPU, by its index, and NVML itself have been silent.
-
-        0 for what answers. For any thread.
-        """
+        """Return how long each GPU, by index, and NVML have been silent, in seconds; 0 if not."""
         return self._calls.silences()
 
     def _ask(self, question: Callable[[NvmlLibrary], T]) -> T:

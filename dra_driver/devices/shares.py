@@ -1,14 +1,12 @@
 """Shares: parts of a GPU, or of a MIG device that exists, each for a tenant of its own. Pure.
 
-In: a device and the division that holds for it. Out: its shares, and what each may use. A share is
-no hardware: all shares of a device are the same device to a container, and what keeps its tenants
-apart is another's concern (sharing/shares.py). Memory and SMs are rounded down, so that shares,
-however they are combined, never sum to more than there is.
+A share is no hardware: all shares of a device are the same device to a container, and what keeps
+its tenants apart is another's concern (sharing/shares.py). Memory and SMs are rounded down, so that
+shares, however they are combined, never sum to more than there is.
 
-There are two kinds. A `Share` is one of several equal ones, a device of its own in a
-ResourceSlice. A `ConsumableShare` is as large as its claim asked for: the scheduler gives the one
-device to several claims, each with a share id, and sums up what they consume of its capacities
-(KEP-5075).
+There are two kinds. A `Share` is one of several equal ones, a device of its own in a ResourceSlice.
+A `ConsumableShare` is as large as its claim asked for: the scheduler gives the one device to
+several claims, each with a share id, and sums up what they consume of its capacities (KEP-5075).
 """
 
 from dataclasses import dataclass
@@ -35,8 +33,6 @@ class Division:
     """Into how many shares a device is divided, and how these are used.
 
     Attributes:
-        count: how many shares there are.
-        strategy: how their tenants use the device.
         served_as: the resource name under which shares are asked for, such as `nvidia.com/gpu`.
         combines: whether one request may have several shares, as one larger share.
         free_compute: whether each share may use all SMs that others leave idle under MPS.
@@ -98,7 +94,6 @@ class ConsumableSlot:
 
     Attributes:
         share_id: tells it from the others of the device (resource.k8s.io/v1 shareID).
-        strategy: how its tenant uses the device; all tenants have the same.
         memory_mib: memory in MiB; 0 is none in particular, and no limit.
         cores: percent of the SMs; 0 is none in particular, and no limit.
     """
@@ -158,13 +153,7 @@ def memory_of(device: Divisible) -> int | None:
 
 
 def memory_mib(total: int, taken: int, count: int) -> int:
-    """Return the memory of so many of `count` shares in whole MiB, rounded down share by share.
-
-    Args:
-        total: memory of the device in bytes.
-        taken: how many shares.
-        count: into how many the device is divided.
-    """
+    """Return `taken` of `count` shares of `total` bytes, in whole MiB rounded down per share."""
     return total // MIB // count * taken
 
 

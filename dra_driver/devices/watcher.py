@@ -1,9 +1,8 @@
 """The inventory, kept current by a thread of its own.
 
-In: a way to look (devices/session.py). Out: the latest `Inventory`, at once and for any thread, and
-a call for each change. A driver that is missing or does not answer is no reason to stop: the
-inventory is then empty and says why, the cause is logged once, and looks go on with back-off, so
-that a node whose driver is installed later needs no restart.
+A driver that is missing or does not answer is no reason to stop: the inventory is then empty and
+says why, the cause is logged once, and looks go on with back-off, so that a node whose driver is
+installed later needs no restart.
 """
 
 import threading
@@ -43,10 +42,9 @@ class InventoryWatcher(Worker):
     ) -> None:
         """Take how and how often to look; `start` begins.
 
-        Args:
-            look: returns what is there, or raises `DriverError`; may block, on the thread.
-            rescan_seconds: time from the end of a look to the next; also the longest back-off.
-            on_change: called on the thread after the first look and after each that differs.
+        `look` may block. `rescan_seconds` is the time from the end of a look to the next, and the
+        longest back-off. `on_change` is called on the thread after the first look and each that
+        differs.
         """
         super().__init__("inventory")
         self._look = look

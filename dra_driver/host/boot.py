@@ -6,11 +6,7 @@ from dra_driver.errors import SetupError
 
 
 def read_boot_id(proc_root: Path) -> str:
-    """Return the kernel's id of this boot, which is new after each reboot (random(4)).
-
-    Raises:
-        SetupError: it cannot be read.
-    """
+    """Return the id of this boot, new after each reboot (random(4)). Raises SetupError."""
     path = proc_root / "sys/kernel/random/boot_id"
     try:
         return path.read_text(errors="replace").strip()

@@ -34,9 +34,7 @@ def seal(payload: Mapping[str, object]) -> bytes:
 def unseal(data: bytes) -> Mapping[str, Any]:
     """Return the payload that was sealed into these bytes.
 
-    Raises:
-        VersionError: they are of a newer version.
-        StateError: they are damaged.
+    Raises VersionError if they are of a newer version, and StateError if they are damaged.
     """
     start = _START.match(data)
     if start is not None and int(start[1]) > _VERSION:

@@ -44,9 +44,8 @@ def temporary_of(path: Path) -> Path:
 def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
     """Return a file's bytes, and which file they are of; None when it is absent.
 
-    Raises:
-        OSError: it cannot be read, or is nothing that a driver writes: a pipe, a device, far too
-            large. Those are not waited for, and not read.
+    Raises OSError also for what no driver writes: a pipe, a device, a file that is far too large.
+    Those are not waited for, and not read.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -71,8 +70,7 @@ def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
 def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
     """Write a file with these permission bits; a durable one outlives a power cut from now on.
 
-    Raises:
-        OSError: it cannot be written; what was there before still is.
+    After an OSError, what was there before still is.
     """
     temporary = temporary_of(path)
     # Nothing but a plain file is waited for (a pipe) or followed (a link).
@@ -98,11 +96,7 @@ def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let what was made or renamed in a folder outlive a power cut.
-
-    Raises:
-        OSError: the disk refused.
-    """
+    """Let what was made or renamed in a folder outlive a power cut. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

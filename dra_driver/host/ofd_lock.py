@@ -21,8 +21,7 @@ _ROOM = 256
 def lock(file: int, start: int = 0, length: int = 0) -> bool:
     """Lock a range of bytes, to the end for length 0; False while another one has some of it.
 
-    Raises:
-        OSError: the file system has no such locks.
+    Raises OSError if the file system has no such locks.
     """
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, start, length))
@@ -48,8 +47,7 @@ class NamedLock:
     def take(self, name: str) -> bool:
         """Take the lock and write the name into it; False while another process has it.
 
-        Raises:
-            StateError: the file cannot be used.
+        Raises StateError if the file cannot be used.
         """
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -73,11 +71,7 @@ class NamedLock:
 
 
 def holder_of(path: Path) -> str | None:
-    """Return the name of the process that holds a lock, None if none does.
-
-    Raises:
-        StateError: the file cannot be read.
-    """
+    """Return the name of the process that holds a lock, None if none does. Raises StateError."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -95,11 +89,7 @@ def holder_of(path: Path) -> str | None:
 
 
 def last_holder_of(path: Path) -> str | None:
-    """Return the name of the process that has held a lock last, whether it still does.
-
-    Raises:
-        StateError: the file cannot be read.
-    """
+    """Return the name of the process that holds a lock or has held it last. Raises StateError."""
     try:
         with path.open("rb") as file:
             return file.read(_ROOM).decode() or None

@@ -62,8 +62,7 @@ class Shutdown:
     def wait(self, timeout: float | None = None) -> ShutdownReason:
         """Return the first reason to end, as soon as there is one.
 
-        Raises:
-            queue.Empty: there is none after `timeout` seconds.
+        Raises queue.Empty if there is none after `timeout` seconds.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -95,10 +94,7 @@ class Shutdown:
 
 
 def spare_lasting_objects() -> None:
-    """Let the garbage collector pass over what start-up has made, as all of it stays.
-
-    Else each full collection stops every thread for some 15 ms, in the middle of a prepare.
-    """
+    """Keep what start-up made out of garbage collections, which stop every thread for 15 ms."""
     gc.collect()
     gc.freeze()
 

@@ -1,8 +1,7 @@
 """How long to wait before the next try: longer each time, and never in step with other nodes.
 
-In: nothing but the number of tries since the last success. Out: seconds. Rule: Kubernetes API
-conventions ask clients to back off exponentially with jitter, so that a thousand nodes do not come
-back to a restarted API server in the same instant.
+Kubernetes API conventions ask clients to back off exponentially with jitter, so that a thousand
+nodes do not come back to a restarted API server in the same instant.
 """
 
 from collections.abc import Callable

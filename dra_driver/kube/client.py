@@ -1,11 +1,10 @@
 """Requests to the API server as dicts, over urllib3's pool of kept-alive connections.
 
-In: where the API server is and who we are, from a pod's environment (here) or from a kubeconfig
-(kube/kubeconfig.py). Out: decoded JSON objects, or errors of our own tree. There are no generated
-model classes on the way: they drop every field they do not know (and a read-modify-write of a claim
-would erase what a newer driver wrote), and cost 80 MiB and half a second. There is no client-side
-rate limit: the API server has its own (API Priority and Fairness), and its Retry-After is handed
-on. Every call has a timeout.
+Where the API server is and who we are comes from a pod's environment (here) or from a kubeconfig
+(kube/kubeconfig.py). There are no generated model classes on the way: they drop every field they do
+not know (and a read-modify-write of a claim would erase what a newer driver wrote), and cost 80 MiB
+and half a second. There is no client-side rate limit: the API server has its own (API Priority and
+Fairness), and its Retry-After is handed on. Every call has a timeout.
 """
 
 import json
@@ -69,7 +68,8 @@ class Credentials(Protocol):
 class KubeClient:
     """Speaks to one API server; safe to use from many threads.
 
-    Every method takes `timeout`, in seconds, for connecting and for each wait for bytes. All raise:
+    Every method takes `timeout`, in seconds, for connecting and for each wait for bytes. Writes
+    return what the server stored, which may lack fields. All raise:
 
     - UnavailableError: not reachable, timed out, 408, 429 or 5xx; try again
     - AccessError: 401 or 403
@@ -98,8 +98,7 @@ class KubeClient:
     ) -> Self:
         """Use the ServiceAccount that the kubelet mounted into this pod.
 
-        Raises:
-            SetupError: this process does not run in a pod, or its pod has no token mounted.
+        Raises SetupError if this process does not run in a pod, or its pod has no token mounted.
         """
         host = environment.get("KUBERNETES_SERVICE_HOST", "")
         port = environment.get("KUBERNETES_SERVICE_PORT", "")
@@ -198,10 +197,7 @@ class KubeClient:
         dry_run: bool = False,
         timeout: float,
     ) -> JsonObject:
-        """Create an object and return what the server stored, which may lack fields.
-
-        With `dry_run` the server does everything but store it.
-        """
+        """Create an object; with `dry_run` the server does everything but store it."""
         call = Call(verb="create", resource=resource, namespace=namespace)
         query = {"dryRun": "All"} if dry_run else None
         return self._ask("POST", call, body=body, query=query, timeout=timeout)
@@ -214,10 +210,7 @@ class KubeClient:
         *,
         timeout: float,
     ) -> JsonObject:
-        """Replace an object and return what the server stored, which may lack fields.
-
-        With `metadata.resourceVersion` in the body a change made in between is a StaleError.
-        """
+        """Replace an object; StaleError if the body's `metadata.resourceVersion` is out of date."""
         call = Call(verb="update", resource=resource, name=name)
         return self._ask("PUT", call, body=body, timeout=timeout)
 
@@ -231,11 +224,10 @@ class KubeClient:
         manager: str,
         timeout: float,
     ) -> JsonObject:
-        """Apply fields of an object's status, and return the object that the server stored.
+        """Apply fields of an object's status; RBAC's verb for it is `patch`.
 
-        What `manager` applied before and the body lacks goes; fields of others stay, and those that
-        both have become the manager's. With `metadata.uid` another object of the name is a
-        StaleError. RBAC's verb for it is `patch`.
+        What `manager` applied before and the body lacks goes. Other managers' fields that the body
+        has become this manager's. With `metadata.uid` another object of the name is a StaleError.
         """
         call = Call(
             verb="patch", resource=resource, name=name, namespace=namespace, subresource="status"
@@ -266,7 +258,7 @@ class KubeClient:
         manager: str,
         timeout: float,
     ) -> JsonObject:
-        """Merge fields into an object's status, lists as a whole; return what the server stored.
+        """Merge fields into an object's status, lists as a whole.
 
         With `metadata.resourceVersion` in the body a change made in between is a StaleError.
         """

@@ -16,13 +16,8 @@ from dra_driver.kube.client import KubeClient
 def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, str]) -> KubeClient:
     """Return a client; nothing is sent yet.
 
-    Args:
-        kubeconfig: the file that was named, if one was.
-        context: the context in it; empty for its current one.
-        environment: of this process.
-
-    Raises:
-        SetupError: there is no usable kubeconfig, and this is no pod.
+    An empty `context` is the kubeconfig's current one. Raises SetupError if there is no usable
+    kubeconfig, and this is no pod.
     """
     files = _files(kubeconfig, environment)
     if files:

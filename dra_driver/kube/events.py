@@ -1,9 +1,8 @@
 """Events about objects: what people read below `kubectl describe`.
 
-In: the object, what happened, and when. Out: an events.k8s.io/v1 Event as a dict. Rules: the API
-reference of events.k8s.io/v1 (a note of at most 1 kB, a reporting instance of at most 128 bytes,
-the event in its object's namespace, in `default` for one that lives in none). Names are made as
-client-go makes them: the object's, and the time. Nothing here talks to a server.
+Rules: the API reference of events.k8s.io/v1 (a note of at most 1 kB, a reporting instance of at
+most 128 bytes, the event in its object's namespace, in `default` for one that lives in none). Names
+are made as client-go makes them: the object's, and the time. Nothing here talks to a server.
 """
 
 import zlib

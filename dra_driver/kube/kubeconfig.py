@@ -26,12 +26,8 @@ from dra_driver.kube.token import TokenFile
 def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
     """Return a client for a context of kubeconfig files, which count as one as with kubectl.
 
-    Args:
-        paths: one file or more; what several of them say, the first says.
-        context: the context's name; empty for the current one.
-
-    Raises:
-        SetupError: a file cannot be read, is not a valid kubeconfig, or has no such context.
+    What several files say, the first says. An empty `context` is the current one. Raises SetupError
+    if a file cannot be read, is not a valid kubeconfig, or has no such context.
     """
     configuration = Configuration(host="")
     named = os.pathsep.join(map(str, paths))

@@ -1,8 +1,6 @@
 """The kinds of API objects this driver speaks about, and one request as a value.
 
-In: group, version and plural of a kind. Out: URL paths, and the words that name a request in an
-error text ("get resourceclaims default/web"). Rule: Kubernetes API conventions, "Resource URIs".
-Nothing here talks to a server.
+Rule: Kubernetes API conventions, "Resource URIs". Nothing here talks to a server.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,9 @@
 """What an HTTP response of the API server means: an object, or one of our errors.
 
-In: the request, the HTTP status, the body's bytes and the Retry-After header. Out: the decoded
-object, or an exception whose text says the cause first and then what to do, because it may end in
-a pod's events. Rule: Kubernetes API conventions, "Response Status Kind"; a 404 counts as "this
-object does not exist" only with a Status of reason NotFound that names the object, since a server
-without the API answers 404 as well, and a claim that only cannot be seen must not pass for gone.
+An error's text says the cause first and then what to do, because it may end in a pod's events.
+Rule: Kubernetes API conventions, "Response Status Kind"; a 404 counts as "this object does not
+exist" only with a Status of reason NotFound that names the object, since a server without the API
+answers 404 as well, and a claim that only cannot be seen must not pass for gone.
 """
 
 import json
@@ -87,8 +86,7 @@ def _shallow(body: bytes) -> bytes:
 def object_in(call: Call, body: bytes) -> dict[str, object]:
     """Return the JSON object in a successful response.
 
-    Raises:
-        UnavailableError: the body is not a JSON object, so it is not the API server's.
+    Raises UnavailableError if the body is not a JSON object, so that it is not the API server's.
     """
     try:
         # The API server hands out opaque parameters as they were written, equal keys and all.

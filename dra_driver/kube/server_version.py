@@ -1,9 +1,8 @@
 """The API server's version, asked again now and then: a cluster may be upgraded under the driver.
 
-In: the page /version. Out: major and minor version. Rule: the minor version may end in a plus sign
-(`36+`), and some clusters leave it out, so that gitVersion is read then. A server that is away
-changes nothing about what was learnt before; one that refuses the page, or has one that cannot be
-understood, has no version.
+The minor version may end in a plus sign (`36+`), and some clusters leave it out, so that gitVersion
+is read then. A server that is away changes nothing about what was learnt before; one that refuses
+the page /version, or has one that cannot be understood, has no version.
 """
 
 import threading
@@ -23,10 +22,7 @@ log = structlog.get_logger()
 class ServerVersion:
     """The version of one API server. `current` may be called from any thread.
 
-    Args:
-        api: the client.
-        clock: monotonic, in seconds.
-        again: seconds for which an answer is good.
+    An answer is good for `again` seconds of the clock, which is monotonic.
     """
 
     def __init__(self, api: KubeClient, *, clock: Callable[[], float], again: float = 30.0) -> None:
@@ -40,8 +36,7 @@ class ServerVersion:
     def current(self) -> tuple[int, int] | None:
         """Return major and minor version as of the last seconds; None: the server does not say.
 
-        Raises:
-            UnavailableError: the server is away, and has not answered before.
+        Raises UnavailableError if the server is away, and has not answered before.
         """
         with self._lock:
             if self._known is None or self._clock() - self._asked_at >= self._again:

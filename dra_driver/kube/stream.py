@@ -1,9 +1,8 @@
 """The events of one watch request, as they come in.
 
-In: a streaming HTTP response whose body is one JSON object per line. Out: events {type, object}.
-Rule: Kubernetes API concepts, "Efficient detection of changes": the server ends a watch whenever
-it likes, and reports an expired resourceVersion as an event of type ERROR. Another thread may
-close the stream at any moment; the reader then simply ends.
+The response has one JSON object per line. Kubernetes API concepts, "Efficient detection of
+changes": the server ends a watch whenever it likes, and reports an expired resourceVersion as an
+event of type ERROR. Another thread may close the stream at any moment; the reader then simply ends.
 """
 
 from collections.abc import Iterator
@@ -29,9 +28,8 @@ class WatchStream:
     def __iter__(self) -> Iterator[dict[str, object]]:
         """Yield each event until the server or `close()` ends the stream.
 
-        Raises:
-            GoneError: the resourceVersion is too old; list again.
-            ApiError, UnavailableError: as the server's Status object says, or the connection broke.
+        Raises GoneError if the resourceVersion is too old: list again. Else ApiError or
+        UnavailableError, as the server's Status object says, or if the connection broke.
         """
         try:
             for line in self._lines():

@@ -31,10 +31,7 @@ class TokenFile:
         """Return the token, from memory when it was read less than a minute ago.
 
         A file that cannot be read just now (it is being replaced) is no reason to forget a token
-        that may still be good.
-
-        Raises:
-            SetupError: the file cannot be read or is empty, and no token is known.
+        that may still be good. Raises SetupError only if no token is known.
         """
         with self._lock:
             if self._token is None or self._clock() - self._read_at >= REREAD_SECONDS:

@@ -79,13 +79,9 @@ class Watch(Worker):
     ) -> None:
         """Take what to follow; `start` begins.
 
-        Args:
-            api: the client.
-            resource: the kind.
-            selectors: `fieldSelector` and `labelSelector`, as query parameters.
-            tell: called on the thread, in order; must not block.
-            clock: monotonic seconds.
-            random: numbers in [0, 1), for jitter.
+        `selectors` are the query parameters `fieldSelector` and `labelSelector`. `tell` is called
+        on the thread, in order, and must not block. `clock` is monotonic, in seconds; `random`
+        returns numbers in [0, 1), for jitter.
         """
         super().__init__(f"watch-{resource.plural}")
         self._api = api

@@ -1,11 +1,10 @@
 """A driver that is sent off its node before the pods with claims are, and waits for them.
 
-In: the labels of the Node, and whether claims are still prepared. Out: a wait between the signal to
-end and the end. Rule: a pod with claims is not taken down while no driver unprepares them. GPU
-Operator's driver manager, before it replaces the GPU driver, gives labels of the Node a value by
-which DaemonSets leave, and evicts the pods with GPUs only then. Without the wait these would never
-go, nor would the manager go on. The MPS supervisor, sent off as well and without a word from the
-API server, sees by a lock that it is needed until the driver goes.
+A pod with claims is not taken down while no driver unprepares them. GPU Operator's driver manager,
+before it replaces the GPU driver, gives labels of the Node a value by which DaemonSets leave, and
+evicts the pods with GPUs only then. Without the wait these would never go, nor would the manager go
+on. The MPS supervisor, sent off as well and without a word from the API server, sees by a lock that
+it is needed until the driver goes.
 """
 
 from collections.abc import Callable

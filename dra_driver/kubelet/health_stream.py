@@ -1,7 +1,6 @@
 """The health stream: tells kubelets how the devices of claims are doing, for the status of pods.
 
-In: what is reported (claims/report/device_health.py), and a call when that may have changed. Out:
-service DRAResourceHealth in versions v1 and v1alpha1, one stream for each kubelet that asks. Each
+Serves DRAResourceHealth in versions v1 and v1alpha1, one stream for each kubelet that asks. Each
 message is of all devices, sent at once when one changes, and again every ten seconds: a kubelet
 takes what it has not heard of for 30 s as unknown, and forgets all when any stream of the driver
 ends, as that of an older instance does in a rolling update. (k8s.io/kubernetes
@@ -100,12 +99,8 @@ class HealthStream(Worker):
     ) -> None:
         """Take what is reported; nothing runs yet.
 
-        Args:
-            report: returns how the devices of claims are doing. Raises DriverError.
-            may_begin: waits so many seconds for what a first report needs, and says whether it is
-                there.
-            clock: monotonic seconds.
-            timing: how often to do what.
+        `report` may raise DriverError. `may_begin` waits so many seconds for what a first report
+        needs, and says whether it is there. The clock is monotonic, in seconds.
         """
         super().__init__("health-report")
         self._report = report

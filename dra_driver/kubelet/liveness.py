@@ -143,11 +143,7 @@ class HealthSocket(Worker):
         self._listener: socket.socket | None = None
 
     def start(self) -> None:
-        """Listen, in the place of a socket that an earlier life left behind.
-
-        Raises:
-            SetupError: the socket cannot be made.
-        """
+        """Listen, in the place of a socket that an earlier life left behind. Raises SetupError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
@@ -216,11 +212,7 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self.port = 0
 
     def start(self) -> None:
-        """Listen; `port` then holds the port.
-
-        Raises:
-            SetupError: the address cannot be had.
-        """
+        """Listen; `port` then holds the port. Raises SetupError if the address cannot be had."""
         pool = futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix="health-port")
         server = grpc.server(pool, options=_BOUNDS, maximum_concurrent_rpcs=_MOST_CALLS)
         health_pb2_grpc.add_HealthServicer_to_server(self, server)

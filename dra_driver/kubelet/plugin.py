@@ -1,15 +1,14 @@
 """The driver as the kubelet meets it: both sockets, in the right order, kept alive.
 
-In: the services and the sockets' paths. Out: a running plugin. The DRA socket listens before the
-registration socket appears, since the kubelet may call at once. On the way down running calls end
-first: the removal of the registration socket is what deregisters a driver, and a kubelet that does
-so drops the calls it has under way. It needs a moment to notice, and calls that it sends meanwhile
-are served; only then does the DRA socket close. Registration has a server of its
-own, and the liveness probe threads of its own: whatever the claims are doing, a kubelet waits only
-one second for GetInfo, and a driver that waits is no dead one. A socket whose file was wiped (a
-kubelet root that was cleaned) is made anew: calls on the old one go on to their end, health streams
-begin again on the new one. One for which the disk has no room, or lets nothing be changed, is made
-when it does.
+The DRA socket listens before the registration socket appears, since the kubelet may call at once.
+On the way down running calls end first: the removal of the registration socket is what deregisters
+a driver, and a kubelet that does so drops the calls it has under way. It needs a moment to notice,
+and calls that it sends meanwhile are served; only then does the DRA socket close. Registration has
+a server of its own, and the liveness probe threads of its own: whatever the claims are doing, a
+kubelet waits only one second for GetInfo, and a driver that waits is no dead one. A socket whose
+file was wiped (a kubelet root that was cleaned) is made anew: calls on the old one go on to their
+end, health streams begin again on the new one. One for which the disk has no room, or lets nothing
+be changed, is made when it does.
 """
 
 import time
@@ -170,8 +169,7 @@ class KubeletPlugin:
     def start(self) -> None:
         """Serve, then appear to the kubelet; as soon as the disk is neither full nor read-only.
 
-        Raises:
-            SetupError: a socket cannot be made.
+        Raises SetupError if a socket cannot be made.
         """
         self._remove_dead()
         for live in filter(is_live, (self._paths.service, self._paths.registration)):
@@ -215,11 +213,7 @@ class KubeletPlugin:
         self._on_status(registered)
 
     def check_may_publish(self) -> None:
-        """Return if the kubelet calls no other driver of this node rather than this one.
-
-        Raises:
-            UnavailableError: another one publishes.
-        """
+        """Raise UnavailableError if the kubelet calls another driver of this node instead."""
         if self._service.is_taken_over():
             raise UnavailableError(f"another driver listens on {self._paths.service}: {ONE_DRIVER}")
         self.rivals.check_may_publish()
@@ -230,12 +224,10 @@ class KubeletPlugin:
         A kubelet that knows another instance of this driver, newer than this one, already calls
         that one. One that does not finds no driver to call from here on, and tries again.
 
-        Args:
-            grace: seconds that running calls get to finish.
-            delay: seconds more, in which calls are still served after deregistering: the kubelet
-                looks for sockets that are gone once a second. Unused if none has registered this.
-
-        Returns the claims that were still being worked on then; what is prepared stays prepared.
+        Running calls get `grace` seconds to finish. After deregistering, calls are served for
+        `delay` seconds more, because the kubelet looks for sockets that are gone once a second; not
+        if none has registered this driver. Returns the claims that were still being worked on then;
+        what is prepared stays prepared.
         """
         end = time.monotonic() + grace
         self._watch.stop(grace)

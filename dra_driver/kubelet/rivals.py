@@ -1,10 +1,9 @@
 """Other drivers of this name on this node, and which of them all the kubelet calls.
 
-In: the service sockets in the driver's folder, and in its folder `registered` a file for each
-driver of ours that runs. Out: whether another one is at work. Rules: of several the kubelet calls
-the one that it registered last (k8s.io/kubernetes pkg/kubelet/cm/dra/plugin), so that one alone
-publishes; one that leaves no file, as NVIDIA's own does not, is never worked against. Nobody is
-believed to run because of a file: somebody has to listen.
+In the driver's folder, `registered` has a file for each driver of ours that runs. Of several the
+kubelet calls the one that it registered last (k8s.io/kubernetes pkg/kubelet/cm/dra/plugin), so that
+one alone publishes; one that leaves no file, as NVIDIA's own does not, is never worked against.
+Nobody is believed to run because of a file: somebody has to listen.
 """
 
 import time
@@ -24,11 +23,7 @@ It has the nanoseconds since boot at which the kubelet registered it, or 0.
 
 
 class Rivals:
-    """What one driver knows of the others on its node.
-
-    Args:
-        service: this driver's service socket.
-    """
+    """What one driver, known by its service socket, knows of the others on its node."""
 
     def __init__(self, service: Path) -> None:
         self._service = service
@@ -59,11 +54,7 @@ class Rivals:
                 (self._folder / self._service.name).unlink(missing_ok=True)
 
     def check_may_publish(self) -> None:
-        """Return if no other driver of this node publishes.
-
-        Raises:
-            UnavailableError: another one does.
-        """
+        """Raise UnavailableError if another driver of this node publishes."""
         if theirs := self.foreign():
             raise UnavailableError(
                 f"NVIDIA's driver runs on this node, and listens on {theirs}: remove it, and this "

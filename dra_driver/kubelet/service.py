@@ -285,10 +285,7 @@ class DraPlugin:
 
 
 def on_threads(threads: futures.ThreadPoolExecutor, method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have a server call a method on these threads instead of its own.
-
-    gRPC looks for this attribute (grpc/_server.py, _select_thread_pool_for_behavior).
-    """
+    """Have gRPC call a method on these threads (_server.py, _select_thread_pool_for_behavior)."""
     call = partial(method)
     call.experimental_thread_pool = threads  # type: ignore[attr-defined]
     return call

@@ -1,7 +1,6 @@
 """The driver's unix sockets: where they are, and gRPC servers that appear there whole.
 
-In: the kubelet's two plugin folders. Out: `SocketPaths`, and a `SocketServer` per socket. Rules:
-the kubelet watches `plugins_registry` and connects as soon as a socket appears, so a socket is
+The kubelet watches `plugins_registry` and connects as soon as a socket appears, so a socket is
 bound under a hidden name, listens, gets its permissions, and is then renamed into place; hidden
 names are ignored by the kubelet, and a stale socket of an earlier life is replaced in the same
 step. Only a socket that is still our own is ever removed. A path of a unix socket holds 107 bytes.
@@ -51,10 +50,8 @@ def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> Socket
 
     With a `pod_uid` two instances can serve side by side during a rolling update (kubelet 1.33 and
     newer): every instance then has sockets of its own, named as Kubernetes' kubeletplugin names
-    them, hashed where the plain name would be too long.
-
-    Raises:
-        SetupError: a path is longer than a unix socket's may be.
+    them, hashed where the plain name would be too long. Raises SetupError if a path is longer than
+    a unix socket's may be.
     """
     data = plugins / DRIVER_NAME
     registrations: tuple[str, ...] = (f"{DRIVER_NAME}-reg.sock",)
@@ -168,9 +165,8 @@ class SocketServer:
     def start(self) -> None:
         """Listen, then let the socket appear with mode 0600. Replaces a stale socket.
 
-        Raises:
-            TransientError: its disk is full, or cannot be written.
-            SetupError: the folder cannot be made or written, or has another kind of file there.
+        Raises TransientError if its disk is full, or cannot be written, and SetupError if the
+        folder cannot be made or written, or has another kind of file there.
         """
         hidden: Path | None = None
         server: grpc.Server | None = None

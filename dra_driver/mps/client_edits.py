@@ -1,14 +1,13 @@
 """What a client's container gets, so that its CUDA programs are clients of the domain's daemon.
 
-In: the domain's folders, and the client's share of threads and memory. Out: container edits. A CUDA
-program finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY, and may share memory with
-it in /dev/shm; one that finds no daemon runs without MPS and without limits. So the variable is
-always set, and the domain's own folder is mounted over the default path, where a pipe directory of
-the host might be visible otherwise.
+A CUDA program finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY, and may share memory
+with it in /dev/shm; one that finds no daemon runs without MPS and without limits. So the variable
+is always set, and the domain's own folder is mounted over the default path, where a pipe directory
+of the host might be visible otherwise.
 
-Such a limit lowers what the daemon allows. It binds programs that leave their environment alone:
-one that takes the variables away has the daemon's limits, and one that spoils
-CUDA_MPS_PINNED_DEVICE_MEM_LIMIT has no limit of memory (docs/hardware.md).
+A client's share of threads or memory lowers what the daemon allows. It binds programs that leave
+their environment alone: one that takes the variables away has the daemon's limits, and one that
+spoils CUDA_MPS_PINNED_DEVICE_MEM_LIMIT has no limit of memory (docs/hardware.md).
 """
 
 from collections.abc import Mapping
@@ -31,13 +30,10 @@ def client_edits(
 ) -> Edits:
     """Return the edits for a container whose processes are clients of the domain's daemon.
 
-    Args:
-        paths: the domain's folders.
-        active_thread_percentage: of each client process, whichever GPUs it uses, when it is below
-            the domain's own.
-        pinned_memory_mib: of each client process, in MiB by the GPU's UUID, where it is below the
-            domain's own. Only of GPUs that the container sees: CUDA drops every limit, that of the
-            daemon included, when it finds the UUID of another one.
+    Limits are of each client process, where they are below the domain's own: threads in percent,
+    whichever GPUs it uses, and memory in MiB by the GPU's UUID. Memory is only of GPUs that the
+    container sees: CUDA drops every limit, that of the daemon included, when it finds the UUID of
+    another one.
     """
     env = [f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}"]
     if active_thread_percentage is not None:

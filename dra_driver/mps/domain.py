@@ -67,16 +67,13 @@ class DomainDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """One domain as it is wanted.
+    """One domain as it is wanted. Raises StateError if it is none that a daemon could serve.
 
     Attributes:
         active_thread_percentage: 1 to 100; None leaves NVIDIA's 100.
         multi_user: one server for clients of all users.
         incarnation: tells a shared domain from one that had its id before, ended, and may still be
             in the status file. Who asks for a domain leaves it empty.
-
-    Raises:
-        StateError: it is no domain that a daemon could serve.
     """
 
     id: DomainId
@@ -145,7 +142,6 @@ class Status:
         supervisor: which supervisor process says it; what an earlier one said may be out of date.
         generation: the `Domain.generation` it speaks of; empty when the desired cannot be read.
         reason: for people, when the state is not what was wished; empty otherwise.
-        daemon: the daemon, when there is one.
         active_thread_percentage: as the daemon read it back.
         pinned_memory_mib: as the daemon read it back, by UUID; MiB.
         restarts: how often a daemon of this domain died and was replaced.
@@ -224,9 +220,8 @@ def domain_json(domain: Domain) -> dict[str, object]:
 def domain_of(value: Any) -> Domain:
     """Return the domain that `domain_json` made this of.
 
-    Raises:
-        VersionError: a newer version of this driver made it.
-        StateError: it was made by something else, or is no domain that a daemon could serve.
+    Raises VersionError if a newer version of this driver made it, and StateError if something else
+    did, or no daemon could serve it.
     """
     try:
         return Domain(

@@ -26,14 +26,12 @@ class DomainPaths:
     """The folders of one domain, whose paths are the same on the host.
 
     Attributes:
-        folder: all that is below.
         record: what the supervisor has changed for the domain.
         run: the tmpfs with the next two folders: links can be made between them.
         own: CUDA_MPS_PIPE_DIRECTORY as the daemon sees it. No container has it: it can be trusted.
         pipe: CUDA_MPS_PIPE_DIRECTORY as clients see it. What is in it may be a tenant's work.
         log: CUDA_MPS_LOG_DIRECTORY: control.log and server.log.
         shm: the tmpfs that daemon and clients see as /dev/shm.
-        mounted: where file systems are mounted.
         libraries: links to the libraries of the driver that runs, for the daemon and its servers.
     """
 

@@ -56,12 +56,10 @@ class SharedDomains:
         Joining again changes nothing, but mends what is missing; a domain that has failed is
         retried. With no other member, the domain may be another than before.
 
-        Raises:
-            ConflictError: it has members, and other devices or limits; or another call is busy
-                with it for too long.
-            VersionError: a newer version of this driver asks for it, in a way not known here.
-            StateError: the disk cannot be written, which leaves the claim what it was; or the id
-                is not that of a shared domain.
+        Raises ConflictError if it has members, and other devices or limits, or if another call is
+        busy with it for too long; VersionError if a newer version of this driver asks for it, in a
+        way not known here. A disk that cannot be written is a StateError, which leaves the claim
+        what it was.
         """
         member = self._member(domain.id, claim)
         with self._held(domain.id) as folder:
@@ -83,12 +81,9 @@ class SharedDomains:
         """End a claim's membership; the domain too if nobody is left, which is then returned.
 
         Leaving again, or what was never joined, is fine. Needs no free byte on the disk. Where it
-        returns True, `DomainRequests.wait_gone` tells when the GPU is as it was.
-
-        Raises:
-            ConflictError: another call is busy with it for too long.
-            StateError: nothing can be changed on this disk; or the id is not that of a shared
-                domain.
+        returns True, `DomainRequests.wait_gone` tells when the GPU is as it was. Raises
+        ConflictError if another call is busy with it for too long, and StateError if the disk takes
+        no change.
         """
         member = self._member(domain, claim)
         if not member.parent.exists() and not self._files.desired(domain).exists():
@@ -118,9 +113,7 @@ class SharedDomains:
 
         A process that was killed while the last claim left has not ended it. To be called when the
         claims of this node have been mended, and with them member files that somebody deleted.
-
-        Raises:
-            StateError: the disk cannot be read or changed; the other domains are tidied up.
+        After a StateError the other domains are tidied up all the same.
         """
         ended: set[DomainId] = set()
         errors: list[StateError] = []

@@ -1,11 +1,10 @@
 """A domain's two pipe folders: the daemon's own, and what clients get of it.
 
-In: the domain's folders, with the tmpfs `run` mounted. Out: `own`, in which the daemon makes its
-sockets, and `pipe`, which containers mount read-only, with hard links to those that clients use. A
-program is a client through `control`. Told to quit there, the daemon refuses ("not enough
-privilege"); limits it lets be changed, and mps/supervisor/lifecycle.py puts them back.
-`control_privileged` takes every command, and stays in `own`. This is seen with NVIDIA's own control
-program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
+The daemon makes its sockets in `own`; `pipe`, which containers mount read-only, has hard links to
+those that clients use. A program is a client through `control`. Told to quit there, the daemon
+refuses ("not enough privilege"); limits it lets be changed, and mps/supervisor/lifecycle.py puts
+them back. `control_privileged` takes every command, and stays in `own`. This is seen with NVIDIA's
+own control program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
 
 Nothing in `pipe` is ever read, followed or believed here. It is only put there and removed. What
 cannot be done is a StateError.

@@ -125,28 +125,23 @@ def _with_variable(name: str, value: str) -> list[Daemon]:
 
 
 def listener(folder: Path, name: str) -> Daemon | None:
-    """Return the process that listens on a unix socket, as the kernel tells it (SO_PEERCRED).
-
-    Only for folders that no tenant can write. A symbolic link is not followed, and nothing else
-    than a socket is opened; a listener that does not answer is not waited for.
-    """
+    """Return who listens on a unix socket (SO_PEERCRED), in a folder that no tenant can write."""
     pid = _listening_pid(folder, name)
     return daemon_at(pid) if pid else None
 
 
 def listens(folder: Path, name: str) -> bool:
-    """Tell whether a process listens on a unix socket, also one whose PID is not known here.
-
-    Only for folders that no tenant can write, as `listener`.
-    """
+    """Tell whether a process listens on a unix socket, also one whose PID is not known here."""
     return _listening_pid(folder, name) is not None
 
 
 def _listening_pid(folder: Path, name: str) -> int | None:
     """Return the PID of what listens; 0 if it is in a PID namespace that is not seen from here.
 
-    The path of a socket may have 107 bytes, and a domain's may be longer, so the socket is reached
-    through the folder's descriptor.
+    Only for folders that no tenant can write. A symbolic link is not followed, and nothing else
+    than a socket is opened; a listener that does not answer is not waited for. The path of a socket
+    may have 107 bytes, and a domain's may be longer, so the socket is reached through the folder's
+    descriptor.
     """
     try:
         inside = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

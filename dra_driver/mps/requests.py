@@ -1,9 +1,8 @@
 """The driver's side of MPS: asks the supervisor for domains by files, and waits for its answers.
 
-In: domains. Out: desired-state files, and the `Status` that answers each. A status counts only if
-it is about exactly the domain that was asked for, and was written by the supervisor that runs now.
-A wait ends as soon as the answer is there (inotify); deadlines are values of the given clock. What
-cannot be read or written is a StateError.
+A status counts only if it is about exactly the domain that was asked for, and was written by the
+supervisor that runs now. A wait ends as soon as the answer is there (inotify); deadlines are values
+of the given clock. What cannot be read or written is a StateError.
 
 What can no longer succeed is said at once, as a DeviceError, and what may pass is waited for: a
 supervisor that is being replaced is away for seconds, one that was never here does not come. While
@@ -93,8 +92,7 @@ class DomainRequests:
     def write_desired(self, domain: Domain) -> None:
         """Ask for a domain. Asking for the same again changes nothing.
 
-        Raises:
-            VersionError: a newer version of this driver asks for it, in a way not known here.
+        Raises VersionError if a newer version of this driver asks for it, in a way not known here.
         """
         path, data = self._files.desired(domain.id), encode_domain(domain)
         if read_file(path) == data:
@@ -153,14 +151,12 @@ class DomainRequests:
         """Wait until the domain's daemon serves clients with the limits that were asked for.
 
         A domain that has failed is retried at once, without the supervisor's pause; a shared one
-        when a claim joins it. A shared domain is waited for in its present incarnation, and only
-        by claims that have joined it. It needs no supervisor as long as its daemon is well.
+        when a claim joins it. A shared domain is waited for in its present incarnation, and only by
+        claims that have joined it. It needs no supervisor as long as its daemon is well.
 
-        Raises:
-            DeviceError: several attempts to start it have failed, no supervisor runs, or it is not
-                ready by the deadline; the text says why.
-            TransientError: `given_up` returned True, or the driver stops.
-            VersionError: the supervisor that answers is of a newer version.
+        Raises DeviceError, whose text says why it is not ready by the deadline or will not be,
+        TransientError if `given_up` returned True or the driver stops, and VersionError if the
+        supervisor that answers is of a newer version.
         """
         before = self.status(domain.id)
         if before is not None and before.state is State.FAILED and not is_shared(domain.id):
@@ -213,11 +209,9 @@ class DomainRequests:
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
         """Wait until all that was done for a domain is undone. Call `remove` first.
 
-        A shared domain that a claim has joined meanwhile is no longer waited for.
-
-        Raises:
-            TransientError: it is not by the deadline, or no supervisor runs; the supervisor
-                continues by itself.
+        A shared domain that a claim has joined meanwhile is no longer waited for. Raises
+        TransientError if it is still there at the deadline, or no supervisor runs; the supervisor
+        continues by itself.
         """
 
         def look(_supervisor: str | None) -> bool | None:

@@ -29,24 +29,10 @@ from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
 
 class ClaimWork:
-    """What serves the claims of this node.
-
-    Attributes:
-        claims: what knows of them.
-        locks: per claim and per GPU.
-        preparer: prepares and unprepares.
-        calls: what the kubelet calls.
-        health_stream: what the kubelet hears of how devices of claims are doing.
-        sharing: carries out how they are shared.
-        events: posts Events on claims and their pods.
-    """
+    """What serves the claims of this node."""
 
     def __init__(self, context: NodeContext, gpus: NodeGpus, offers: NodeOffers) -> None:
-        """Build it; nothing runs yet.
-
-        Raises:
-            SetupError: the settings lack something.
-        """
+        """Build it; nothing runs yet. Raises SetupError."""
         settings, changes, watcher = context.settings, context.changes, gpus.watcher
         self.sharing = node_sharing(
             gpus.session,

@@ -31,11 +31,7 @@ class KubeletPluginCommand(Settings):
 
 
 def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> int:
-    """Run the driver in this process until it is told to stop; return the exit status.
-
-    Raises:
-        DriverError: it could not start.
-    """
+    """Run the driver until it is told to stop; return the exit status. Raises DriverError."""
     configure_logs(level=settings.least_severe, form=settings.line_format, stream=stream)
     shutdown = Shutdown()
     shutdown.watch_signals()

@@ -80,11 +80,7 @@ class NodeContext:
 
 
 def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeContext:
-    """Return what the driver stands on.
-
-    Raises:
-        SetupError: the settings or this node lack something.
-    """
+    """Return what the driver stands on. Raises SetupError if settings or node lack something."""
     paths = socket_paths(
         plugins=settings.kubelet_plugins_directory_path,
         registrar=settings.kubelet_registrar_directory_path,

@@ -36,11 +36,7 @@ class Driver:
     """Every part of the driver, built from settings. Start once, stop once."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Build all parts; nothing listens, runs or asks yet.
-
-        Raises:
-            SetupError: the settings or this node lack something.
-        """
+        """Build all parts; nothing listens, runs or asks yet. Raises SetupError."""
         self._settings = settings
         self._context = node_context(settings, environment)
         self.paths = self._context.paths
@@ -123,10 +119,8 @@ class Driver:
     def start(self) -> None:
         """Start every part: first what can fail, and what the kubelet waits for.
 
-        A claim that comes before the GPUs are known waits for them inside its call.
-
-        Raises:
-            SetupError: an address or a socket cannot be had.
+        A claim that comes before the GPUs are known waits for them inside its call. Raises
+        SetupError if an address or a socket cannot be had.
         """
         context, gpus, work = self._context, self._gpus, self._work
         if self._settings.http_endpoint:

@@ -23,22 +23,13 @@ log = structlog.get_logger()
 class NodeGpus:
     """The GPUs of this node.
 
-    Attributes:
-        mig: what is offered of MIG, by which MIG modes are switched or left alone.
-        exclusion: which GPUs are left out.
-        session: the way to NVML.
-        health: how GPUs are doing; it looks at them.
-        watcher: has it look again and again.
-        holders: which processes have a GPU open.
-        refusals: which GPUs cannot be switched to MIG mode at present.
+    `mig` is what is offered of MIG, by which MIG modes are switched or left alone, and `refusals`
+    are the GPUs that cannot be switched now. `exclusion` says which GPUs are left out, `holders`
+    which processes have one open. `session` is the way to NVML.
     """
 
     def __init__(self, context: NodeContext) -> None:
-        """Build what knows them; nothing is asked yet.
-
-        Raises:
-            SetupError: the settings lack something.
-        """
+        """Build what knows them; nothing is asked yet. Raises SetupError."""
         settings, roots, changes = context.settings, context.roots, context.changes
         ownership = context.holdings.ownership
         self.mig = NodeOffer(

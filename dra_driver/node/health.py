@@ -71,18 +71,9 @@ class NodeHealth:
     ) -> None:
         """Take what it is put together from; nothing is read or heard yet.
 
-        Args:
-            settings: the driver's.
-            session: its way to NVML.
-            holders: who knows the claims.
-            directory: the driver's own.
-            boot_id: of the present boot.
-            on_change: called when other things are wrong than before.
-            on_inventory: called after the first look and after each that differs.
-            clock: seconds since 1970.
-
-        Raises:
-            ConfigError: the list of XIDs to ignore holds something else.
+        `on_change` is called when other things are wrong than before, `on_inventory` after the
+        first look and after each that differs; `clock` is in seconds since 1970. Raises ConfigError
+        if the list of XIDs to ignore holds something else.
         """
         self._session = session
         self._holders = holders

@@ -22,19 +22,12 @@ from dra_driver.slices.project import Projection, projection
 class NodeOffers:
     """What is published of this node's GPUs.
 
-    Attributes:
-        share_configs: how the node's share config wants devices to be divided.
-        shares: the same as far as there are such devices.
-        divisions: how devices are divided now.
-        memory: what keeps shares to their memory.
+    `share_configs` is how the node's share config wants devices to be divided, `shares` the same as
+    far as there are such devices, and `divisions` how devices are divided now.
     """
 
     def __init__(self, context: NodeContext, gpus: NodeGpus) -> None:
-        """Build what decides; nothing is asked yet.
-
-        Raises:
-            SetupError: the settings lack something.
-        """
+        """Build what decides; nothing is asked yet. Raises SetupError."""
         settings, changes = context.settings, context.changes
         self._context = context
         self._gpus = gpus
@@ -84,8 +77,7 @@ class NodeOffers:
     ) -> Projection:
         """Return what to publish of an inventory, as the publisher asks for it.
 
-        Raises:
-            DriverError: what decides is not known yet.
+        Raises DriverError while what decides is not known yet.
         """
         if not self.share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
             raise UnavailableError("the share config waits for the Node's labels")

@@ -48,13 +48,8 @@ def node_memory(
 ) -> NodeMemory:
     """Return what keeps shares to their memory.
 
-    Args:
-        gpus: sets limits.
-        roots: where the GPU driver is.
-        holdings: which claim has what.
-        cgroup_root: where control groups are, if a person says so.
-        hook_path: where the CDI hook program is, if a person says so.
-        by_groups: whether claims may be limited by control groups.
+    `cgroup_root` and `hook_path` are where control groups and the CDI hook program are, if a person
+    says so; `by_groups` is whether claims may be limited by control groups.
     """
     pods = PodLimits(gpus=gpus, groups=PodGroups(find_hierarchy(cgroup_root)))
 
@@ -90,16 +85,7 @@ def node_sharing(
     memory: ShareMemory,
     clock: Callable[[], float],
 ) -> NodeSharing:
-    """Return what carries out sharing on this node.
-
-    Args:
-        session: NVML.
-        roots: where the GPU driver is.
-        mps_folder: where `dra-driver mps-supervisor` looks for what is asked of it.
-        mps_ready_seconds: how long a claim waits for an MPS daemon.
-        memory: keeps shares to their memory.
-        clock: seconds that only grow.
-    """
+    """Return what carries out sharing; a claim waits `mps_ready_seconds` for an MPS daemon."""
     requests = DomainRequests(mps_folder, clock)
     shared_domains = SharedDomains(mps_folder, requests, clock)
     strategies: dict[str, Sharing] = {

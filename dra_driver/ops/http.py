@@ -45,11 +45,7 @@ log = structlog.get_logger()
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """Split `host:port`. An empty host means every address of the machine, as in Go.
-
-    Raises:
-        SetupError: the text is not of that form.
-    """
+    """Split `host:port`; an empty host means every address, as in Go. Raises SetupError."""
     host, colon, port = endpoint.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -83,11 +79,7 @@ class HttpEndpoint(Worker):
         return int(self._server.server_address[1]) if self._server else 0
 
     def start(self) -> None:
-        """Listen and serve in a thread.
-
-        Raises:
-            SetupError: the address cannot be had.
-        """
+        """Listen and serve in a thread. Raises SetupError if the address cannot be had."""
         host, port = parse_endpoint(self._endpoint)
         try:
             self._server = _Server(host, port, self._site, request_seconds=self._request_seconds)

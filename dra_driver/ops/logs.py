@@ -20,10 +20,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
-    """Send structlog's and the standard library's lines to `stream`.
-
-    Level and form are as of the settings: `auto` is `console` on a terminal and `json` elsewhere.
-    """
+    """Send structlog's and the standard library's lines to `stream`, as the settings say."""
     stream = cast("TextIO", _Forgiving(stream))  # for those who only write, flush, and ask isatty
     if form == "auto":
         form = "console" if stream.isatty() else "json"

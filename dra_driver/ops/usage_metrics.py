@@ -1,7 +1,6 @@
 """The metrics of who uses GPUs; beside metrics.py the only module that imports prometheus_client.
 
-In: at each scrape, series as plain values. Out: a collector for the driver's registry. Their labels
-come and go with containers, so nothing of them is kept between scrapes.
+Their labels come and go with containers, so nothing of them is kept between scrapes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -32,9 +32,8 @@ class Choice:
 def choose(path: Path, *, label: str, default: str) -> Choice:
     """Return which file holds. `label` is the label's value, empty where the Node has none.
 
-    Raises:
-        ConfigError: a name was given that no config in the folder has.
-        OSError: the folder cannot be read.
+    Raises ConfigError if a name was given that no config in the folder has, OSError if the folder
+    cannot be read.
     """
     if not path.is_dir():
         return Choice(file=path, origin=f"file {path}")
@@ -49,11 +48,8 @@ def choose_name(
 ) -> tuple[str | None, str]:
     """Return which of these configs holds, None where none does, and why.
 
-    `label` is empty where the Node has none, and `default`, the setting, for none. `where` says
-    for people where these configs are.
-
-    Raises:
-        ConfigError: a name was given that none of them has.
+    `label` is empty where the Node has none, and `default`, the setting, for none. `where` says for
+    people where these configs are. Raises ConfigError if a name was given that none of them has.
     """
     if label and (names or default):
         return _named(label, names, f"label {LABEL}", where)

@@ -28,8 +28,7 @@ _START = Place(line=1, column=1)
 def read_node_config(data: bytes, name: str) -> NodeConfig:
     """Return what a file says; an empty one shares nothing.
 
-    Raises:
-        ConfigError: `NAME:LINE:COLUMN: field: what is wrong`, for each thing that is wrong.
+    Raises ConfigError: `NAME:LINE:COLUMN: field: what is wrong`, for each thing that is wrong.
     """
     if len(data) > LARGEST:
         text = f"it has {len(data)} bytes; a share config must have at most {LARGEST}"
@@ -61,11 +60,7 @@ def read_node_config(data: bytes, name: str) -> NodeConfig:
 
 
 def read_file(file: Path) -> NodeConfig:
-    """Return what a file says that a person names.
-
-    Raises:
-        ConfigError: it cannot be read, or as `read_node_config`.
-    """
+    """Return what a file says that a person names. Raises ConfigError."""
     try:
         found = read_whole(file)
     except OSError as error:

@@ -43,11 +43,9 @@ _SINGLE = "single"
 class Divided:
     """What a config makes of a node.
 
-    Attributes:
-        divisions: how devices are to be divided.
-        refused: why a device cannot be divided as the config asks.
-        serving: what undivided devices serve that go by another name than their own.
-        missing: what the config names and the node has not, for people.
+    `refused` is why a device cannot be divided as the config asks, `serving` what undivided devices
+    serve that go by another name than their own, and `missing` what the config names and the node
+    has not, for people.
     """
 
     divisions: Mapping[GpuPart, Division] = field(default_factory=dict)

@@ -25,11 +25,7 @@ class KeptConfig:
 
 
 def keep(path: Path, config: KeptConfig) -> None:
-    """Keep a config, unless it is the one that is kept.
-
-    Raises:
-        StateError: the disk cannot be written.
-    """
+    """Keep a config, unless it is the one that is kept. Raises StateError."""
     if kept(path) == config:
         return
     payload = {"origin": config.origin, "data": config.data.decode(errors="surrogateescape")}

@@ -21,14 +21,9 @@ FILE = "shares.json"
 class NotedDevice:
     """A device that is divided.
 
-    Attributes:
-        name: the device's.
-        served_as: the resource name that its shares serve.
-        count: how many shares it has.
-        strategy: how they are used.
-        limited_by: what limits the memory of a share; None for nothing.
-        why: why nothing better does; empty for the best.
-        waits: the config wants it otherwise, once nobody has a share.
+    `served_as` is the resource name that its shares serve, `limited_by` what limits the memory of a
+    share (None for nothing), and `why` why nothing better does. If it `waits`, the config wants it
+    otherwise, once nobody has a share.
     """
 
     name: str
@@ -44,10 +39,8 @@ class NotedDevice:
 class NotedConsumable:
     """A device of which several claims can have parts.
 
-    Attributes:
-        name: the device's.
-        memory_mib: what they can have together, in MiB; 0 for a device that tells none.
-        shares: how many of them there can be, each with one share; 0 for any number.
+    Together they can have `memory_mib` MiB (0: the device tells none), in at most `shares` shares,
+    one for each claim (0: any number).
     """
 
     name: str
@@ -59,13 +52,9 @@ class NotedConsumable:
 class ShareNotes:
     """What is known of a node's shares.
 
-    Attributes:
-        origin: where the config comes from.
-        problem: why the newest config could not be taken; None if it was.
-        remarks: what of the config has no effect, or cannot be had on this node; what may end
-            limits.
-        devices: the devices that are divided, in the order of their names.
-        consumables: the devices of which several claims can have parts, as they are published.
+    `origin` is where the config comes from, `problem` why the newest could not be taken (None if it
+    was), and `remarks` what of it has no effect or cannot be had on this node, and what may end
+    limits. `devices` are in the order of their names.
     """
 
     origin: str = ""
@@ -76,11 +65,7 @@ class ShareNotes:
 
 
 def write_notes(directory: Path, notes: ShareNotes) -> None:
-    """Write the notes.
-
-    Raises:
-        StateError: the disk cannot be written.
-    """
+    """Write the notes. Raises StateError."""
     payload = {
         "origin": notes.origin,
         "problem": notes.problem,

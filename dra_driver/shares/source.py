@@ -48,11 +48,9 @@ class ShareConfigTiming:
 class ShareConfigState:
     """What is known of this node's share config.
 
-    Attributes:
-        config: the last good one; None until there is one.
-        origin: where it comes from and why that, for people; empty until there is one.
-        problem: why the newest could not be taken; None if it was.
-        is_known: there has been a good one, or none is wanted.
+    `config` is the last good one, None until there is one; `origin` is where it comes from and why
+    that, for people. `problem` is why the newest could not be taken, None if it was. It `is_known`
+    once there has been a good one, or if none is wanted.
     """
 
     config: NodeConfig | None
@@ -266,8 +264,7 @@ class ShareConfigEvents:
     def post(self, problem: str, holds: str) -> None:
         """Say why the newest config cannot be taken, and which one holds; empty for none.
 
-        Raises:
-            UnavailableError: the API server cannot be reached.
+        Raises UnavailableError if the API server cannot be reached.
         """
         rest = f"; what holds is {holds}" if holds else "; no GPU is offered without a config"
         what = Happening(

@@ -91,10 +91,8 @@ class Group:
 class Description:
     """What a plan means for the containers of one device.
 
-    Attributes:
-        settings: for programs, by the names of the API's units.
-        words: the same for people.
-        domain: id of the MPS domain that serves the device; None without one.
+    `settings` are for programs, by the names of the API's units; `words` say the same to people.
+    `domain` is the id of the MPS domain that serves the device; None without one.
     """
 
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -121,9 +119,17 @@ class Sharing:
     """A sharing strategy. As it stands it does nothing, which is all that EXCLUSIVE needs.
 
     Methods that touch hardware are called with the plan's GPUs locked. So none of them waits for a
-    daemon: `wait_ready` and `let_go` do, with no GPU locked. Plans of one claim are applied and
-    undone side by side, on threads of their own. Deadlines are values of the driver's monotonic
-    clock, in seconds. What cannot be done now raises DeviceError or TransientError.
+    daemon: `wait_ready` and `let_go` do, with no GPU locked, and `sweep` only if its deadline is
+    not in the past. Plans of one claim are applied and undone side by side, on threads of their
+    own; to repeat either is harmless. Deadlines are values of the driver's monotonic clock, in
+    seconds.
+
+    While `plan` runs nobody else has the GPUs. It changes nothing: a GPU whose abilities can only
+    be tried out is set as it is already, or to a default where it does not say.
+
+    What cannot be done now raises DeviceError or TransientError; what a config asks for and these
+    devices cannot do, ConfigError. What `let_go` or `undo` cannot end by the deadline is still
+    wanted to end, and `undo` is tried again later.
     """
 
     survives_reboot = False
@@ -134,16 +140,7 @@ class Sharing:
     """
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002
-        """Say what is to be done for all groups of a claim under this strategy.
-
-        What cannot be had is refused here. Nothing is changed; a GPU whose abilities can only be
-        tried out is set as it is already, or to a default where it does not say. The GPUs are
-        locked, and nobody else has them.
-
-        Raises:
-            ConfigError: these devices cannot do what a config asks.
-            DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
-        """
+        """Return what is to be done for all groups of a claim; refuse what cannot be had."""
         return ()
 
     def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002
@@ -156,51 +153,26 @@ class Sharing:
         return Description()
 
     def apply(self, plan: SharingPlan, deadline: float) -> None:
-        """Bring the plan about. Repeating it is harmless.
-
-        Raises:
-            ConfigError: the card turns out not to have what the config asks for.
-            ConflictError: other claims use the device in another way now.
-            DeviceError, TransientError: the hardware refused, or it takes too long.
-        """
+        """Bring the plan about. Raises ConflictError while claims use the device in another way."""
 
     def ensure(self, plan: SharingPlan) -> None:
         """See to it that a plan which was applied still is, touching no hardware."""
 
     def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Wait until containers can be started with a plan that was applied.
-
-        Ends soon after `given_up` returns True.
-
-        Raises:
-            DeviceError, TransientError: they cannot by the deadline; the text says why.
-        """
+        """Wait until containers can start with the plan, but not long after `given_up` is True."""
 
     def let_go(self, plan: SharingPlan, deadline: float) -> None:
-        """Ask for the end of what lives by itself for the plan, and wait for it; `undo` follows.
-
-        Raises:
-            TransientError: it has not ended by the deadline; its end stays wanted.
-        """
+        """Ask for the end of what lives by itself for the plan, and wait for it; `undo` follows."""
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:
-        """Take back whatever of the plan has been brought about. Repeating it is harmless.
-
-        Raises:
-            DeviceError, TransientError: the hardware refused, or what lives by itself has not
-                ended; it is tried again later.
-        """
+        """Take back whatever of the plan has been brought about."""
 
     def claims(self) -> frozenset[str]:
         """Return the UIDs of the claims for which something is there that lives by itself."""
         return frozenset()
 
     def sweep(self, claim: str, deadline: float) -> None:
-        """Undo all that is there for a claim that has no record, and so no plans.
-
-        What lives by itself is waited for until the deadline; one in the past is for callers that
-        have GPUs locked.
-        """
+        """Undo all that is there for a claim that has no record, and so no plans."""
 
 
 def share_key(uuid: DeviceUuid, label: str) -> DeviceKey:

@@ -47,13 +47,7 @@ def container_limits(
 ) -> dict[DeviceKey, ContainerLimits]:
     """Return what containers get, for all shares that one MPS daemon serves.
 
-    Args:
-        units: the claim's shares of the daemon's devices.
-        limits: those of each request.
-        memory_in_environment: whether the environment is what limits memory.
-
-    Raises:
-        ConfigError: no environment is right for every container.
+    Raises ConfigError if no environment is right for every container.
     """
     names = {unit.request for unit in units}
     by_container: dict[str, list[ShareUnit]] = {}
@@ -103,8 +97,7 @@ def limits_of_containers(
 ) -> dict[DeviceKey, ContainerLimits]:
     """Return the limits of containers by share, as a plan has them.
 
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: the plan cannot be read.
+    Raises KeyError, TypeError, ValueError or AttributeError if the plan cannot be read.
     """
     if _KEY not in changes:
         return {

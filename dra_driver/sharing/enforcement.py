@@ -59,8 +59,7 @@ class Choice:
     def with_condition(self) -> str | None:
         """Return the backend and what its limits depend on; None for nothing.
 
-        Any program can lift MPS's limit of memory for itself, by its environment, even where the
-        daemon has the limit too (docs/hardware.md).
+        Programs can lift MPS's limit by their environment, the daemon's too (docs/hardware.md).
         """
         words = self.words()
         if self.by is Backend.MPS:
@@ -72,13 +71,9 @@ class Choice:
 class MemoryPart:
     """What a claim may have of the memory of a plan's GPUs, and what enforces it.
 
-    Attributes:
-        by: what enforces it.
-        of_device: what enforces it for tenants of the device in general.
-        why: why nothing better does.
-        claim: the claim's UID.
-        pod: the UID of the pod that is limited; empty unless by control groups.
-        mib: MiB of each GPU for all of the claim's shares there; empty likewise.
+    `of_device` enforces it for tenants of the device in general, and `why` is why nothing better
+    does. `claim` is the claim's UID. `pod`, the UID of the pod that is limited, and `mib`, MiB of
+    each GPU for all of the claim's shares there, are empty unless it is by control groups.
     """
 
     by: Backend
@@ -109,8 +104,7 @@ def part_json(part: MemoryPart) -> dict[str, object]:
 def part_of(plan: SharingPlan) -> MemoryPart | None:
     """Return the part of a plan; None for a plan that says nothing of memory.
 
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError: it cannot be read.
+    Raises ValueError, TypeError, KeyError or AttributeError if it cannot be read.
     """
     value: Any = plan.changes.get(KEY)
     if value is None:

@@ -60,6 +60,10 @@ class MemoryGroups:
 
     TransientError says that the pod has no group yet, or NVML is not open at this moment;
     DeviceError that NVML refuses, or somebody has more already.
+
+    By the records of claims `tenants` returns what those on a GPU may have, `of_pod` what all of a
+    pod may. `hooks` returns the hook that limits each container on GPUs, by UUID, none if the node
+    has no program for it; it raises DeviceError.
     """
 
     def __init__(
@@ -73,13 +77,7 @@ class MemoryGroups:
     ) -> None:
         """Take what limits pods, and who knows what is to be limited.
 
-        Args:
-            pods: limits them.
-            tenants: what claims may have that hold something of a GPU now, by their records.
-            of_pod: what all claims of a pod may have, by their records.
-            hooks: returns the hook that limits each container on GPUs, by UUID; none if the node
-                has no program for it. Raises DeviceError.
-            is_wanted: whether claims may be limited so; those that are stay so until they end.
+        Claims that are limited stay so until they end, even if not `is_wanted`.
         """
         self._pods = pods
         self.tenants = tenants

@@ -146,11 +146,7 @@ def _domain(plan: SharingPlan) -> Domain:
 
 
 def too_high(plan: SharingPlan) -> dict[DeviceKey, int]:
-    """Return by device the MiB that a config asks for, where that is more than the device has.
-
-    Raises:
-        StateError: the plan was not made by this strategy.
-    """
+    """Return by device the MiB that a config asks for where it has less. Raises StateError."""
     asked = plan.changes.get("tooHigh", {})
     if not isinstance(asked, Mapping):
         raise StateError("the record's plan for MPS does not say which limits are too high")

@@ -18,8 +18,7 @@ _MIB = 1024**2
 def pinned_memory_mib(config: MpsConfig, uuids: Sequence[str]) -> Mapping[str, int | None]:
     """Return the limit of each device in MiB, None where there is none, in order of the UUIDs.
 
-    Raises:
-        ConfigError: a key names no device, or one that another key names too.
+    Raises ConfigError if a key names no device, or one that another key names too.
     """
     default = config.default_pinned_device_memory_limit
     limits: dict[str, int | None] = dict.fromkeys(

@@ -41,15 +41,7 @@ def plan_of(
     clients: Sequence[str],
     places: Sequence[GpuPart],
 ) -> SharingPlan:
-    """Return the plan for a daemon that runs.
-
-    Args:
-        daemon: that driver's id of it.
-        folder: the daemon's, with `pipe` and `shm`.
-        gpus: the whole GPUs that it serves; their compute mode is put back in the end.
-        clients: the UUIDs of the devices whose containers are its clients.
-        places: the same devices as parts of GPUs.
-    """
+    """Return the plan for a running daemon; the compute modes of `gpus` are put back in the end."""
     changes = {"daemon": daemon, "folder": str(folder), "clients": list(clients)}
     return SharingPlan(strategy=NAME, gpus=tuple(gpus), changes=changes, places=tuple(places))
 

@@ -77,11 +77,7 @@ class NvidiaSmi:
         self._unread: set[str] = set()
 
     def find(self) -> Path:
-        """Return the program's path.
-
-        Raises:
-            DeviceError: it is not installed.
-        """
+        """Return the program's path. Raises DeviceError if it is not installed."""
         program = find_program(self._root, NVIDIA_SMI)
         if program is not None:
             return program.path
@@ -94,8 +90,7 @@ class NvidiaSmi:
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         """Set a GPU's time-slice: 0 default, 1 short, 2 medium, 3 long; False if it has none.
 
-        Raises:
-            DeviceError: the program is missing, does not answer in time, or says why not.
+        Raises DeviceError if the program is missing, does not answer in time, or says why not.
         """
         done = self._run(["compute-policy", "-i", uuid, f"--set-timeslice={number}"], deadline)
         if done.status == 0:
@@ -110,8 +105,7 @@ class NvidiaSmi:
     def time_slice(self, uuid: str, deadline: float) -> int | None:
         """Return a GPU's time-slice by the same numbers; None if it has none, or does not say.
 
-        Raises:
-            DeviceError: the program is missing, or does not answer in time.
+        Raises DeviceError if the program is missing, or does not answer in time.
         """
         done = self._run(["compute-policy", "-i", uuid, "-l"], deadline)
         row = _ROW.search(done.said) if done.status == 0 else None

@@ -37,13 +37,11 @@ _ALL = 100
 class ShareLimits:
     """What a process may use that has a request's shares.
 
-    Attributes:
-        taken: how many shares of this device the request has.
-        count: into how many the device is divided; None for shares that need not be equal.
-        consumed_memory_mib: memory that was consumed of this device, in MiB; 0 for equal shares.
-        consumed_cores: percent of its SMs that were consumed; 0 for equal shares.
-        active_thread_percentage: of the SMs of each device; None is no limit.
-        memory_mib: of each device of the request by UUID, in MiB; none is no limit.
+    The request has `taken` shares of this device, which is divided into `count`; None for shares
+    that need not be equal. Of the latter `consumed_memory_mib` (MiB) and `consumed_cores` (percent
+    of the device's SMs) were consumed; 0 for equal shares. `active_thread_percentage` is of the SMs
+    of each device, and `memory_mib` of each device of the request by UUID, in MiB; without one
+    there is no limit.
     """
 
     taken: int
@@ -55,11 +53,7 @@ class ShareLimits:
 
 
 def uuid_of(unit: ShareUnit) -> DeviceUuid:
-    """Return the UUID of the device that a share is of.
-
-    Raises:
-        StateError: it is a MIG device that does not exist.
-    """
+    """Return the UUID of a share's device. Raises StateError if that does not exist."""
     match unit.share.of:
         case Gpu() | MigDevice():
             return DeviceUuid(unit.share.of.uuid)
@@ -75,15 +69,10 @@ def key_of(unit: ShareUnit) -> DeviceKey:
 def limits_of(
     groups: Sequence[Group], is_limited: Callable[[ShareUnit], bool]
 ) -> dict[DeviceKey, ShareLimits]:
-    """Return the limits for all shares of a claim.
+    """Return the limits for all shares of a claim; `is_limited`: something limits a share's memory.
 
-    Args:
-        groups: the claim's.
-        is_limited: whether something limits the memory of a share.
-
-    Raises:
-        ConfigError: a request has several shares where it may have one, or a config asks for what
-            the tenants of a shared device cannot have of their own.
+    Raises ConfigError if a request has several shares where it may have one, or a config asks for
+    what the tenants of a shared device cannot have of their own.
     """
     found: dict[DeviceKey, ShareLimits] = {}
     _check_one_strategy([unit for group in groups for unit in group.shares])
@@ -158,13 +147,8 @@ def memory_by_gpu(
 ) -> dict[GpuUuid, int]:
     """Return the MiB that a claim may have of each GPU: that of all requests with shares of it.
 
-    Where control groups limit memory, a request without a limit may have all of the GPU's: pods
-    for which nothing is set get none there.
-
-    Args:
-        units: shares of the claim.
-        limits: those of its requests.
-        by: what enforces the memory of a share.
+    `by` tells what enforces the memory of a share. Where control groups do, a request without a
+    limit may have all of the GPU's: pods for which nothing is set get none there.
     """
     requests = {(unit.request, uuid_of(unit)): unit for unit in units}
     found: dict[GpuUuid, int] = {}

@@ -41,9 +41,8 @@ class ShareMemory:
     def choose(self, device: DividedDevice) -> Choice:
         """Return what enforces memory on a device.
 
-        Raises:
-            DeviceError, TransientError: the GPU does not say what it can do.
-            StateError: the records cannot be read.
+        Raises DeviceError or TransientError if the GPU does not say what it can do, StateError if
+        the records cannot be read.
         """
         choice = self._best(device)
         present = self._present(device)
@@ -59,17 +58,11 @@ class ShareMemory:
         return choice
 
     def choose_for(self, devices: Sequence[DividedDevice]) -> Choice:
-        """Return what enforces memory on devices that are served together: the worst of them.
-
-        Raises as `choose`.
-        """
+        """Return what enforces memory on devices that are served together: the worst of them."""
         return _worst(map(self.choose, devices))
 
     def caution(self, gpu: Gpu) -> str | None:
-        """Return what may end the limits that tenants of a GPU have; None if nothing does.
-
-        Raises as `choose`.
-        """
+        """Return what may end the limits of a GPU's tenants, if anything. Raises as `choose`."""
         device = DividedDevice(gpu=gpu, is_mig=False, strategy=ShareStrategy.TIME_SLICING)
         by = self._present(device) or self._best(device).by
         found = self.groups.caution(gpu) if by is Backend.CONTROL_GROUPS else None
@@ -87,19 +80,12 @@ class ShareMemory:
         mib: Mapping[GpuUuid, int],
         of_claim: Mapping[GpuUuid, int],
     ) -> MemoryPart:
-        """Return what a claim gets of the memory of GPUs.
+        """Return what a claim gets of the memory of `devices`, which are served together.
 
-        Args:
-            claim: who it is, and whose.
-            choice: what enforces memory on these devices.
-            devices: those that are served together.
-            mib: MiB of each of their GPUs, for all of the claim's shares there.
-            of_claim: the same of every GPU that the claim has shares of.
-
-        Raises:
-            ConfigError: it is shared by several pods, or reserved for a PodGroup, whose pods
-                cannot be limited together.
-            DeviceError, TransientError: a GPU does not say what it can do.
+        `mib` is that of all its shares on each of their GPUs, `of_claim` the same of every GPU that
+        it has shares of. Raises ConfigError if several pods share it, or it is reserved for a
+        PodGroup, whose pods cannot be limited together; DeviceError or TransientError if a GPU does
+        not say what it can do.
         """
         found = MemoryPart(by=choice.by, of_device=choice.by, why=choice.why, claim=claim.claim)
         if choice.by is not Backend.CONTROL_GROUPS:

@@ -288,11 +288,7 @@ class Shares(Sharing):
 
 
 def limits_in(plan: SharingPlan) -> dict[DeviceKey, ShareLimits]:
-    """Return the limits that a plan holds, by share.
-
-    Raises:
-        StateError: the plan was not made by this strategy.
-    """
+    """Return a plan's limits by share. Raises StateError if this strategy did not make the plan."""
     with _reading():
         shares: Mapping[str, Any] = plan.changes["shares"]  # type: ignore[assignment]  # what is wrong raises below
         return {
@@ -314,11 +310,7 @@ def _below(limit: int | None, of_daemon: int | None) -> int | None:
 
 
 def memory_part(plan: SharingPlan) -> MemoryPart:
-    """Return what a plan says of memory.
-
-    Raises:
-        StateError: the plan was not made by this strategy.
-    """
+    """Return what a plan says of memory. Raises StateError if this strategy did not make it."""
     with _reading():
         part = part_of(plan)
     if part is not None:

@@ -186,10 +186,7 @@ class TimeSlicing(Sharing):
 class _Wanted:
     """What a claim wants of a GPU.
 
-    Attributes:
-        gpu: the GPU.
-        interval: the time-slice it is to have.
-        former: what it had before a claim whose time-slice could not be put back; None: no such.
+    `former` is what it had before a claim whose time-slice could not be put back; None: no such.
     """
 
     gpu: Gpu

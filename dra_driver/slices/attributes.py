@@ -1,8 +1,8 @@
 """Attributes of a device as the API takes them: one small builder, and what it leaves out.
 
-In: facts of a GPU or a MIG device. Out: attributes of resource.k8s.io/v1 as plain dicts, named as
-NVIDIA's own DRA driver names them, and a note of each that the API would refuse. Rules: strings of
-at most 64 bytes, versions in strict semver 2.0.0. Pure.
+Attributes of resource.k8s.io/v1 as plain dicts, named as NVIDIA's own DRA driver names them, and a
+note of each that the API would refuse: strings have at most 64 bytes, versions are strict semver
+2.0.0. Pure.
 """
 
 import re
@@ -101,10 +101,7 @@ def describe(
     attributes: Attributes,
     groups: Mapping[GpuUuid, Joined],
 ) -> None:
-    """Gather the attributes of a device; a fact that it or its card lacks is left out.
-
-    `groups` are those of GPUs that NVLink joins (devices/nvlink.py).
-    """
+    """Gather the attributes of a device; a fact that it or its card lacks is left out."""
     kind = kind_of(one.device)
     attributes.text("type", str(kind))
     _describe_device(one.device, attributes)
@@ -169,9 +166,8 @@ def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> No
 def strict_semver(text: str) -> str | None:
     """Return a version as strict semver 2.0.0: three numbers without leading zeros.
 
-    `535.261.03` becomes `535.261.3`, and `12.2` becomes `12.2.0`, as NVIDIA's driver publishes
-    them.
-    None: it has more than three numbers, or something else that semver does not know.
+    `535.261.03` becomes `535.261.3` and `12.2` becomes `12.2.0`, as NVIDIA's driver publishes them.
+    None if it has more than three numbers, or something else that semver does not know.
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:

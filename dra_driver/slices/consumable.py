@@ -58,10 +58,7 @@ class Consumable:
 
     @classmethod
     def of(cls, text: str, *, gate: bool | None = None) -> "Consumable":
-        """Return what a setting means: disabled, memory, unlimited or a number of shares.
-
-        `gate` is NVIDIA's feature gate ConsumableShares, if it is set: false disables.
-        """
+        """Return what a setting means; the feature gate ConsumableShares, if false, disables."""
         if gate is False:
             return cls()
         if text.isdecimal():
@@ -84,10 +81,7 @@ NO_CONSUMABLES = Consumable()
 def consumable(
     capacity: Mapping[str, object], memory: int | None, setting: Consumable
 ) -> dict[str, object]:
-    """Return the capacities of a device that several claims can have, from those for one claim.
-
-    `memory` is what of it claims can use, in bytes; None for a device that does not say.
-    """
+    """Return a device's capacities for several claims from those for one; `memory` is in bytes."""
     found: dict[str, object] = {
         name: {**value, REQUEST_POLICY: {"default": "0"}}
         for name, value in capacity.items()

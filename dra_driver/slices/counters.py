@@ -8,6 +8,8 @@ all of it. A card may allow fewer instances of a profile than these say; such a 
 counter of its own. Every counter costs: the scheduler copies and checks all of them for every pod
 on every node, so that of all these only those are published that say something. Cluster Autoscaler
 wants the counter sets of a pool identical: those of GPUs of one card are, as far as can be.
+Instances that others made change a set little, since nothing is offered that overlaps them: less is
+published only of a counter of which several offered devices could take more than is left.
 
 The counter `memory` is for quotas: Kueue charges a claim by one counter of the device that it
 matches (its KEP-2941), and admits nothing where the device does not consume it. So every device of
@@ -144,15 +146,7 @@ def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, 
 def to_publish(
     possible: Sequence[Counters], offered: Sequence[Counters], everything: Counters, left: Counters
 ) -> dict[str, int]:
-    """Return the counters of a GPU's set: those that keep apart what is offered of it.
-
-    Instances that others made leave the set as it is without them, since nothing is offered that
-    overlaps them; only of a counter of which several devices that are offered could take more than
-    is left, less is published.
-
-    `possible` is what each device consumes of a GPU on which others made nothing, `offered` the
-    same of those that fit beside the instances of others, `left` what these leave of `everything`.
-    """
+    """Return a GPU's counters; of its `possible` devices `offered` fit beside others' instances."""
     scarce = {name for name in telling(offered, left) if left[name] < everything[name]}
     return {**of(telling(possible, everything), everything), **of(scarce, left)}
 

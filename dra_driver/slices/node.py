@@ -89,11 +89,7 @@ class NodeOffer:
             labels.listen(self._take)
 
     def current(self) -> MigOffer:
-        """Return what holds now; the API server may be asked for the Node and its version.
-
-        Raises:
-            DriverError: it does not answer, and has not before.
-        """
+        """Return what holds now. Raises DriverError if the API server has never answered."""
         if self._settings.heeds_node:
             offer = self._of_node()
         else:

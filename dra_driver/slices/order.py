@@ -1,14 +1,16 @@
 """The order in which devices are offered, so that more claims fit.
 
-In: GPUs, and what is published of each. Out: the same, arranged. Rule: the scheduler takes the
-first device that fits, slices by name and devices by position, and weighs nothing
-(kube-scheduler's DRA allocator). The order does not change while claims come and go, so that
-nothing is written meanwhile, and does seven things:
+Rule: the scheduler takes the first device that fits, slices by name and devices by position, and
+weighs nothing (kube-scheduler's DRA allocator). The order does not change while claims come and go,
+so that nothing is written meanwhile, and does seven things:
 
 - whole GPUs stand first: most pods ask for one, and on every node that it looks at the scheduler
   evaluates the selectors of each device before the one that fits;
 - of different cards the least capable comes first, unless a setting says otherwise, so that a claim
-  that names no card leaves the better ones to those that do;
+  that names no card leaves the better ones to those that do. Cards compare by generation, the major
+  number of the compute capability; within it the large chips of data centres (P100, V100, A100:
+  x.0) are above the others (P4, T4, L40S), whatever their memory; then by memory. A card that does
+  not say how much it has shares that of its host, and comes last;
 - shares come after them, spread over their GPUs or packed onto as few as possible;
 - GPUs that somebody put in MIG mode are the first to be divided, as they need no switch, which may
   be refused, and the last to be given out as a whole. Where this driver turned the mode on it does
@@ -44,12 +46,7 @@ class GpuOrder(StrEnum):
 
 
 def capability(gpu: Gpu) -> tuple[int, bool, bool, int]:
-    """Return what cards are compared by: more is more capable.
-
-    By generation, the major number of the compute capability; within it the large chips of data
-    centres (P100, V100, A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then
-    by memory. A card that does not say how much it has shares that of its host, and comes last.
-    """
+    """Return what cards are compared by: more is more capable."""
     major, minor = gpu.cuda_compute_capability
     return major, minor == 0, gpu.memory_bytes is None, gpu.memory_bytes or 0
 

@@ -1,10 +1,9 @@
 """A node's devices as one pool of ResourceSlices.
 
-In: devices and counter sets as dicts. Out: the slices there should be, with their names. Rules: the
-limits of resource.k8s.io/v1; devices and counters live in slices of their own (Kubernetes 1.35 and
-newer); the scheduler takes slices in order of their names and devices in the order they are listed.
-Pure, and deterministic to the byte, but for `new_tag`. Which writes bring it about is in
-slices/publish/writes.py.
+Rules: the limits of resource.k8s.io/v1; devices and counters live in slices of their own
+(Kubernetes 1.35 and newer); the scheduler takes slices in order of their names and devices in the
+order they are listed. Pure, and deterministic to the byte, but for `new_tag`. The writes that bring
+the slices about are in slices/publish/writes.py.
 """
 
 import secrets
@@ -27,20 +26,19 @@ def new_tag() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredPool:
-    """The slices a node should have. Each of `contents` holds `devices` or `sharedCounters`."""
+    """The slices a node should have. Each of `contents` holds `devices` or `sharedCounters`.
+
+    Their names are fixed, where others use random ones: a create that is sent twice is a conflict
+    then, not a second slice. The node's name comes last and whole, so that the admission policy
+    own-node can tell whose slice it is; it has 63 characters at most, for it is a label too.
+    """
 
     driver: str
     node_name: str
     contents: tuple[Object, ...]
 
     def slice_name(self, index: int, *, tag: str = "") -> str:
-        """Return the name of a slice: its index first, because the scheduler sorts by name.
-
-        A fixed name, where others use a random one: a create that is sent twice is a conflict then,
-        not a second slice. The node's name comes last and whole, so that the admission policy
-        own-node can tell whose name it is; a kubelet's node has a name of 63 characters at most,
-        for it is a label too. A tag makes it another name.
-        """
+        """Return the name of a slice: its index first, because the scheduler sorts by name."""
         return f"{index:05x}-{tag}{'-' if tag else ''}{self.driver}-{self.node_name}"
 
     def spec(self, index: int, *, generation: int) -> dict[str, object]:
@@ -67,11 +65,9 @@ def build_slices(
 ) -> DesiredPool:
     """Spread devices and counter sets over slices, counters first, in the order they are given.
 
-    There is always at least one slice: an empty pool says "no GPUs", no pool says nothing.
-
-    Raises:
-        ValueError: a name is there twice, or a device consumes a counter that does not exist. The
-            API server cannot see this across slices; the scheduler would drop the whole pool.
+    There is always at least one slice: an empty pool says "no GPUs", no pool says nothing. Raises
+    ValueError if a name is there twice, or a device consumes a counter that does not exist: the API
+    server cannot see this across slices; the scheduler would drop the whole pool.
     """
     _check(devices, counter_sets)
     contents: list[Object] = [

@@ -1,9 +1,9 @@
 """The inventory as devices of a ResourceSlice: one pure function, deterministic to the byte.
 
-In: what the machine has. Out: `Device` objects and counter sets of resource.k8s.io/v1 as plain
-dicts, and what was left out with the reason. Names, attributes and capacities are those of NVIDIA's
-own DRA driver, so that every selector written for it works here. Rules of the API: at most 32
-attributes and capacities together, and what shares hardware consumes shared counters.
+`Device` objects and counter sets of resource.k8s.io/v1 are plain dicts. Names, attributes and
+capacities are those of NVIDIA's own DRA driver, so that every selector written for it works here.
+Rules of the API: at most 32 attributes and capacities together, and what shares hardware consumes
+shared counters.
 
 What claims make and unmake changes nothing here: a MIG device that this driver made stays
 published as the partition it was allocated as. Nothing here talks to a server or logs.
@@ -82,17 +82,10 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
-    Args:
-        inventory: what the machine has.
-        with_counters: whether the API server stores counters. Where it does not, nothing keeps two
-            claims from parts of one GPU that overlap, so what is not there yet is not offered.
-        with_consumables: whether the API server stores what lets several claims have a device.
-            Where it does not, each device is for one claim.
-        mig: what is offered of MIG on this node.
-        refused: the GPUs that cannot be switched to MIG mode at present.
-        share: which devices are divided into shares, and what several claims can have of others. A
-            partition is always for one claim: it is made for that, and goes with it.
-        gpu_order: which of different cards is given to a claim that names no card.
+    Where the API server stores no counters, nothing keeps two claims from parts of one GPU that
+    overlap, so what is not there yet is not offered. Where it does not store what lets several
+    claims have a device, each is for one claim. A partition always is: it is made for one claim,
+    and goes with it. `refused` are the GPUs that cannot be switched to MIG mode at present.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, GpuOffer] = {}

@@ -54,10 +54,7 @@ def ailments_of(source: NodeDevice, ailments: GpuConditions) -> GpuConditions:
 def tainted(
     found: Projection, ailments: Mapping[str, GpuConditions], effects: Effects
 ) -> Projection:
-    """Return what is published with the taints that the devices have now.
-
-    `ailments` is what is wrong with GPUs, by UUID.
-    """
+    """Return what is published with the taints devices have now; `ailments` are by GPU UUID."""
     if not ailments:
         return found
     devices = tuple(

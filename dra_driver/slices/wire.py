@@ -1,8 +1,7 @@
 """One device as a ResourceSlice has it: name, attributes, capacity.
 
-In: a device of this node, and what is offered of its GPU. Out: a `Device` of resource.k8s.io/v1 as
-a plain dict, and which attributes there was no room for. What a device consumes of its GPU's
-counters is found where that is known (slices/offer/gpu.py). Pure.
+What a device consumes of its GPU's counters is found where that is known (slices/offer/gpu.py).
+Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,8 +60,7 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
     """Return a device as it is published, without its counters, and what was left out.
 
     `in_parts`: partitions of its GPU are offered beside it. `consumable_by`: what several claims
-    can have of a device that is not divided. `serves`: the extended resource that it serves, if
-    that is not the one of its kind.
+    can have of a device that is not divided. `serves`: its extended resource, if not its kind's.
     """
     device = source.device
     attributes = Attributes(device=name_of(source.gpu, device))
@@ -140,10 +138,7 @@ def share_capacity(share: Share) -> dict[str, object]:
 def mig_capacity(
     mig: MigDevice, attributes: Attributes, *, reserved: int
 ) -> tuple[dict[str, object], list[Omitted]]:
-    """Return the capacities of a MIG device, with its memory slices if there is room for them.
-
-    `reserved` is how many more capacities it is to get.
-    """
+    """Return a MIG device's capacities, memory slices if there is room beside `reserved` others."""
     capacity = counters.capacity(counters.engines(mig.profile))
     memory_slices = {
         f"memorySlice{number}": {"value": "1"} for number in mig.placement.memory_slices

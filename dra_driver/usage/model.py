@@ -1,6 +1,5 @@
 """Who uses which GPU: GPUs as NVML sees them, processes, and claims, put together. Pure.
 
-In: `GpuLoad`, `SeenProcess` by PID, the records of claims, the names of containers. Out: `GpuUse`.
 A process belongs to the pod of its control group. A pod's process on a device belongs to the claims
 by which the pod has the device: those that are its own by their records or the API server's word,
 or else the only one of its namespace: of pods that come later the kubelet does not tell. A share is
@@ -53,15 +52,12 @@ class Process:
 class User:
     """A container that uses a device, or a pod or claim that has it and no process there.
 
+    A name or id is empty where it is not known, or where there is none.
+
     Attributes:
         claims: namespaces and names; none where the pod has the device by no claim.
         devices: names of the claims' devices, such as shares of this one.
-        namespace: of the pod; empty if it is not known.
-        pod: its name; empty if it is not known.
-        pod_uid: empty where a claim has no pod that is known.
         pod_groups: the PodGroups that its claims were reserved for.
-        container: its name; empty if it is not known, or there is none.
-        container_id: empty where there is no process, or it is in no container.
         limit_bytes: how much memory it may have, where that is less than the device has.
         processes: those it has on the device.
     """
@@ -122,13 +118,9 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of a node beside NVML's word.
+    """What is known of a node beside NVML's word: `names` are by container id, `daemons` are MPS's.
 
-    Attributes:
-        records: of the claims that are prepared.
-        reserved: all pods of a claim, by the API server's word; a record has the first alone.
-        names: those of containers, by id.
-        daemons: of MPS.
+    `reserved` has all pods of a claim, by the API server's word; a record has the first alone.
     """
 
     records: Sequence[ClaimRecord] = ()
@@ -316,10 +308,7 @@ def _idle(held: Sequence[_Held], told: set[tuple[str, str]], busy: set[str]) -> 
 
 
 def _limit(held: Sequence[_Held]) -> int | None:
-    """Return what claims allow together of the device that they have; None if one is not limited.
-
-    Raises nothing: of a record that cannot be read no limit is known.
-    """
+    """Return how many bytes claims may use together; None if one has no limit that can be read."""
     claims: dict[ClaimUid, list[_Held]] = {}
     for one in held:
         claims.setdefault(one.record.ref.uid, []).append(one)

@@ -1,8 +1,7 @@
 """Looks at who uses the GPUs of this node: NVML is asked, then procfs for each process it names.
 
-In: what answers for NVML, where procfs is, and what is known of claims. Out: `NodeUse`. The time is
-taken before NVML is asked, so that a PID that was given anew meanwhile is not believed. GPUs are
-asked side by side, and one that does not answer hides no other.
+The time is taken before NVML is asked, so that a PID that was given anew meanwhile is not believed.
+GPUs are asked side by side, and one that does not answer hides no other.
 """
 
 import threading
@@ -59,10 +58,8 @@ class NodeLook:
     def look(self) -> NodeUse:
         """Return who uses the GPUs now.
 
-        Raises:
-            DeviceError: NVML refuses, or does not answer.
-            TransientError: NVML is not open at this moment.
-            StateError: the records of claims cannot be read.
+        Raises DeviceError if NVML refuses or does not answer, TransientError if it is not open at
+        this moment, and StateError if the records of claims cannot be read.
         """
         before = now_ticks()
         loads, silent = self._ask_all(self._loads.gpu_count())
@@ -113,10 +110,8 @@ def known_below(
     """Return what is known; no damaged record stands in the way of the others.
 
     Without `records` they are read below the driver's directory. `roots` are where the host's root
-    may be mounted; the first with the kubelet's notes on containers is taken.
-
-    Raises:
-        StateError: the records cannot be read.
+    may be mounted; the first with the kubelet's notes on containers is taken. Raises StateError if
+    the records cannot be read.
     """
     found = tuple(stored_records(directory).records if records is None else records())
     requests = DomainRequests(directory / "mps", lambda: 0.0)

@@ -1,6 +1,5 @@
 """Processes of the node by PID, as procfs has them, and the names of containers by their ids.
 
-In: where procfs is mounted, and the kubelet's links to logs. Out: `SeenProcess`, `ContainerName`.
 PIDs are given anew when one has ended, so all is read through one open folder of procfs, which is
 that process's and no other's; and who began after NVML was asked is not who it meant. A name is a
 tenant's text, and is made harmless; the text of /proc/PID/cgroup is read strictly.
@@ -157,18 +156,8 @@ def _is_procfs(folder: Path) -> bool:
 def pod_process(text: str) -> PodProcess | None:
     """Return the pod and container that the text of a /proc/PID/cgroup is about, None for none.
 
-    Of cgroup v1, v2, or both. The kubelet and the container runtime make the upper part of a path,
-    and a tenant can only make groups below its own container's. So a path is read from its top, and
-    ends at the first container:
-
-        cgroupfs  [/…]/kubepods[/burstable|/besteffort]/pod<uid>/[crio-]<id>
-        systemd   [/…]/[<root>-]kubepods.slice[/…-<class>.slice]/…-pod<uid with _ for ->.slice/
-                  cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope
-        a runtime without systemd below a kubelet with it
-                  /…/kubepods[-<class>]-pod<uid with _ for ->.slice:cri-containerd:<id>
-
-    What users of the node itself may make groups in (`user.slice`) is no pod's, whatever it is
-    called. Where the paths of several hierarchies name different pods, none of them is believed.
+    It is of cgroup v1, v2, or both. Where the paths of several hierarchies name different pods,
+    none of them is believed.
     """
     found = {one for line in text.split("\n") if (one := _of_path(line.split(":", 2)[-1]))}
     if len({one.pod_uid for one in found}) != 1:
@@ -179,6 +168,18 @@ def pod_process(text: str) -> PodProcess | None:
 
 
 def _of_path(path: str) -> PodProcess | None:
+    """Read a path from its top to the first container: below that, tenants can make groups.
+
+    The kubelet and the container runtime make the upper part:
+
+        cgroupfs  [/…]/kubepods[/burstable|/besteffort]/pod<uid>/[crio-]<id>
+        systemd   [/…]/[<root>-]kubepods.slice[/…-<class>.slice]/…-pod<uid with _ for ->.slice/
+                  cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope
+        a runtime without systemd below a kubelet with it
+                  /…/kubepods[-<class>]-pod<uid with _ for ->.slice:cri-containerd:<id>
+
+    In `user.slice` users of the node make groups, which are no pod's, whatever they are called.
+    """
     parts = path.split("/")
     if parts[0] != "" or ".." in parts:
         return None  # of another namespace of control groups, where names mean something else

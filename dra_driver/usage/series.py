@@ -1,8 +1,8 @@
 """Who uses the GPUs, as series of metrics. Pure.
 
-In: `NodeUse`. Out: `UsageSeries`. A container has series for each device that it has processes on,
-and so has a pod that has a device without; what is not known has no series, rather than a zero.
-There are never more containers than a bound: the ones with the least memory are left out.
+A container has series for each device that it has processes on, and so has a pod that has a device
+without; what is not known has no series, rather than a zero. There are never more containers than a
+bound: the ones with the least memory are left out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -83,11 +83,8 @@ class Toleration:
 class Node:
     """A node, as far as pods and devices ask for it.
 
-    Attributes:
-        unschedulable: whether it was cordoned.
-        ready: whether its kubelet says that it is.
-        plugin_resources: how many it has of each resource name that is none of Kubernetes' own: a
-            device plugin's.
+    `plugin_resources` has how many it has of each resource name of a device plugin: of those that
+    are not Kubernetes' own.
     """
 
     name: str

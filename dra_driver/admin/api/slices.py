@@ -144,12 +144,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """A ResourceSlice.
+    """A ResourceSlice. By their names slices of a pool are ordered.
 
     Attributes:
-        name: by which slices of a pool are ordered.
-        generation: of which generation of that pool.
-        count: how many slices that generation has.
+        count: how many slices this generation of the pool has.
         place: its nodes; None if its devices say theirs.
         counters: counter sets by name.
     """
@@ -202,11 +200,7 @@ class TaintRule:
 
 
 def read_slice(thing: Object, rules: Iterable[TaintRule] = ()) -> Slice:
-    """Return what a ResourceSlice says.
-
-    Raises:
-        ValueError: a quantity or a version in it cannot be read.
-    """
+    """Return what a ResourceSlice says. Raises ValueError if an amount or version is unreadable."""
     spec = mapping(thing, "spec")
     driver, pool = text(spec, "driver"), text(spec, "pool", "name")
     by_device = spec.get("perDeviceNodeSelection") is True
@@ -261,11 +255,7 @@ def _value(attribute: object) -> object:
 
 
 def consumed_counters(device: Object) -> Amounts:
-    """Return what a device takes of its pool's counters.
-
-    Raises:
-        ValueError: a quantity in it cannot be read.
-    """
+    """Return what a device takes of its pool's counters. Raises ValueError."""
     return _amounts(
         tuple(
             (text(one, "counterSet"), name, text(amount, "value"))
@@ -293,11 +283,7 @@ def shared_counters(spec: Object) -> tuple[tuple[str, Mapping[str, int]], ...]:
 
 
 def capacity_of(entry: object) -> Capacity:
-    """Return one capacity of a device.
-
-    Raises:
-        ValueError: a quantity in it cannot be read.
-    """
+    """Return one capacity of a device. Raises ValueError."""
     total, policy = text(entry, "value"), at(entry, REQUEST_POLICY)
     if not isinstance(policy, Mapping):
         return _capacity(total, None)

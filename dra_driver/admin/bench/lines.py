@@ -107,8 +107,7 @@ def line(said: Said) -> str:
 def heard(text: str) -> Said | None:
     """Return what a line says; None for a line of somebody else's.
 
-    Raises:
-        DeviceError: it begins as one of ours and is none.
+    Raises DeviceError if it begins as one of ours and is none.
     """
     if not text.startswith(MARK):
         return None

@@ -42,11 +42,7 @@ class MpsDaemon:
         self.log = folder / "log"
 
     def ask(self, commands: Sequence[str]) -> list[str]:
-        """Give commands to the daemon; return the lines of its reply.
-
-        Raises:
-            DeviceError: it does not answer.
-        """
+        """Give commands to the daemon; return its reply's lines. Raises DeviceError without one."""
         return ask_daemon(self._control, commands, environment=self._environment, log=self.log)
 
     def limit(self, strategy: Strategy) -> tuple[str, ...]:

@@ -58,8 +58,7 @@ class ProcessRunner:
     ) -> None:
         """Take the GPU; folders that killed runs have left are removed.
 
-        `patience` is how many seconds tenants have to be ready, and to end after their time; of the
-        `environment` they inherit what names no other MPS.
+        `patience` is how many seconds tenants have to be ready, and to end after their time.
         """
         self._door = door
         self._root = driver_root
@@ -203,9 +202,7 @@ def _processes(
 ) -> Iterator[tuple[Listener, ...]]:
     """Run programs, each in a session of its own; all have ended when this ends.
 
-    Raises:
-        SetupError: one of them cannot be run.
-        DeviceError: one of them cannot be ended.
+    Raises SetupError if one of them cannot be run, DeviceError if one cannot be ended.
     """
     started: list[Listener] = []
     try:

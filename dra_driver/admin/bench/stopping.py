@@ -23,11 +23,7 @@ class Stop:
     is_asked: bool = False
 
     def check(self) -> None:
-        """Go on, or not.
-
-        Raises:
-            KeyboardInterrupt: the run is to end.
-        """
+        """Raise KeyboardInterrupt if the run is to end."""
         if self.is_asked:
             raise KeyboardInterrupt
 

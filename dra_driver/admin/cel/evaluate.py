@@ -1,9 +1,8 @@
 """What an expression is worth.
 
-In: a tree and variables. Out: a value, or what CEL calls an error. Rules: `&&` and `||` look at
-their terms in order, and an error counts only if no other term decides; `?:` evaluates the branch
-it takes; a field of an optional value is optional itself. An evaluation takes a limited number of
-steps, as the scheduler's does. Pure.
+Rules: `&&` and `||` look at their terms in order, and an error counts only if no other term
+decides; `?:` evaluates the branch it takes; a field of an optional value is optional itself. An
+evaluation takes a limited number of steps, as the scheduler's does. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,12 +39,7 @@ T = TypeVar("T")
 
 
 def value_of(node: syntax.Node, variables: Variables) -> object:
-    """Return the value of an expression.
-
-    Raises:
-        EvaluationError: it has none: CEL calls this an error.
-        NotUnderstoodError: what it is worth is not known here.
-    """
+    """Return an expression's value. Raises EvaluationError, as CEL does, or NotUnderstoodError."""
     try:
         return _Evaluation().value(node, variables)
     except RecursionError:

@@ -1,9 +1,8 @@
 """The functions of CEL that selectors of devices may call.
 
-In: a function's name, and values. Out: a value. Rules: CEL's standard functions, those for strings,
-sets and optional values, and Kubernetes' for quantities, versions and lists. A type that a function
-does not take is CEL's error "no such overload"; a function that is not here is one that is not
-known. Pure.
+They are CEL's standard functions, those for strings, sets and optional values, and Kubernetes' for
+quantities, versions and lists. A type that a function does not take is CEL's error "no such
+overload"; a function that is not here is one that is not known. Pure.
 """
 
 import math
@@ -41,9 +40,7 @@ _FRACTION = re.compile(r"[.mun]|[eE]-")
 def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
     """Return what a function returns; the target of a member comes first.
 
-    Raises:
-        EvaluationError: CEL calls it an error.
-        NotUnderstoodError: the function is not known.
+    Raises EvaluationError where CEL has an error, NotUnderstoodError if the function is not known.
     """
     function = (_MEMBERS if is_member else _GLOBALS).get(name)
     if function is None:

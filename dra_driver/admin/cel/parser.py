@@ -1,8 +1,8 @@
 """The text of a CEL expression to its tree.
 
-In: text. Out: a `Node`. Rule: the grammar of CEL's language definition, with the syntax of optional
-values (`.?`, `[?`). The text was compiled by the API server before it was stored, so what cannot be
-read here is what this parser does not know. Pure.
+Rule: the grammar of CEL's language definition, with the syntax of optional values (`.?`, `[?`). The
+text was compiled by the API server before it was stored, so what cannot be read here is what this
+parser does not know. Pure.
 """
 
 import re
@@ -38,11 +38,7 @@ _DEEPEST = 100
 
 
 def parsed(text: str) -> syntax.Node:
-    """Return the tree of an expression.
-
-    Raises:
-        NotUnderstoodError: this is no CEL, or more of it than is known here.
-    """
+    """Return the tree of an expression. Raises NotUnderstoodError if it is not known CEL."""
     parser = _Parser(text)
     found = parser.expression()
     if parser.token.text:

@@ -1,9 +1,8 @@
 """Regular expressions as RE2 has them, matched in time linear in the text.
 
-In: a pattern and a text. Out: whether the pattern is found in it. Rule: all states that a pattern
-can be in advance with each character, so no pattern that a tenant writes takes for ever, as one of
-Python's could. Known are characters, classes, groups, alternatives, repeats and anchors; anything
-else is said to be unknown. Pure.
+Rule: all states that a pattern can be in advance with each character, so no pattern that a tenant
+writes takes for ever, as one of Python's could. Known are characters, classes, groups,
+alternatives, repeats and anchors; anything else is said to be unknown. Pure.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,9 +50,8 @@ class _Part:
 def found(pattern: str, text: str) -> bool:
     """Tell whether a pattern is found anywhere in a text.
 
-    Raises:
-        NotUnderstoodError: the pattern has what is not known here.
-        EvaluationError: it is no pattern.
+    Raises NotUnderstoodError if the pattern has what is not known here, EvaluationError if it is
+    no pattern.
     """
     part = _compiled(pattern)
     states: list[_State] = []

@@ -29,12 +29,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What a selector can know of a device.
-
-    Attributes:
-        attributes: by qualified name, as values of CEL.
-        capacity: by qualified name.
-    """
+    """What a selector can know of a device, by qualified names; `attributes` are values of CEL."""
 
     driver: str
     attributes: Mapping[str, object] = field(default_factory=dict)
@@ -82,19 +77,13 @@ class Selector:
 
     @classmethod
     def of(cls, text: str) -> "Selector":
-        """Read a selector.
-
-        Raises:
-            NotUnderstoodError: it has more of CEL than is known here.
-        """
+        """Read a selector. Raises NotUnderstoodError if it has more of CEL than is known here."""
         return cls(text, _tree(text))
 
     def selects(self, subject: Subject) -> bool:
         """Tell whether it holds.
 
-        Raises:
-            EvaluationError: it has no value: the scheduler gives up on the claim.
-            NotUnderstoodError: what it is worth is not known here.
+        Raises EvaluationError if it has no value (the scheduler gives up), or NotUnderstoodError.
         """
         found = value_of(self.tree, subject.variables())
         if not isinstance(found, bool):

@@ -1,7 +1,7 @@
 """The functions of CEL for strings, and those for lists that share their names.
 
-In: values. Out: a value. Rules: places are counted in characters; what is out of range is an error
-(cel-go, ext.Strings version 2). Pure.
+Places are counted in characters; what is out of range is an error (cel-go, ext.Strings version 2).
+Pure.
 """
 
 from collections.abc import Callable

@@ -58,11 +58,7 @@ class Semver:
 
     @classmethod
     def parse(cls, text: str, *, normalize: bool = False) -> Self:
-        """Read a version; `normalize` lets `v1.02` pass for 1.2.0.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Read a version; `normalize` lets `v1.02` pass for 1.2.0. Raises ValueError."""
         if normalize:
             text = _normalized(text)
         match = _SEMVER.fullmatch(text)
@@ -157,11 +153,7 @@ def need(value: object, *kinds: type) -> None:
 
 
 def equal(left: object, right: object) -> bool:
-    """Tell whether two values are equal.
-
-    Raises:
-        EvaluationError: CEL has no answer.
-    """
+    """Tell whether two values are equal. Raises EvaluationError where CEL has no answer."""
     if isinstance(left, Quantity) and isinstance(right, Quantity):
         left, right = left.nanos, right.nanos
     if is_number(left) and is_number(right):

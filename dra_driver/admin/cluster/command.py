@@ -41,10 +41,8 @@ def shown(
 def look(api: Reads, *, node: str) -> ClusterUsage:
     """Return what is offered, used and free on one node, or with an empty name on all.
 
-    Raises:
-        SetupError: this driver has published nothing there.
-        UnavailableError: the API server cannot be reached.
-        ApiError: it refuses, for lack of a permission or of the API.
+    Raises SetupError if this driver has published nothing there, UnavailableError if the API server
+    cannot be reached, and ApiError if it refuses, for lack of a permission or of the API.
     """
     selector = f"spec.driver={DRIVER_NAME}" + (f",spec.nodeName={node}" if node else "")
     pools = read_pools(read_all(api, RESOURCE_SLICES, selector))

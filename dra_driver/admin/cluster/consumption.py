@@ -1,8 +1,6 @@
 """What claims consume of devices that several of them can have, and what is left.
 
-In: the devices of a pool, and the parts of them that claims have. Out: for each device what is left
-of its capacities; for some devices together what there is, what is used and what is free. Rules
-(KEP-5075): what claims consume of a capacity sums up to its total at most; a claim consumes
+Rules (KEP-5075): what claims consume of a capacity sums up to its total at most; a claim consumes
 something of every capacity of a device, if it does not ask for it the default. So a device of which
 one capacity is used up has nothing free, unless claims can do without that one; and of a device
 whose defaults are all zero there is no end of parts. Amounts are in billionths of their units.
@@ -140,10 +138,8 @@ class Consumed:
     ) -> dict[str, CapacityUsage]:
         """Return each capacity of some devices together.
 
-        Args:
-            devices: the devices; one that a claim has as a whole counts as used with all it has.
-            offered: those that can be had together with nothing allocated.
-            open_to: those that can be had together now.
+        `offered` are those that can be had together with nothing allocated, `open_to` those that
+        can be had now. A device that a claim has as a whole counts as used with all it has.
         """
         found: dict[str, CapacityUsage] = {}
         for device in devices:

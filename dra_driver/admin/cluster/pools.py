@@ -1,12 +1,10 @@
 """The devices that a driver has published, pool by pool.
 
-In: all ResourceSlices of one driver, as dicts. Out: `Pool` values with their devices in the order
-in which the scheduler takes them, the counters there are, and what is wrong with a pool, if
-anything is. Rules: of a pool its newest generation alone counts, and only once as many slices of it
-are there as each of them says; a node's slices are not another's, whatever pool they say they are
-of; slices come in order of their names; counters that do not exist and device names that come twice
-make a pool invalid (KEP-4381, KEP-4815). Which resource name a device serves is said by its
-attributes. Pure.
+Devices are in the order in which the scheduler takes them. Rules: of a pool its newest generation
+alone counts, and only once as many slices of it are there as each of them says; a node's slices are
+not another's, whatever pool they say they are of; slices come in order of their names; counters
+that do not exist and device names that come twice make a pool invalid (KEP-4381, KEP-4815). Which
+resource name a device serves is said by its attributes. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +50,6 @@ class Pool:
     """The newest generation of a pool.
 
     Attributes:
-        name: the pool's name, which claims name in their allocation.
         node: the node whose devices these are; empty if it is no single one.
         devices: in the scheduler's order.
         counters: what there is of each counter with nothing allocated.

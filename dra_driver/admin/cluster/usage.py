@@ -33,8 +33,7 @@ class ResourceUsage:
             ask for none of its capacities would have what they have, or the number of parts where
             `offered` is any number.
         free: how many more can be allocated now; None as for `offered`.
-        capacities: what claims consume together of these devices, by name; none of devices for one
-            claim each.
+        capacities: what claims consume of devices that several can have, by name.
     """
 
     resource: str | None
@@ -46,10 +45,7 @@ class ResourceUsage:
 
     @property
     def blocked(self) -> int | None:
-        """How many are neither used nor free: tainted, or what they take is used by other names.
-
-        None where any number is offered.
-        """
+        """How many are neither used nor free: tainted, or other names use what they take."""
         return None if self.offered is None else self.offered - self.used - (self.free or 0)
 
 

@@ -1,7 +1,6 @@
 """What the cluster offers, as a table for people and as JSON for programs.
 
-In: a `ClusterUsage`. Out: text. Nothing is left out in silence: below the numbers stands what they
-do not count, and why. Pure.
+Nothing is left out in silence: below the numbers stands what they do not count, and why. Pure.
 """
 
 import json

@@ -29,7 +29,6 @@ class Check:
     """One question, and how it is answered from the sources there are.
 
     Attributes:
-        id: its name in reports; never changes.
         needs: what has to be there, node or cluster; with both, either will do.
         look: answers it; may raise anything.
         silence: how grave it is that there is no answer in time.

@@ -34,10 +34,7 @@ def run_checks(
     missing: Mapping[Place, str],
     seconds: float,
 ) -> list[Outcome]:
-    """Make the checks and return what they found, in their order.
-
-    `missing` are the places that are not there, each with the reason.
-    """
+    """Make the checks and return what they found, in order; `missing` has a reason by place."""
     end = time.monotonic() + seconds
     runs: dict[str, Future[list[Seen]]] = {}
     for check in checks:

@@ -33,13 +33,9 @@ from dra_driver.shares.notes import read_notes
 
 
 class Sources:
-    """Where facts come from; for any thread.
+    """Where facts come from; for any thread. `places` or `cluster` is None where there is none.
 
-    Args:
-        places: of the node; None where doctor does not run on one.
-        cluster: the cluster; None where none is known.
-        in_a_pod: whether this process runs in a pod.
-        own_node: the name of this node's Node, as far as it is known.
+    `own_node` is the name of this node's Node, as far as it is known.
     """
 
     def __init__(

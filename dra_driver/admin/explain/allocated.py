@@ -19,12 +19,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedState:
-    """What claims have.
-
-    Attributes:
-        whole: who has a device alone.
-        parts: who has parts of a device, and what these consume.
-    """
+    """What claims have: whole devices, and parts of others with what these consume."""
 
     whole: Mapping[DeviceId, tuple[Allocation, ...]] = field(default_factory=dict)
     parts: Mapping[DeviceId, tuple[Allocation, ...]] = field(default_factory=dict)

@@ -1,9 +1,8 @@
 """What a request consumes of a device's capacities, and whether there is as much.
 
-In: a device's capacities, what a request asks of them, what others consume. Out: the amounts. Rules
-(KEP-5075): of every capacity something is consumed: what was asked for, rounded up to what the
-policy allows; without a request its default, or else all there is. Of a device for one claim alone
-the same is compared, and nothing is kept. Amounts are in billionths of their units. Pure.
+Rules (KEP-5075): of every capacity something is consumed: what was asked for, rounded up to what
+the policy allows; without a request its default, or else all there is. Of a device for one claim
+alone the same is compared, and nothing is kept. Amounts are in billionths of their units. Pure.
 """
 
 from collections.abc import Mapping
@@ -39,11 +38,7 @@ class Shortage:
 
 
 def consumed(capacities: Mapping[str, Capacity], asked: Mapping[str, int]) -> dict[str, int]:
-    """Return what is consumed of each capacity.
-
-    Raises:
-        NotCountableError: the scheduler gives up on the claim.
-    """
+    """Return what is consumed of each capacity. Raises NotCountableError."""
     return {name: _amount(one, asked.get(name)) for name, one in capacities.items()}
 
 
@@ -52,11 +47,7 @@ def shortage(
     asked: Mapping[str, int],
     *taken: Mapping[str, int],
 ) -> Shortage | None:
-    """Return the first capacity that does not suffice; None if all do.
-
-    Raises:
-        NotCountableError: the scheduler gives up on the claim.
-    """
+    """Return the first capacity that does not suffice; None if all do. Raises NotCountableError."""
     for name in asked:
         if name not in capacities:
             return Shortage(name=name, wanted=asked[name], total=None)

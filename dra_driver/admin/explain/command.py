@@ -87,11 +87,9 @@ class Explain(CommandSettings):
 def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanation:
     """Return what there is to say of a pod or claim.
 
-    Raises:
-        NotFoundError: there is no such pod or claim.
-        SetupError: an object in the way cannot be read.
-        UnavailableError: the API server cannot be reached.
-        ApiError: it refuses, for lack of a permission or of the API.
+    Raises NotFoundError if there is no such pod or claim, SetupError if an object in the way cannot
+    be read, UnavailableError if the API server cannot be reached, and ApiError if it refuses, for
+    lack of a permission or of the API.
     """
     pod = read(api, PODS, name, namespace) if kind == "pod" else {}
     classes = list(read_all(api, DEVICE_CLASSES))

@@ -37,13 +37,9 @@ Find = Callable[[str], Object | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedClaim:
-    """A claim that has its devices already.
+    """A claim that has its devices already: pool and device of each.
 
-    Attributes:
-        name: namespace and name.
-        devices: pool and device of each.
-        users: for whom it is reserved.
-        selector: the nodes on which the devices can be used; None for all.
+    `selector` is for the nodes on which the devices can be used; None for all.
     """
 
     name: str
@@ -132,11 +128,7 @@ def of_claim(thing: Object) -> Demand:
 def of_pod(
     pod: Object, claim_named: Find, template_named: Find, classes: Sequence[Object]
 ) -> Demand:
-    """Return what a pod asks for.
-
-    Raises:
-        ValueError: a quantity cannot be read.
-    """
+    """Return what a pod asks for. Raises ValueError if a quantity cannot be read."""
     claims: list[Claim] = []
     allocated: list[AllocatedClaim] = []
     blocked: list[str] = list(_gates(pod))

@@ -1,7 +1,6 @@
 """What a ResourceClaim asks for.
 
-In: a ResourceClaim, or the spec of a ResourceClaimTemplate, as dicts. Out: a `Claim` value. Rules:
-a request is exact, or has alternatives of which the first that fits is taken; by default either is
+A request is exact, or has alternatives of which the first that fits is taken; by default either is
 for one device. Amounts are in billionths of their units. Pure.
 """
 

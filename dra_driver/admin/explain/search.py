@@ -2,9 +2,10 @@
 
 Devices are tried in their order, and the first solution is taken; of alternatives the first that
 leads to one. What the scheduler cannot work out (a selector that fails, a class that does not
-exist) ends the search, and ends it for the pod on every node. So an error counts only where the
-scheduler would come across it: hence the same order of the same questions. Pure; gives up after a
-number of steps.
+exist) ends the search, and ends it for the pod on every node: a GivenUpError. So an error counts
+only where the scheduler would come across it: hence the same order of the same questions. Pure;
+gives up after a number of steps with an UndecidedError. More of CEL than is known here is a
+NotUnderstoodError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +37,7 @@ Classes = Mapping[str, tuple[str, ...]]
 class GivenUpError(Exception):
     """The scheduler gives up on the pod, on all nodes.
 
-    Attributes:
-        where: at which device, if it is one.
-        selector: the selector that fails, if it is one.
+    `where` is the device and `selector` the selector that fails, if it is because of one.
     """
 
     def __init__(self, cause: str, *, where: str = "", selector: str = "") -> None:
@@ -91,12 +90,7 @@ class SelectorCache:
         return found
 
     def hold(self, text: str, device: Device) -> bool:
-        """Tell whether a selector holds for a device.
-
-        Raises:
-            EvaluationError: it has no value.
-            NotUnderstoodError: what it is worth is not known here.
-        """
+        """Tell whether a selector holds for a device. Raises as `Selector.selects` does."""
         key = (text, device.id)
         found = self._answers.get(key)
         if found is None:
@@ -111,13 +105,7 @@ class SelectorCache:
 
 
 def picks(scene: Scene, claims: Sequence[Claim]) -> list[Pick] | None:
-    """Return the devices that claims would get on a node; None if they do not fit.
-
-    Raises:
-        GivenUpError: the scheduler gives up on the pod, on all nodes.
-        UndecidedError: this takes too long.
-        NotUnderstoodError: a selector has more of CEL than is known here.
-    """
+    """Return the devices that claims would get on a node; None if they do not fit."""
     return _Search(scene, claims).run()
 
 

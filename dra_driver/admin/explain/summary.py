@@ -53,11 +53,7 @@ _ByKind = Mapping[Kind, list[DeviceAnswer]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is in the way.
-
-    Attributes:
-        advice: what to change, any of it.
-    """
+    """Something that is in the way. `advice` is what to change, any of it."""
 
     title: str
     details: tuple[str, ...] = ()

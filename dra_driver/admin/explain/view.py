@@ -33,8 +33,7 @@ _OF_CLAIM = "On which nodes its pod may be is not looked at: ask for the pod."
 class Explanation:
     """What is said of a pod or claim.
 
-    Attributes:
-        refused: pods that have their devices and do not start: its own, and those in its way.
+    `refused` are pods that have their devices and do not start: its own, and those in its way.
     """
 
     demand: Demand

@@ -210,8 +210,6 @@ class NodeStatus:
     Attributes:
         domains: MPS domains by id; None for one that no supervisor has taken up.
         domain_claims: UIDs of the claims that a domain is for, by its id.
-        shares: what the driver noted of its shares.
-        exclusion: which of its GPUs are left out.
     """
 
     boot_id: str
@@ -242,12 +240,7 @@ class NodeStatus:
 
 
 def look(directory: Path, boot_id: str) -> NodeStatus:
-    """Read the files below the driver's directory.
-
-    Raises:
-        SetupError: there are none.
-        StateError: they cannot be read.
-    """
+    """Read the files below the driver's directory. Raises SetupError without it, or StateError."""
     if not directory.is_dir():
         raise SetupError(
             f"{directory} is not there: the driver has not run on this node, or its directory is "

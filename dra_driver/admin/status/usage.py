@@ -44,10 +44,7 @@ def show(
     out: TextIO,
     api: KubeClient | None = None,
 ) -> None:
-    """Look and print, on a terminal until somebody presses Ctrl-C.
-
-    Later pods of claims have no names without `api`.
-    """
+    """Look and print, on a terminal until Ctrl-C; without `api` later pods of claims lack names."""
     library = NvmlLibrary(find_library(roots.driver, running_driver(roots.proc)))
     library.open()
     try:

@@ -71,9 +71,7 @@ class Validate(BaseSettings):
 def read_manifests(name: str) -> Iterator[tuple[str, str]]:
     """Yield (name, text) of a file, of each manifest in a folder, or of stdin.
 
-    Raises:
-        OSError: it cannot be read.
-        UnicodeDecodeError: it is not UTF-8.
+    Raises OSError if one cannot be read, UnicodeDecodeError if it is not UTF-8.
     """
     if name == "-":
         yield "<stdin>", sys.stdin.read()

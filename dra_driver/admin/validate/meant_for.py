@@ -27,10 +27,7 @@ class WrittenConfig:
 
 
 def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tuple[int, str]]:
-    """Yield (index, why) of each config that has no effect whatever its requests get.
-
-    `requests` is what stands in `devices.requests`, of whatever shape.
-    """
+    """Yield (index, why) of each config that has no effect; `requests` may have any shape."""
     kinds = {config.kind for config in configs}
     asked = requests if isinstance(requests, list) else []
     for index, config in enumerate(configs):

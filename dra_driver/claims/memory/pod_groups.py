@@ -55,11 +55,7 @@ class PodGroups:
             return self._tops
 
     def find(self, uid: str) -> PodGroup | None:
-        """Return the group of a pod, None if there is none.
-
-        Raises:
-            DeviceError: there are two, so that it is not known which is the pod's.
-        """
+        """Return the group of a pod, None without one. Raises DeviceError if it has two."""
         found = [group for top in self.tops() for group in _pod_groups(top, uid)]
         if len(found) > 1:
             raise DeviceError(

@@ -63,10 +63,7 @@ class PodLimits:
         return self._groups.find(pod) is not None
 
     def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
-        """Give a pod no more than so many bytes of a GPU, its containers taken together.
-
-        A limit that is there already is set anew.
-        """
+        """Give a pod no more than `size` bytes of a GPU, its containers taken together."""
         if size <= 0:
             raise ConfigError(f"pod {pod} cannot have {size} bytes of {gpu}; give it 1 MiB")
         group = self._groups.find(pod)
@@ -78,10 +75,7 @@ class PodLimits:
         self._set(gpu, group.path, size)
 
     def unlimit(self, pod: str, gpu: GpuUuid) -> None:
-        """Take a pod's limit away, as far as its group is still there.
-
-        A driver that is too old by now has none.
-        """
+        """Take a pod's limit away. Without its group, or with too old a driver, there is none."""
         group = self._groups.find(pod)
         if group is None or not self._gpus.knows_memory_limits():
             return
@@ -106,8 +100,7 @@ class PodLimits:
     def free_containers(self, pod: str, gpu: GpuUuid, size: int) -> tuple[Path, ...]:
         """Return the groups of a pod's containers that its limit does not bind.
 
-        There are none where the kernel counts. Where the driver does, a container may have a limit
-        of its own: set by somebody else, or left by a group that was at the same place before.
+        Where the driver counts, a container can have its own limit, or that of a former group.
         """
         group = self._groups.find(pod)
         if group is None or self.are_counted_by_kernel():
@@ -119,10 +112,7 @@ class PodLimits:
         self._set(gpu, container, size)
 
     def refuse_pod(self, pod: str, gpu: GpuUuid) -> None:
-        """Leave one pod no memory of a GPU, if it has a control group.
-
-        Only where the kernel counts; else `refuse_others` does it, and leaves no entry behind.
-        """
+        """Leave a pod no memory of a GPU where the kernel counts; else `refuse_others` does it."""
         group = self._groups.find(pod) if self.are_counted_by_kernel() else None
         if group is not None and not self._is_within(gpu, group.path, _NOTHING):
             self._set(gpu, group.path, _NOTHING)
@@ -137,7 +127,7 @@ class PodLimits:
         """Leave pods that have no limit no memory of a GPU (1 MiB for all of them together).
 
         Only where the driver counts: it asks nobody but the nearest group with a limit, so that
-        pods with one are not concerned. Where the kernel counts, this does nothing.
+        pods with one are not concerned, and the others need no entry of their own.
         """
         if self.are_counted_by_kernel():
             return

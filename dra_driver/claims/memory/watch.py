@@ -113,11 +113,7 @@ class MemoryWatch(Worker):
         return len(self._not_in_force)
 
     def look(self) -> None:
-        """Look at all claims that control groups limit, and at the GPUs that nobody shares.
-
-        Raises:
-            StateError: the driver's directory cannot be read.
-        """
+        """Look at all claims that control groups limit, and at unshared GPUs. Raises StateError."""
         self._api_is_away = False
         limited = [one.ref.uid for one in self._claims.records.readable() if self._is_limited(one)]
         self._asked_at = {uid: at for uid, at in self._asked_at.items() if uid in limited}

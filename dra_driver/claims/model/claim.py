@@ -159,11 +159,7 @@ def ref_of(claim: Mapping[str, Any]) -> ClaimRef:
 
 
 def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
-    """Return what a ResourceClaim object holds for `driver`.
-
-    Raises:
-        ConfigError: the claim has no allocation, or the object is no ResourceClaim.
-    """
+    """Parse a ResourceClaim for `driver`. Raises ConfigError if it is unallocated or malformed."""
     try:
         metadata = claim["metadata"]
         ref = ClaimRef(

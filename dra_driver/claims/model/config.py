@@ -54,13 +54,9 @@ def group_by_config(
 ) -> tuple[ConfigGroup, ...]:
     """Return the claim's results without admin access, by the config that holds for them.
 
-    `kinds` are those of the devices that its results name. All configs are read and checked, also
-    those that hold for no result: their author should hear of a mistake now. With `all_hold` a
-    config of the claim that holds for nothing is an error.
-
-    Raises:
-        ConfigError: a config is wrong, is for another kind of device than its request got, or
-            holds for nothing.
+    `kinds` is by device name. All configs are checked, also those that hold for no result: their
+    author should hear of a mistake now. With `all_hold` a config of the claim that holds for
+    nothing is a ConfigError.
     """
     choices = _choices(claim.configs)
     # One group for each config and, for results without one, for each kind's default.
@@ -105,13 +101,10 @@ def _check_holds(
     kinds: Mapping[str, DeviceKind],
     without: Iterable[Result],
 ) -> None:
-    """Check that a config of the claim is not in vain. `without` have no config of the claim.
+    """Raise ConfigError if a config of the claim is in vain; `without` have no config of the claim.
 
-    One for requests that got devices of other drivers is, and one for an alternative of
-    `firstAvailable` that was not chosen; neither is a mistake.
-
-    Raises:
-        ConfigError: it is.
+    It is no mistake if its requests got devices of other drivers, or if it is for an alternative of
+    `firstAvailable` that was not chosen.
     """
     meant = [result for result in results if choice.is_for(result)]
     if not choice.of_claim or not meant:

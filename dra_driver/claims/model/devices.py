@@ -245,11 +245,7 @@ def place_of(device: MigDevice | Partition) -> RecordedPartition:
 
 
 def restored(device: RecordedDevice, gpu: Gpu) -> NodeDevice:
-    """Return the device that a record is about, on the GPU that it is recorded with.
-
-    Raises:
-        TransientError: the GPU does not say at this moment which MIG profiles it has.
-    """
+    """Return a recorded device on its GPU. Raises TransientError while MIG profiles are unknown."""
     match device:
         case RecordedGpu() | RecordedPartition() | RecordedMig():
             found: Device = _restored(device, gpu)
@@ -322,9 +318,7 @@ def record_json(entry: DeviceRecord) -> dict[str, object]:
 def record_of(value: Mapping[str, Any]) -> DeviceRecord:
     """Return what `record_json` made this of.
 
-    Raises:
-        VersionError: it is of a kind that is not known here.
-        KeyError, TypeError, ValueError: it was made by something else.
+    Raises VersionError for an unknown kind; KeyError, TypeError or ValueError for other JSON.
     """
     return DeviceRecord(
         name=value["name"],

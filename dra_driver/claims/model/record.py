@@ -261,9 +261,7 @@ def written_by(data: bytes) -> str | None:
 def decode(data: bytes) -> ClaimRecord:
     """Return the record that `encode` made these bytes of, by this version or a former one.
 
-    Raises:
-        VersionError: a newer version of this driver wrote them.
-        StateError: the bytes are damaged.
+    Raises VersionError if a newer version wrote them, StateError if they are damaged.
     """
     payload = unseal(data)
     try:

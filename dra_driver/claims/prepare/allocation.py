@@ -34,6 +34,8 @@ from dra_driver.devices.shares import (
 from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
 from dra_driver.sharing.base import strategy_name
 
+_Parsed = GpuName | MigName | ShareName
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
@@ -53,10 +55,9 @@ def allocation_of(
 ) -> Allocation:
     """Return what a claim was allocated; `pool` is the name of this node's.
 
-    Raises:
-        ConfigError: a config is wrong or holds for nothing, or a device is of another pool.
-        DeviceError: this node has no such device, or its GPU is left out.
-        TransientError: a device is not there now, and this driver is still looking.
+    Raises ConfigError if a config is wrong or holds for nothing, or a device is of another pool;
+    DeviceError if this node has no such device, or its GPU is left out; TransientError if a device
+    is not there now, and this driver is still looking.
     """
     # Configs first: their authors should not have to wait for hardware to hear of a mistake.
     groups = group_by_config(claim, {one.device: kind_named(one.device) for one in claim.results})
@@ -96,7 +97,11 @@ def allocation_of(
 
 def kind_named(name: str) -> DeviceKind:
     """Return the kind of a device from its name, which needs no GPU to answer."""
-    match parse_device_name(name):
+    return _kind(parse_device_name(name))
+
+
+def _kind(name: _Parsed | None) -> DeviceKind:
+    match name:
         case MigName() | ShareName(of=MigName()):
             return DeviceKind.MIG
         case GpuName() | ShareName() | None:
@@ -110,14 +115,10 @@ def allocated_devices(
     divisions: Divisions,
     strategies: Mapping[str, ShareStrategy],
 ) -> dict[str, NodeDevice]:
-    """Return what every allocated device is, by allocation id: a GPU, a place on one, or a share.
+    """Return every allocated device by allocation id: a GPU, a place on one, or a share.
 
-    `strategies` says how consumable shares are used, by allocation id; time-slicing for others.
-
-    Raises:
-        ConfigError: a device is of another pool than this node's.
-        DeviceError: this node has no such device, or its GPU is left out.
-        TransientError: it is not there now, and this driver is still looking.
+    `strategies` are those of consumable shares, by allocation id; time-slicing for others. Raises
+    as `allocation_of`.
     """
     found: dict[str, NodeDevice] = {}
     for result in results:
@@ -126,15 +127,15 @@ def allocated_devices(
                 f'device "{result.device}" is in pool "{result.pool}", and this node serves pool '
                 f'"{pool}": the claim was allocated for another node'
             )
-        if left_out := _excluded(result.device, inventory):
+        name = parse_device_name(result.device)
+        if left_out := _excluded(name, inventory):
             raise DeviceError(
                 f'device "{result.device}" is not given out any more: {left_out.why}; delete the '
                 "pod and its claim so that they are scheduled again"
             )
-        device = _named(result.device, inventory, divisions)
+        device = _device(name, result.device, inventory, divisions)
         if device is None:
-            kind = kind_named(result.device)
-            raise _absent(f'device "{result.device}"', kind, inventory)
+            raise _absent(f'device "{result.device}"', _kind(name), inventory)
         strategy = strategies.get(result.allocation_id, ShareStrategy.TIME_SLICING)
         found[result.allocation_id] = _consumed(device, result, strategy)
     return found
@@ -159,8 +160,9 @@ def _consumed(one: NodeDevice, result: Result, strategy: ShareStrategy) -> NodeD
     return replace(one, device=ConsumableShare(of=device, slot=slot))
 
 
-def _named(name: str, inventory: Inventory, divisions: Divisions) -> NodeDevice | None:
-    parsed = parse_device_name(name)
+def _device(
+    parsed: _Parsed | None, name: str, inventory: Inventory, divisions: Divisions
+) -> NodeDevice | None:
     if parsed is None:
         return None
     of = parsed.of if isinstance(parsed, ShareName) else parsed
@@ -176,10 +178,9 @@ def _named(name: str, inventory: Inventory, divisions: Divisions) -> NodeDevice 
     return NodeDevice(gpu=gpu, device=device) if name_of(gpu, device) == name else None
 
 
-def _excluded(name: str, inventory: Inventory) -> ExcludedGpu | None:
+def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
     """Return the GPU behind a name if it is left out."""
-    parsed = parse_device_name(name)
-    of = parsed.of if isinstance(parsed, ShareName) else parsed
+    of = name.of if isinstance(name, ShareName) else name
     return next((one for one in inventory.excluded if of and one.minor == of.minor), None)
 
 
@@ -216,9 +217,7 @@ def _share(name: str, parsed: ShareName, base: Divisible, division: Division | N
 def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict[GpuUuid, Gpu]:
     """Return the GPUs that a record is about, wherever their minor numbers are now.
 
-    Raises:
-        DeviceError: one is no longer on this node.
-        TransientError: one is not there now, and this driver is still looking.
+    Raises DeviceError if one is gone, TransientError while this driver is still looking for it.
     """
     known = {gpu.uuid: gpu for gpu in inventory.gpus}
     found: dict[GpuUuid, Gpu] = {}

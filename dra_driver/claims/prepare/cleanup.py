@@ -75,21 +75,14 @@ class Cleanup:
     # What a claim has done
 
     def begin_release(self, record: ClaimRecord, *, deadline: float) -> bool:
-        """Have the daemons of a claim end that is to be released; tell whether all have.
-
-        Raises:
-            StateError: nothing can be changed on this disk, and nothing was.
-        """
+        """Have a claim's daemons end before `release`; tell whether all have. Raises StateError."""
         self._note_release(record)
         return self.let_go(record, deadline)
 
     def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
-        """Take back everything of a claim; return what hardware refuses to take back.
+        """Take back everything of a claim; return what hardware refuses to, which its record keeps.
 
-        That stays in a record of its own. A full disk is no reason to fail.
-
-        Raises:
-            StateError: nothing can be changed on this disk, and nothing was.
+        Raises StateError, with nothing undone, on a read-only disk; a full one is no obstacle.
         """
         self._note_release(record)
         left = self._undo(record, deadline)
@@ -102,11 +95,7 @@ class Cleanup:
             self._records.note_release(record.ref.uid)
 
     def let_go(self, record: ClaimRecord, deadline: float) -> bool:
-        """Have the daemons end that a record names, before anything else of it is undone.
-
-        Returns whether all have by the deadline; what has not is left to `release`. Where they are
-        waited for no GPU is locked: others who share one need not wait.
-        """
+        """End a record's daemons, with no GPU locked; tell whether all ended by the deadline."""
         pending = (one.of for one in record.pending if isinstance(one.of, SharingPlan))
         return self._strategies.let_go([*record.plans, *pending], deadline)
 
@@ -137,10 +126,7 @@ class Cleanup:
     ) -> tuple[PendingCleanup, ...]:
         """Reduce a released record to its pending cleanups, and delete its spec; return them.
 
-        A record without any goes.
-
-        Raises:
-            StateError: the record cannot be deleted.
+        A record without any is deleted. Raises StateError if it cannot be.
         """
         left = self._dated(record, left)
         self._say_new(record, left)
@@ -173,12 +159,9 @@ class Cleanup:
         deadline: float,
         gpus: Collection[GpuUuid] | None = None,
     ) -> tuple[PendingCleanup, ...]:
-        """Try again what could not be undone, on some GPUs or on all that nobody uses.
+        """Retry cleanups that change nothing a claim has, on `gpus` or on all; return what is left.
 
-        Returns what is left.
-
-        Raises:
-            StateError: a record of which nothing is left cannot be deleted.
+        Raises StateError if a record of which nothing is left cannot be deleted.
         """
         todo = [
             cleanup
@@ -201,11 +184,8 @@ class Cleanup:
     def vacate(self, record: ClaimRecord, wanted: ClaimRecord, *, deadline: float) -> None:
         """Take back what a claim has left on GPUs that another one is about to use.
 
-        A setting that cannot be reset does not keep the other one away.
-
-        Raises:
-            TransientError: something is there that nobody can share a GPU with.
-            StateError: the disk refused.
+        A setting that cannot be reset does not keep the other one away. Raises TransientError if
+        something is there that nobody can share a GPU with, StateError if the disk refused.
         """
         if self._holdings.is_of_this_boot(record):
             left = self.settle(record, deadline=deadline, gpus=wanted.held_gpus)
@@ -214,11 +194,7 @@ class Cleanup:
         self.check_free(left, wanted)
 
     def check_free(self, pending: Iterable[PendingCleanup], wanted: ClaimRecord) -> None:
-        """Check that no pending cleanup keeps what a record wants from being used.
-
-        Raises:
-            TransientError: one does.
-        """
+        """Raise TransientError if a pending cleanup keeps what a record wants from being used."""
         for cleanup in pending:
             if self._excludes(cleanup) and overlap(cleanup.parts, wanted.held_parts):
                 raise TransientError(
@@ -249,10 +225,9 @@ class Cleanup:
         return Counter(cleanup.name for record in found for cleanup in record.pending)
 
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
-        """Take back what has outlived a reboot of a claim that was prepared before it.
+        """Take back what of a claim has outlived a reboot; return whether all of it is gone.
 
-        The record stays: the kubelet prepares the claim anew or unprepares it. Returns whether
-        all of it is gone.
+        The record stays: the kubelet prepares the claim anew or unprepares it.
         """
         self._specs.delete(record.ref.uid)
         if self._undo(record, deadline):

@@ -88,11 +88,9 @@ class Document:
 
 
 def container_paths(record: ClaimRecord) -> dict[str, str]:
-    """Return where containers find the file of each request of a claim.
+    """Return where containers find the file of each request; none where the record cannot say.
 
-    A claim that was made from a template has a name that nobody knows beforehand, so it goes by
-    what its pod calls it. Of a claim whose record does not say if there is such a name, nothing
-    is told.
+    A claim from a template goes by what its pod calls it: nobody knows its name beforehand.
     """
     folder = _folder(record)
     if folder is None:
@@ -105,8 +103,7 @@ def documents(
 ) -> dict[str, Document]:
     """Return what is told of each request of a claim, all of whose devices exist.
 
-    Raises:
-        TransientError: a GPU does not say at this moment which MIG profiles it has.
+    Raises TransientError while a GPU does not say which MIG profiles it has.
     """
     if _folder(record) is None:
         return {}
@@ -189,10 +186,7 @@ class MetadataFiles:
         """Write a claim's files, and a folder for them even if there is none.
 
         A file that says the same already is left alone. Not synced: a power cut ends all containers
-        that had them.
-
-        Raises:
-            StateError: one that is not there cannot be written.
+        that had them. Raises StateError if a file that is not there cannot be written.
         """
         folder = self._root / check_uid(uid)
         try:
@@ -205,11 +199,7 @@ class MetadataFiles:
         self._written[uid] = {self.path(uid, request).name for request in documents}
 
     def delete(self, uid: ClaimUid) -> None:
-        """Delete a claim's files; none is fine.
-
-        Raises:
-            StateError: they are there and cannot be deleted.
-        """
+        """Delete a claim's files; none is fine. Raises StateError if they cannot be deleted."""
         folder = self._root / check_uid(uid)
         self._written.pop(uid, None)
         try:
@@ -218,11 +208,7 @@ class MetadataFiles:
             raise _failed("delete", folder, error) from error
 
     def uids(self) -> set[ClaimUid]:
-        """Return the claims that have a folder here.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the claims that have a folder here. Raises StateError."""
         try:
             names = [entry.name for entry in os.scandir(self._root)]
         except (FileNotFoundError, NotADirectoryError):
@@ -236,11 +222,7 @@ class MetadataFiles:
         return found
 
     def complete(self) -> set[ClaimUid]:
-        """Return the claims that have a folder here, and in it each file that was written to it.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
+        """Return the claims whose folder has each file written to it. Raises StateError."""
         return {uid for uid in self.uids() if self._is_complete(uid)}
 
     def _is_complete(self, uid: ClaimUid) -> bool:

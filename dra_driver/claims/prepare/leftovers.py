@@ -88,11 +88,8 @@ class Leftovers:
         """Take back what a claim without a record may have left where a record wants something.
 
         A claim of which a whole GPU was given to another one is gone. Of one with another part of
-        the GPU nothing is known; where it is in the way, `MigDevices.make_room` finds it.
-
-        Raises:
-            TransientError: something is still there.
-            StateError: the disk refused.
+        the GPU nothing is known; where it is in the way, `MigDevices.make_room` finds it. Raises
+        TransientError if something is still there, StateError if the disk refused.
         """
         whole = {part.gpu for part in wanted.held_parts if part.placement is None}
         marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
@@ -105,11 +102,7 @@ class Leftovers:
             self._ownership.unmark(gpu, uid)
 
     def forget(self, uid: ClaimUid) -> None:
-        """Delete what files a claim has on disk that has no whole record: it is known to be gone.
-
-        Raises:
-            StateError: the disk refused.
-        """
+        """Delete the files of a claim that is gone and has no whole record. Raises StateError."""
         self._specs.delete(uid)
         self._records.delete(uid)
         self._ownership.unmark_all(uid)

@@ -158,8 +158,7 @@ class MigDevices:
     def make_room(self, wanted: ClaimRecord) -> None:
         """Destroy what was made where a record wants something, for claims without a record.
 
-        Raises:
-            DeviceError, TransientError: one cannot be destroyed.
+        Raises as `take_away`.
         """
         parts = wanted.held_parts
         orphans: dict[MigSlot, ClaimUid] = {}
@@ -184,10 +183,7 @@ class MigDevices:
     def take_away(self, orphans: Mapping[MigSlot, ClaimUid]) -> None:
         """Destroy MIG devices that were made here for claims that no longer have a record.
 
-        All are tried, whatever comes of one.
-
-        Raises:
-            DeviceError, TransientError: one cannot be destroyed.
+        All are tried before the first DeviceError or TransientError is raised.
         """
         errors: list[DriverError] = []
         for slot, uid in orphans.items():
@@ -241,11 +237,7 @@ class MigDevices:
         return made
 
     def _check_mode(self, slot: MigSlot) -> bool:
-        """Tell whether a GPU is in MIG mode; if not, it has to be allowed to turn it on.
-
-        Raises:
-            DeviceError: it is not in MIG mode, and stays so.
-        """
+        """Tell whether a GPU is in MIG mode. Raises DeviceError if it is not, and stays so."""
         if self._hardware.mode(slot.gpu) is MigMode.ENABLED:
             return True
         if not self._switches_modes:

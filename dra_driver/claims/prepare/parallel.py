@@ -14,8 +14,7 @@ R = TypeVar("R")
 def all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:
     """Call for each value on a thread of its own; return the results when all have ended.
 
-    Raises:
-        DriverError: the first that one of the calls raised.
+    Raises the first DriverError that one of the calls raised.
     """
     results: list[R] = []
     for found in _outcomes(values, call):

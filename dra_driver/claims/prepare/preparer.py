@@ -132,11 +132,7 @@ class ClaimPreparer:
             self._changed.notify_all()
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
-        """Return the claim's devices, ready for containers.
-
-        Raises:
-            DriverError: why not, in words for the pod's events. A later call can succeed.
-        """
+        """Return the claim's devices, ready for containers. Raises DriverError for pod events."""
         end = self._end(deadline)
         with self._locks.claim(ref.uid, end):
             return self._patiently(ref, end)
@@ -144,10 +140,9 @@ class ClaimPreparer:
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
         """Take back what was prepared for the claim; nothing is fine.
 
-        Raises:
-            ConflictError: other calls for the claim or its GPUs went on until the deadline.
-            TransientError: processes still use a MIG device that was made for the claim.
-            StateError: the record cannot be deleted.
+        Raises ConflictError if other calls for the claim or its GPUs went on until the deadline,
+        TransientError if processes still use a MIG device that was made for the claim, and
+        StateError if the record cannot be deleted.
         """
         try:
             uid = check_uid(ref.uid)
@@ -170,9 +165,7 @@ class ClaimPreparer:
     def discard(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Unprepare a claim if its record still is this one; tell whether it was.
 
-        Raises:
-            ConflictError: other calls for the claim or its GPUs went on until the deadline.
-            StateError: the record cannot be deleted.
+        Raises ConflictError and StateError as `unprepare`.
         """
         with self._locks.claim(record.ref.uid, deadline):
             if self._records.read(record.ref.uid) != record:

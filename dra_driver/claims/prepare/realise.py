@@ -64,11 +64,8 @@ class Realiser:
     def find(self, record: ClaimRecord, allocated: Mapping[str, NodeDevice]) -> ClaimRecord:
         """Return a draft with what is there of its devices, and what is to be done for the rest.
 
-        Changes nothing.
-
-        Raises:
-            DeviceError: one is not there and cannot be made, or is not usable as it is.
-            TransientError: NVML does not answer now, or something is there that is about to go.
+        Changes nothing. Raises DeviceError if one is not there and cannot be made, or is not usable
+        as it is; TransientError if NVML does not answer now, or what is there is about to go.
         """
         uid = record.ref.uid
         devices = tuple(
@@ -82,12 +79,9 @@ class Realiser:
     def make(self, record: ClaimRecord) -> ClaimRecord:
         """Carry out a record's realisations; return it with the devices that are there then.
 
-        May be repeated.
-
-        Raises:
-            ConflictError: others have MIG devices on a GPU that is to be used as a whole.
-            DeviceError: NVML refuses.
-            TransientError: other instances or processes are in the way. Others may have been made.
+        May be repeated. Raises ConflictError if others have MIG devices on a GPU that is to be used
+        as a whole, DeviceError if NVML refuses, TransientError if other instances or processes are
+        in the way. Others may have been made.
         """
         uid = record.ref.uid
         done = parallel.all_or_error(record.realisations, lambda todo: self._make(todo, uid))
@@ -102,18 +96,14 @@ class Realiser:
     def unmake(
         self, done: Sequence[Realisation], uid: ClaimUid
     ) -> list[tuple[Realisation, DriverError]]:
-        """Take back whatever of a claim's realisations has been done. May be repeated.
-
-        Returns those that could not be: NVML refuses, or processes use a device.
-        """
+        """Take back what was done of a claim's realisations; return what could not be."""
         return parallel.failures(done, lambda one: self._unmake(one, uid))
 
     def remake(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim with its devices as they are; lost ones are made.
 
-        Raises:
-            DeviceError: one is gone, or a new one cannot take the old one's place.
-            TransientError: NVML does not answer now, or there is no room for it now.
+        Raises DeviceError if one is gone, or a new one cannot take the old one's place;
+        TransientError if NVML does not answer now, or there is no room for it now.
         """
         devices = tuple(
             entry

@@ -48,8 +48,7 @@ class ClaimSpecs:
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
 
-        Raises:
-            DeviceError, TransientError: a device or its files are not there.
+        Raises DeviceError or TransientError if a device or its files are not there.
         """
         gpus = recorded_gpus(record.devices, self._inventory.current())
         added = self._strategies.edits(record.plans)
@@ -90,9 +89,8 @@ class ClaimSpecs:
     def write(self, record: ClaimRecord, spec: Spec) -> None:
         """Write the device metadata of a claim, then its spec, which mounts that.
 
-        Raises:
-            DeviceError, TransientError: a device is not there.
-            StateError: the disk refused.
+        Raises DeviceError or TransientError if a device is not there, StateError if the disk
+        refused.
         """
         if self._metadata.is_on:
             inventory = self._inventory.current()
@@ -103,14 +101,7 @@ class ClaimSpecs:
         self._step("specified")
 
     def restore(self, record: ClaimRecord) -> None:
-        """Write the spec of a claim and what it mounts, unless both are there as they should be.
-
-        One that NVIDIA's driver wrote for a claim that was taken over stays until the claim ends.
-
-        Raises:
-            DeviceError, TransientError: a device or its files are not there.
-            StateError: the disk refused.
-        """
+        """Restore a claim's spec and files; one by NVIDIA's driver stays until its claim ends."""
         if not (record.taken_over and self.files.is_peers(record.ref.uid)):
             self.write(record, self.of(record))
 
@@ -124,10 +115,7 @@ class ClaimSpecs:
         return self.files.uids() | self._metadata.uids()
 
     def delete(self, uid: ClaimUid) -> None:
-        """Delete a claim's spec and what it mounts.
-
-        What cannot be deleted is left to a later reconcile.
-        """
+        """Delete a claim's spec and what it mounts; what cannot be is left to a reconcile."""
         try:
             self.files.delete(uid)
             self._metadata.delete(uid)

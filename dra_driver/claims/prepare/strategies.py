@@ -53,11 +53,8 @@ class Strategies:
 
         Devices that are yet to be made are planned for as if they were there: such plans only show
         whether the configs can be had. `owed` are plans of former claims on the devices that could
-        not be undone yet.
-
-        Raises:
-            ConfigError: a config asks for what these devices or this driver cannot do.
-            DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
+        not be undone yet. Raises ConfigError if a config asks for what these devices or this driver
+        cannot do, DeviceError or TransientError if a GPU does not say how it is set.
         """
         devices = {
             entry.allocation_id: restored(entry.device, allocation.devices[entry.allocation_id].gpu)
@@ -88,33 +85,19 @@ class Strategies:
         return found
 
     def apply(self, plans: Sequence[SharingPlan], deadline: float) -> bool:
-        """Bring all plans about, or fail when every one of them has ended.
-
-        Returns whether containers can be started: else `wait_ready` waits until they can.
-
-        Raises:
-            ConfigError, DeviceError, TransientError: one could not be; others may have been.
-        """
+        """Apply all plans side by side; tell whether containers can start without `wait_ready`."""
         parallel.all_or_error(plans, lambda plan: self._of(plan).apply(plan, deadline))
         return not any(self._of(plan).survives_reboot for plan in plans)
 
     def ensure(self, plans: Sequence[SharingPlan]) -> None:
-        """See to it that plans that were applied still are.
-
-        Raises:
-            DeviceError, TransientError: one is not.
-        """
+        """See to it that applied plans still are. Raises DeviceError or TransientError."""
         for plan in plans:
             self._of(plan).ensure(plan)
 
     def wait_ready(
         self, plans: Sequence[SharingPlan], deadline: float, given_up: Callable[[], bool]
     ) -> None:
-        """Wait until containers can be started with plans that were applied.
-
-        Raises:
-            DeviceError, TransientError: they cannot by the deadline, or it was given up.
-        """
+        """Wait until containers can start with the plans. Raises DeviceError or TransientError."""
         parallel.all_or_error(
             plans, lambda plan: self._of(plan).wait_ready(plan, deadline, given_up)
         )

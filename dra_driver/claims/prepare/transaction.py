@@ -58,12 +58,10 @@ class Transaction:
     def begin(self, allocation: Allocation, *, deadline: float) -> Begun:
         """Give a claim what it is to get; a daemon is asked for, and `complete` waits for it.
 
-        Raises:
-            ConfigError: a config asks for what these devices or this driver cannot do.
-            DeviceError, TransientError: the hardware refused, or takes longer than until the
-                deadline.
-            StateError: the disk refused.
-            In any case: what was changed stands in a record that is PREPARING.
+        Raises ConfigError if a config asks for what these devices or this driver cannot do,
+        DeviceError or TransientError if the hardware refused or takes longer than until the
+        deadline, StateError if the disk refused. In any case what was changed stands in a record
+        that is PREPARING.
         """
         draft = allocation.draft
         self._mig.make_room(draft)
@@ -102,10 +100,7 @@ class Transaction:
     ) -> ClaimRecord:
         """Wait for what was begun for a claim, and record it; return its record.
 
-        Raises:
-            DeviceError, TransientError: its daemon is not ready by the deadline, or nobody wants it
-                any more; the record is PREPARING.
-            StateError: the disk refused.
+        Raises DeviceError or TransientError, the record still PREPARING, or StateError.
         """
         if begun.spec is not None:
             self._strategies.wait_ready(begun.record.plans, deadline, given_up)
@@ -115,9 +110,7 @@ class Transaction:
     def remake(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim whose devices are there; lost ones are made.
 
-        Raises:
-            DeviceError, TransientError: one cannot be.
-            StateError: the disk refused.
+        Raises as `Realiser.remake`, or StateError if the disk refused.
         """
         remade = self._realiser.remake(record)
         if remade != record:
@@ -127,9 +120,7 @@ class Transaction:
     def restore(self, record: ClaimRecord) -> None:
         """Bring marks, sharing and CDI spec of a prepared claim in line with its record.
 
-        Raises:
-            DeviceError, TransientError: a GPU of the claim is not there.
-            StateError: the disk refused.
+        Raises DeviceError or TransientError if a GPU is not there, StateError if the disk refused.
         """
         for uuid in record.touched_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)

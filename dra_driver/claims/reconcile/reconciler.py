@@ -113,10 +113,8 @@ class Reconciler(Worker):
     def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Mend the claims that have a record and no CDI spec, and MIG modes; return what is left.
 
-        They have ended, and something of them could not be taken back; or somebody has emptied the
-        CDI folder, or that of device metadata, and tells nobody: the kubelet takes the claims for
-        prepared, and the container runtime refuses their containers. A MIG mode stays on whose GPU
-        somebody had open.
+        Either something of them could not be taken back, or somebody emptied the CDI or metadata
+        folder: the kubelet does not notice, and the runtime refuses their containers.
         """
         self._tidy_modes()
         specs = self._claims.specs

@@ -239,10 +239,7 @@ class Resharing(Worker):
 
 
 def _devices(claim: Mapping[str, Any], pool: str) -> Iterator[tuple[str, bool]]:
-    """Yield the names of this node's devices that a claim is allocated, and if they are consumed.
-
-    A claim that is not as the API has it has none: such a claim cannot be prepared either.
-    """
+    """Yield this node's devices in a claim, and if they are consumed; none of a malformed claim."""
     for result in objects(claim, "status", "allocation", "devices", "results"):
         if (result.get("driver"), result.get("pool")) == (DRIVER_NAME, pool):
             yield str(result.get("device")), result.get("shareID") is not None

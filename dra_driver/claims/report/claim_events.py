@@ -1,8 +1,7 @@
 """Posts Kubernetes events on claims, and on the pods and PodGroups that have them reserved.
 
-In: the object, a reason and a note for people. Out: events of type Warning (kube/events.py), with
-this node's name in them. What the API server refuses is logged and harms nobody; that it cannot be
-reached is raised, so that the caller tries again.
+Events are of type Warning (kube/events.py) and name this node. What the API server refuses is
+logged and harms nobody; that it cannot be reached is raised, so that the caller tries again.
 """
 
 import structlog

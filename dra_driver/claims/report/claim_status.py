@@ -114,14 +114,11 @@ def entries(
 def applied(
     ref: ClaimRef, wanted: Iterable[Entry], stored: Iterable[Object], now: str, version: str = ""
 ) -> Object:
-    """Return the object to be applied to a claim's status.
+    """Return the object to be applied to a claim's status; what this driver said before goes.
 
-    Args:
-        ref: the claim. Of another one under its name the API server refuses it, by the UID.
-        wanted: all that this driver is to have said of the claim; what it said before goes.
-        stored: the entries that are there, for since when a condition has been as it is.
-        now: the time of day as the API has it, for conditions that are new.
-        version: the resourceVersion that the claim must still have; empty: any.
+    By the UID in `ref` the API server refuses another claim of that name. `stored` are the entries
+    that are there, for since when a condition has been as it is; `now` is the time of new ones.
+    `version` is the resourceVersion that the claim must still have; empty: any.
     """
     since = {
         (key_of(entry), each.get("type"), each.get("status")): each.get("lastTransitionTime")

@@ -38,11 +38,7 @@ def strategy_of(record: ClaimRecord, device: DeviceRecord) -> str:
 
 
 def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
-    """Return what a device's containers are given, as its strategy describes it.
-
-    Raises:
-        StateError: the record's plan cannot be read.
-    """
+    """Return what a device's containers are given. Raises StateError if its plan is unreadable."""
     plan, key = _plan_of(record, device), device.device.key
     if plan is None or key is None or plan.strategy not in _DESCRIBE:
         return Description()
@@ -52,15 +48,8 @@ def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
 def memory_limit(record: ClaimRecord, devices: Iterable[DeviceRecord]) -> int | None:
     """Return the MiB that a claim may have of a GPU or MIG device; None if nothing limits it.
 
-    What a claim has there under one plan, as shares that add up, is limited together: each of its
-    devices is described with the limit of all.
-
-    Args:
-        record: the claim's.
-        devices: all that it has of the GPU or MIG device.
-
-    Raises:
-        StateError: the record's plan cannot be read.
+    `devices` are all that it has there. Those under one plan, as shares that add up, are limited
+    together: each is described with the limit of all. Raises StateError if a plan cannot be read.
     """
     limits: dict[int, int] = {}
     for device in devices:

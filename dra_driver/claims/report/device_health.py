@@ -39,10 +39,7 @@ class Wellness(IntEnum):
 class DeviceHealth:
     """How a device is doing.
 
-    Attributes:
-        wellness: whether it is well.
-        reason: why, as a word in CamelCase.
-        message: why, for people; empty if there is nothing to say.
+    `reason` is a word in CamelCase; `message` is for people, empty if there is nothing to say.
     """
 
     wellness: Wellness
@@ -71,13 +68,10 @@ def health_of(
     ailments: Mapping[str, GpuConditions],
     is_gone: Callable[[RecordedMig], bool] = lambda _device: False,
 ) -> DeviceHealth:
-    """Return how a device is doing.
+    """Return how a device is doing, by the latest look.
 
-    Args:
-        device: as a claim's record has it.
-        inventory: what the latest look found.
-        ailments: what is wrong now, by UUID of the GPU, the gravest first.
-        is_gone: tells whether a MIG device is not there any more (devices/health/presence.py).
+    `ailments` are by UUID of the GPU, the gravest first; `is_gone` tells whether a MIG device is
+    not there any more (devices/health/presence.py).
     """
     wrong = [
         one

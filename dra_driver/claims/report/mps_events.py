@@ -71,11 +71,9 @@ class MpsEvents(Worker):
     def look(self) -> None:
         """Report every death and every fault that was not reported yet.
 
-        What cannot be told of one domain keeps no other from being told of.
-
-        Raises:
-            UnavailableError: the API server did not take an event; the next look tries again.
-            StateError: the MPS directory, or a file of a domain, cannot be read or written.
+        What cannot be told of one domain keeps no other from being told of. Raises UnavailableError
+        if the API server did not take an event (the next look tries again), and StateError if the
+        MPS directory, or a file of a domain, cannot be read or written.
         """
         before = self._read_reported() if self._reported is None else self._reported
         listed = sorted(self._domains.list())

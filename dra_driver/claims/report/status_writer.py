@@ -103,13 +103,8 @@ _REQUEST_TIMEOUT = 10.0
 class _Told:
     """What is known of the status of one claim.
 
-    Attributes:
-        ref: the claim.
-        entries: what the API server has of this driver; None while that is not known.
-        due: when there may be a next request for it.
-        backoff: its own, while the API server fails.
-        is_gone: it was unprepared.
-        said: of which refusal the log has told.
+    `entries` is what the API server has of this driver, None while that is not known; `due` is when
+    there may be a next request, and `said` of which refusal the log has told.
     """
 
     ref: ClaimRef
@@ -164,11 +159,7 @@ class StatusWriter(Worker):
             super().start()
 
     def look(self) -> None:
-        """Write what is not as it should be, as far as it is time to.
-
-        Raises:
-            StateError: the records cannot be read.
-        """
+        """Write what is not as it should be, as far as it is time to. Raises StateError."""
         self._next = self._clock() + _PERIOD
         inventory = self._inventory.current()
         others: set[ClaimUid] = set()  # being prepared, or prepared before a reboot

@@ -87,6 +87,10 @@ class Divisions:
     """The divisions of this node's devices. Methods may be called from any thread.
 
     Those that read records raise StateError if they cannot be read.
+
+    Without counters, or where GPUs are served together, only shares are offered of a divided GPU,
+    and nothing but the division keeps its shares from claims that have something else of it: so
+    these end first. So do those that consume a part of it, which no counter knows of.
     """
 
     def __init__(
@@ -103,9 +107,7 @@ class Divisions:
     def of(self, device: GpuPart) -> Division | None:
         """Return the division that holds for a device now; None: it is not divided.
 
-        Raises:
-            StateError: the records cannot be read.
-            TransientError: nobody has a share of it, and the share config could not be read yet.
+        Raises TransientError if nobody has a share of it, and the share config is not read yet.
         """
         wanted = {**self._config.wanted(), **self._in_force.current()}
         found = self._holding([device.gpu], wanted, with_counters=True).get(device)
@@ -117,12 +119,7 @@ class Divisions:
     def on(
         self, gpus: Iterable[GpuUuid], *, with_counters: bool = True
     ) -> Mapping[GpuPart, Division]:
-        """Return the divisions by which shares of some GPUs' devices may be offered now.
-
-        Without counters, or where GPUs are served together, only shares are offered of a divided
-        GPU, and nothing but the division keeps its shares from claims that have something else of
-        it: so these end first. So do those that consume a part of it, which no counter knows of.
-        """
+        """Return the divisions by which shares of some GPUs' devices may be offered now."""
         allowed = self._allowed(self._config.wanted(), with_counters=with_counters)
         found = self._holding(gpus, allowed, with_counters=with_counters)
         return {part: one for part, one in found.items() if not self._is_consumed(part)}

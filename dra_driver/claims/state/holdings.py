@@ -57,9 +57,8 @@ class Rival:
 class Neighbours:
     """What other claims have to do with the GPUs that a claim wants.
 
-    Attributes:
-        rival: who holds some of it; None when all is free.
-        former: claims of which something may have stayed there; empty with a rival.
+    `rival` holds some of it, None when all is free; of `former` claims something may have stayed
+    there (empty with a rival).
     """
 
     rival: Rival | None = None
@@ -67,23 +66,15 @@ class Neighbours:
 
 
 def open_holdings(directory: Path, *, boot_id: str, version: str) -> "Holdings":
-    """Return which claim of the driver's directory has what.
-
-    The directory is made as soon as its disk can be written; until then every claim says so.
-    `version` is this driver's, for the records that it writes.
-    """
+    """Return the holdings below a directory, made as soon as its disk can be written."""
     return Holdings(RecordStore(directory, version), Ownership(directory, boot_id), boot_id)
 
 
 class Holdings:
     """The claims of this node and what they hold, in this boot.
 
-    What reads records raises StateError if they cannot be read.
-
-    Attributes:
-        records: the record of each claim.
-        ownership: the marks of claims on GPUs, and the notes of what was made there.
-        boot_id: the kernel's (/proc/sys/kernel/random/boot_id).
+    What reads records raises StateError if they cannot be read. `boot_id` is the kernel's
+    (/proc/sys/kernel/random/boot_id).
     """
 
     def __init__(self, records: RecordStore, ownership: Ownership, boot_id: str) -> None:
@@ -123,8 +114,7 @@ class Holdings:
     def neighbours(self, wanted: ClaimRecord) -> Neighbours:
         """Return what other claims have to do with the GPUs that a record wants.
 
-        Raises:
-            ConflictError: a claim has one of which only a newer version of this driver knows what.
+        Raises ConflictError if only a newer version of this driver knows what one of them has.
         """
         others = {uuid: self._others(uuid, wanted.ref.uid) for uuid in wanted.held_gpus}
         for gpu, there in others.items():
@@ -189,10 +179,7 @@ class Holdings:
         return None
 
     def users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
-        """Return the records of the claims that hold something of a GPU, or will hold it again.
-
-        What was prepared before a reboot is prepared again, for pods that the reboot has not ended.
-        """
+        """Return the records of a GPU's claims, also of those that a reboot has interrupted."""
         there = self._others(gpu, ClaimUid(""))
         return [one for one in there.records if one.state is not RecordState.RELEASED]
 
@@ -241,10 +228,8 @@ class Holdings:
 class _Others:
     """The claims with a mark on a GPU.
 
-    Attributes:
-        records: those with a record.
-        traced: those without, after a crash or with a record that was damaged.
-        newer: why one cannot be read, if a newer version of this driver prepared it.
+    `traced` have no record, after a crash, or a damaged one. `newer` says why one cannot be read,
+    if a newer version of this driver prepared it.
     """
 
     records: Sequence[ClaimRecord]
@@ -263,10 +248,8 @@ class HeldDevices:
     """Keeps on offer what claims have of GPUs, while others change MIG modes, or settings change.
 
     The scheduler takes an allocated device into account only as long as it is published. Devices
-    with admin access keep nobody from anything.
-
-    Attributes:
-        keeps_any: whether something was offered last for claims alone.
+    with admin access keep nobody from anything. `keeps_any` tells whether something was offered
+    last for claims alone.
     """
 
     def __init__(self, holdings: Holdings) -> None:

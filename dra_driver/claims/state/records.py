@@ -43,11 +43,7 @@ _MOST_PEEKED = 512
 
 
 def check_uid(uid: str) -> ClaimUid:
-    """Return the claim UID if it is safe as a file name.
-
-    Raises:
-        ConfigError: it is empty, too long, or has a character that no UID has.
-    """
+    """Return the claim UID if it is safe as a file name, else raise ConfigError."""
     if _UID.fullmatch(uid) is None:
         raise ConfigError(
             f"claim UID {uid[:160]!r} is not a valid UID: it must have 1 to 128 letters, digits, "
@@ -59,11 +55,8 @@ def check_uid(uid: str) -> ClaimUid:
 class RecordStore:
     """The record files below one directory. Safe for several threads and processes per claim lock.
 
-    All that read or write raise StateError when the disk refuses.
-
-    Attributes:
-        directory: the driver's.
-        quarantined: how many damaged records this process has moved aside.
+    All that read or write raise StateError when the disk refuses. `quarantined` counts the damaged
+    records that this process has moved aside.
     """
 
     def __init__(self, directory: Path, version: str = "") -> None:
@@ -82,11 +75,8 @@ class RecordStore:
     def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None. A damaged record is moved aside and counts as none.
 
-        Needs the claim's lock: a record that another one is writing is not to be moved.
-
-        Raises:
-            VersionError: a newer version of this driver prepared the claim.
-            StateError: the disk cannot be read.
+        Needs the claim's lock: a record that another one is writing is not to be moved. Raises
+        VersionError if a newer version of this driver prepared the claim.
         """
         found = self._look(uid)
         if isinstance(found, _Damaged):
@@ -97,11 +87,8 @@ class RecordStore:
     def peek(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None for none and for a damaged one. Changes nothing.
 
-        It is the very object of the call before if the file was left alone in between.
-
-        Raises:
-            VersionError: a newer version of this driver prepared the claim.
-            StateError: the disk cannot be read.
+        It is the very object of the call before if the file was left alone in between. Raises
+        VersionError as `read`.
         """
         # Whoever shares a GPU peeks at all others who do: a file that looks as before is as before.
         seen = _look_of(self._path(uid))
@@ -161,12 +148,7 @@ class RecordStore:
             raise _failed("change", path, error) from error
 
     def write(self, record: ClaimRecord, *, durable: bool = True) -> None:
-        """Store the record so that it outlives a crash from this moment on, and a power cut.
-
-        Args:
-            record: what is stored in place of the claim's former record.
-            durable: whether it has to outlive a power cut.
-        """
+        """Store the record so that it outlives a crash, and a power cut if `durable`."""
         path, data = self._path(record.ref.uid), encode(record, self._version)
         try:
             try:

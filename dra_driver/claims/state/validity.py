@@ -17,11 +17,8 @@ from dra_driver.kube.client import KubeClient
 def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str | None:
     """Return why a recorded claim has no right to its devices any more, or None when it has.
 
-    The answer goes after "claim X, which …". `timeout` is in seconds.
-
-    Raises:
-        TransientError: the API server does not say, or what cannot be read.
-        DriverError: it refuses to say.
+    The answer goes after "claim X, which …". `timeout` is in seconds. Raises TransientError if the
+    API server does not say, or what cannot be read; DriverError if it refuses to say.
     """
     if not record.ref.name:
         raise UnavailableError("a claim that was taken over has not been looked up by its UID yet")

@@ -94,9 +94,8 @@ class Drafts:
     def of(self, claim: PeerClaim) -> ClaimRecord | None:
         """Return the record of a claim; None if nothing of it can be there.
 
-        Raises:
-            StateError: what is said of it does not fit together.
-            TransientError: a GPU of it cannot be asked at present.
+        Raises StateError if what is said of it does not fit together, TransientError if a GPU of it
+        cannot be asked at present.
         """
         parsed = parsed_claim(claim)
         if not claim.is_prepared:
@@ -198,11 +197,7 @@ class Drafts:
         return None if mig.parent is None else self._gpu(mig.parent), None
 
     def _was_made(self) -> bool:
-        """Tell whether that driver made the MIG devices of the node for claims.
-
-        Raises:
-            TransientError: it is not known yet.
-        """
+        """Tell if that driver made the node's MIG devices for claims. Raises TransientError."""
         if self._is_on_demand:
             return True
         if self._makes_mig is None:

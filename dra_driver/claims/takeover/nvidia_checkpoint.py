@@ -40,14 +40,10 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 class PeerMig:
     """A MIG device as that driver noted it.
 
-    Attributes:
-        uuid: its UUID; None where the parent's was noted in its place. All releases up to v0.5.0
-            do so for a device that they made for a claim (gate DynamicMIG): NVML's information on
-            a compute instance has the handle of the GPU, whose UUID they ask for. Devices that
-            were there before are listed by NVML, and have their own.
-        parent: its GPU's UUID; None, as are the ids, where an old version noted the UUID alone.
-        gpu_instance: id of its GPU instance.
-        compute_instance: id of its compute instance there.
+    `uuid` is None where the parent's was noted in its place. All releases up to v0.5.0 do so for a
+    device that they made for a claim (gate DynamicMIG): NVML's information on a compute instance
+    has the handle of the GPU, whose UUID they ask for. Devices that were there before are listed by
+    NVML, and have their own. The others are None where an old version noted the UUID alone.
     """
 
     uuid: MigUuid | None = None
@@ -76,10 +72,8 @@ class PeerDevice:
 class PeerGroup:
     """The devices of a claim under one config.
 
-    Attributes:
-        devices: the devices.
-        mps_daemon: id of the MPS daemon that serves them; None without one.
-        time_sliced: whether its time-slice and compute mode are taken back with the claim.
+    `mps_daemon` is the id of the MPS daemon that serves them; None without one. If they are
+    `time_sliced`, their time-slice and compute mode are taken back with the claim.
     """
 
     devices: tuple[PeerDevice, ...]
@@ -91,13 +85,9 @@ class PeerGroup:
 class PeerClaim:
     """A claim that was prepared, or was about to be.
 
-    Attributes:
-        uid: the claim's.
-        namespace: the claim's; empty where it is not noted, as for all that are prepared.
-        name: likewise.
-        is_prepared: whether the kubelet was told; else something of it may have been done.
-        status: the ResourceClaim's status at that time.
-        groups: its devices; none before it is prepared.
+    `namespace` and `name` are empty where they are not noted, as for all that are prepared. Of one
+    that is not `is_prepared`, which the kubelet was not told of, something may have been done; it
+    has no `groups`. `status` is the ResourceClaim's at that time.
     """
 
     uid: ClaimUid
@@ -117,10 +107,7 @@ class PeerClaim:
 class UnreadClaim:
     """A claim that is not understood, for people.
 
-    Attributes:
-        uid: as the file has it, which may be anything.
-        reason: why it is not understood.
-        pods: names of the pods that have it, as far as they can be read.
+    `uid` is as the file has it, which may be anything; `pods` are the names that can be read.
     """
 
     uid: str
@@ -130,12 +117,9 @@ class UnreadClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCheckpoint:
-    """What the file says.
+    """What the file says; `unread` are the claims that are not understood.
 
-    Attributes:
-        boot_id: the kernel's; None where an old version noted none.
-        claims: the claims that are understood.
-        unread: the others.
+    `boot_id` is the kernel's; None where an old version noted none.
     """
 
     boot_id: str | None
@@ -149,11 +133,7 @@ class PeerCheckpoint:
 
 
 def read_checkpoint(file: Path) -> bytes | None:
-    """Return the content of a checkpoint; None if there is none.
-
-    Raises:
-        StateError: it is too large, or cannot be read.
-    """
+    """Return the content of a checkpoint; None if there is none. Raises StateError."""
     try:
         if file.stat().st_size > _LARGEST:
             raise StateError(f"it is larger than {_LARGEST} bytes")
@@ -168,9 +148,8 @@ def read_checkpoint(file: Path) -> bytes | None:
 def parse_checkpoint(data: bytes) -> PeerCheckpoint:
     """Return what a checkpoint says.
 
-    Raises:
-        VersionError: it is of a version that is not known here.
-        StateError: it is damaged, or holds what that driver never writes.
+    Raises VersionError if it is of a version that is not known here, StateError if it is damaged,
+    or holds what that driver never writes.
     """
     if len(data) > _LARGEST:
         raise StateError(f"it has {len(data)} bytes, and one that is read has {_LARGEST} at most")
@@ -196,10 +175,8 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
 def without(data: bytes, uids: Collection[str]) -> bytes:
     """Return a sound checkpoint without some claims: the others are there to the letter.
 
-    That driver takes its file for damaged unless every byte is as it would write it again.
-
-    Raises:
-        StateError: a claim is there twice, say.
+    That driver takes its file for damaged unless every byte is as it would write it again. Raises
+    StateError if, say, a claim is there twice.
     """
     try:
         members = _members(data.decode())

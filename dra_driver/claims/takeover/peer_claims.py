@@ -24,14 +24,10 @@ from dra_driver.errors import DriverError, StateError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerClaims:
-    """What there is.
+    """What there is: `claims` can be taken over, `unread` are not understood.
 
-    Attributes:
-        file: the checkpoint; None if there is none.
-        problem: why it cannot be read.
-        claims: the claims that can be taken over.
-        unread: those that are not understood.
-        is_of_this_boot: whether what it says may still be there.
+    `file` is the checkpoint, None if there is none; `problem` is why it cannot be read, and
+    `is_of_this_boot` whether what it says may still be there.
     """
 
     file: Path | None = None

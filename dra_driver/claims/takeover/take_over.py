@@ -290,9 +290,8 @@ class TakeOver:
     def _without_them(self) -> Iterator[None]:
         """Hold the locks that NVIDIA's driver works under.
 
-        Raises:
-            ConflictError: it runs; it holds its locks during calls only.
-            StateError: they cannot be opened.
+        Raises ConflictError if it runs (it holds its locks during calls only), StateError if they
+        cannot be opened.
         """
         if socket := self._rival():
             raise ConflictError(f"NVIDIA's driver runs on this node, and listens on {socket}")

@@ -1,9 +1,8 @@
 """The SONAME of a shared library, read from its dynamic section.
 
-In: a file. Out: the name under which the loader looks for it, such as `libcuda.so.1`. Only program
-headers are used, as the loader does, so stripped libraries work. Layout: System V ABI, gABI
-chapters 4 and 5. Anything that is not a well-formed ELF file simply has no SONAME: driver folders
-hold other files too.
+The loader looks for a library by this name, such as `libcuda.so.1`. Only program headers are used,
+as the loader does, so stripped libraries work. Layout: System V ABI, gABI chapters 4 and 5. What is
+not a well-formed ELF file has no SONAME: driver folders hold other files too.
 """
 
 import struct
@@ -51,11 +50,7 @@ class _Segment:
 
 
 def read_soname(path: Path) -> str | None:
-    """Return the file's SONAME, or None if it has none or is not an ELF file.
-
-    Raises:
-        OSError: the file cannot be opened or read.
-    """
+    """Return the file's SONAME, or None if it has none or is not an ELF file. Raises OSError."""
     with path.open("rb") as file:
         try:
             return _soname(file)

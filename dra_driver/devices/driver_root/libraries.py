@@ -1,11 +1,10 @@
 """Where a driver root keeps its shared libraries.
 
-In: the driver root and a name or glob pattern. Out: resolved paths inside the root. The folders and
-their order are those that NVIDIA's container toolkit searches (nvidia-container-toolkit,
-pkg/lookup/library.go), and after them those of systems it does not know. /etc/ld.so.cache, and
-links in these folders that lead out of them, know a library by its SONAME alone, such as
-libcuda.so.1; so what they have is matched by every name that the file goes by, from link to link.
-The cache's format is glibc's, sysdeps/generic/dl-cache.h.
+The folders and their order are those that NVIDIA's container toolkit searches
+(nvidia-container-toolkit, pkg/lookup/library.go), and after them those of systems it does not know.
+/etc/ld.so.cache, and links in these folders that lead out of them, know a library by its SONAME
+alone, such as libcuda.so.1; so what they have is matched by every name that the file goes by, from
+link to link. The cache's format is glibc's, sysdeps/generic/dl-cache.h.
 """
 
 import fnmatch

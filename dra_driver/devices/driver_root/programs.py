@@ -1,6 +1,5 @@
 """Where a driver root keeps its programs.
 
-In: the driver root and a program's name. Out: where it is, inside the root and for this process.
 The first folders and their order are those of a root user's PATH, which NVIDIA's container toolkit
 searches too; the others are where some distributions and installers put the driver's programs. The
 CDI hook program is not one of these: it belongs to the container toolkit (cdi/hooks.py).
@@ -44,10 +43,8 @@ SEARCHED = ", ".join(_FOLDERS)
 class Program:
     """An executable file of a driver root.
 
-    Attributes:
-        folder: where it was found, inside the root.
-        source: the file itself, inside the root, with every symbolic link followed.
-        path: where this process finds that file.
+    `folder` is where it was found and `source` the file itself, every symbolic link followed, both
+    inside the root. `path` is where this process finds that file.
     """
 
     folder: str
@@ -56,12 +53,9 @@ class Program:
 
 
 def find_program(root: Path, name: str) -> Program | None:
-    """Return the first executable file of this name, None when the root has none.
+    """Return the first executable file of this name, None when the root has none. Raises OSError.
 
     A script comes last: it starts the program that lies elsewhere, which a container does not have.
-
-    Raises:
-        OSError: the root cannot be read.
     """
     script = None
     for program in _programs(root, name):

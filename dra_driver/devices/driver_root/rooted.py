@@ -22,8 +22,7 @@ def outside(root: Path, path: str) -> Path:
 def resolve(root: Path, path: str) -> str | None:
     """Return the path with every symbolic link followed inside the root; None if it leads nowhere.
 
-    Raises:
-        OSError: the file system fails in another way than by not having the file.
+    Raises OSError if the file system fails in another way than by not having the file.
     """
     to_do = _parts(path)
     done: list[str] = []
@@ -49,10 +48,8 @@ def resolve(root: Path, path: str) -> str | None:
 def chain(root: Path, path: str) -> tuple[str, ...]:
     """Return every path that a file goes by, from link to link; the last one is no link.
 
-    Folders on the way are resolved and no part of it. Empty if the path leads nowhere.
-
-    Raises:
-        OSError: the file system fails in another way than by not having the file.
+    Folders on the way are resolved and no part of it. Empty if the path leads nowhere. Raises
+    OSError as `resolve` does.
     """
     seen: list[str] = []
     while len(seen) <= _MOST_LINKS:

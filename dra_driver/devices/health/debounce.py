@@ -1,10 +1,9 @@
 """Debounce of what is wrong with a GPU: when it begins, counts, passes, and comes back. Pure.
 
-In: what was wrong before, and what a look or an event says now. Time is in whole seconds of the
-clock on the wall, which alone goes on over a restart. What is read at each look passes once looks
-have not found it for a while; what only an event told passes when the card itself says that nothing
-has to be done about it, or when the GPU had been out of reach and answers again, for it was reset
-then. What comes back soon has to be away longer.
+Time is in whole seconds of the clock on the wall, which alone goes on over a restart. What is read
+at each look passes once looks have not found it for a while; what only an event told passes when
+the card itself says that nothing has to be done about it, or when the GPU had been out of reach and
+answers again, for it was reset then. What comes back soon has to be away longer.
 
 `settle` is for how many seconds a GPU has to look well before what was wrong has passed, and
 something that has to last has to have lasted: two looks, so that one alone decides nothing.
@@ -25,9 +24,7 @@ class GpuCondition:
     """A finding over time (the `Condition` of a claim's status is something else).
 
     Attributes:
-        finding: what is wrong.
         instance: the MIG instance that alone has it; None for the whole GPU.
-        since: when it began.
         counts: it has lasted long enough to count.
         absent_since: since when it seems to have passed.
         passed_at: when it had; it is kept for a while, in case it comes back.

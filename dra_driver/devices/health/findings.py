@@ -2,8 +2,11 @@
 
 Meanings: NVIDIA's catalog of XIDs ("Analyzing Xid Errors with the Xid Catalog"), nvml.h for the
 rest. What an application can cause by a bug of its own says nothing of the GPU, so it is in no
-table but `APPLICATION_XIDS`: a tenant could else take GPUs away from others. The page
-docs/health.md shows these tables, and a test compares them. Nothing here knows of Kubernetes.
+table but `APPLICATION_XIDS`: a tenant could else take GPUs away from others. Those XIDs, and those
+that this node's admin ignores, are remarks at most, for which NVIDIA's own DRA driver has a taint
+without effect. Remarks are never kept on disk, where the same number could be another finding once
+the admin does not ignore it any more. The page docs/health.md shows these tables, and a test
+compares them.
 """
 
 from collections.abc import Set as AbstractSet
@@ -65,9 +68,7 @@ class Finding:
     """One thing that is wrong with a GPU.
 
     Attributes:
-        cause: the kind of fact.
-        value: which one of that kind, such as `79`; empty where there is only one.
-        severity: how grave it is.
+        value: which one of its cause, such as `79`; empty where there is only one.
         remedy: what makes it pass.
         reason: what it is, for people, without the remedy.
         has_to_last: it counts only once it has lasted for a while.
@@ -150,11 +151,7 @@ XIDS = MappingProxyType(
 
 
 def remark(number: int, *, is_ignored: bool) -> Finding:
-    """Return what is told of an XID that says nothing of the GPU, to those who want to know.
-
-    NVIDIA's own DRA driver has a taint without effect for these. It is never kept on disk, where
-    the same number could be another finding once this node's admin does not ignore it any more.
-    """
+    """Return what is told of an XID that says nothing of the GPU, to those who want to know."""
     why = "this node's settings ignore it" if is_ignored else "a program failed on the GPU"
     return _xid(number, Severity.REMARK, Remedy.NONE, why)
 
@@ -311,7 +308,6 @@ class Examination:
     """What one look found of a GPU.
 
     Attributes:
-        findings: what is wrong.
         unanswered: causes of which the look says neither yes nor no.
         answered: the GPU was described.
         says_well: the NVIDIA driver says that nothing has to be done about it.

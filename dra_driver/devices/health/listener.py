@@ -41,11 +41,8 @@ class Listener(Worker):
     ) -> None:
         """Take where events come from and go to.
 
-        Args:
-            wait: returns the next one, or None after so many seconds.
-            hear: takes one, and says whether it is time to look.
-            look: has GPUs looked at soon.
-            clock: monotonic seconds.
+        `wait` returns the next event, or None after so many seconds. `hear` takes it, and says
+        whether it is time to look. The clock is monotonic, in seconds.
         """
         super().__init__("gpu-events")
         self._next_event = wait

@@ -1,11 +1,10 @@
 """Which MIG devices of claims are gone: those that a look did not find, and should have.
 
-In: each MIG device of a prepared claim, with the record that says so; the beginning and end of each
-look; whether a record still holds. Out: whether the device is gone. A record that held before a
-look began and still holds after it says that the driver left the device alone in between, so a look
-that did not find it tells of a loss. Once the claim is unprepared or prepared again, what was known
-of its devices is dropped: the UUID of a MIG device repeats when it is made again at the same place.
-While MIG devices of a GPU cannot be listed, and while the GPU itself is away, what was known stays.
+A record of a prepared claim that held before a look began and still holds after it says that the
+driver left the claim's device alone in between, so a look that did not find it tells of a loss.
+Once the claim is unprepared or prepared again, what was known of its devices is dropped: the UUID
+of a MIG device repeats when it is made again at the same place. While MIG devices of a GPU cannot
+be listed, and while the GPU itself is away, what was known stays.
 
 A GPU that is reset loses its MIG devices, and who may run nvidia-smi as root can destroy those that
 no process uses.
@@ -27,11 +26,8 @@ log = structlog.get_logger()
 class _Asked:
     """A MIG device that is asked for.
 
-    Attributes:
-        record: of the claim that has it.
-        gpu: the GPU that it is on.
-        after: how many looks had begun when it was first asked for.
-        is_gone: whether the latest look that can tell did not find it.
+    `record` is of the claim that has it, and `after` how many looks had begun when it was first
+    asked for. `is_gone` says whether the latest look that can tell did not find it.
     """
 
     record: object

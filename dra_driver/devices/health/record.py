@@ -35,11 +35,7 @@ log = structlog.get_logger()
 class GpuHealth:
     """What is or was wrong with one GPU, and as what people know it.
 
-    Attributes:
-        name: the name of its device, such as `gpu-3`.
-        index: NVML's position when it was last described.
-        pci_address: where it is.
-        conditions: what is or was wrong.
+    `name` is its device's, such as `gpu-3`; `index` is NVML's when it was last described.
     """
 
     name: str
@@ -59,9 +55,8 @@ class HealthRecord:
 def read_health(directory: Path) -> HealthRecord | None:
     """Return what the record in the driver's directory says; None without one.
 
-    Raises:
-        VersionError: a newer version of this driver wrote it.
-        StateError: it is damaged, or cannot be read.
+    Raises VersionError if a newer version of this driver wrote it, and StateError if it is damaged
+    or cannot be read.
     """
     path = directory / FILE
     try:
@@ -84,12 +79,7 @@ def lasting(gpu: GpuHealth) -> GpuHealth:
 
 
 class HealthFile:
-    """The record of one driver. For one thread at a time.
-
-    Args:
-        directory: the driver's own.
-        boot_id: of the present boot.
-    """
+    """The record of one driver, in the driver's own directory. For one thread at a time."""
 
     def __init__(self, directory: Path, boot_id: str) -> None:
         self._directory = directory

@@ -1,10 +1,8 @@
 """Tracks what is wrong with each GPU of this node, by looks and events, over restarts.
 
-In: inventories and events. Out: the conditions of each GPU; a call when other ones are in force
-than before; and GPUs that NVML still counts but cannot describe, as they were when it
-could: they stay published, since who uses a device that vanished from the slices cannot be evicted
-any more. A GPU is known by its UUID, which NVML does not tell of one that is out of reach: then it
-is the one that was at its place.
+GPUs that NVML still counts but cannot describe stay published as they were when it could, since who
+uses a device that vanished from the slices cannot be evicted any more. A GPU is known by its UUID,
+which NVML does not tell of one that is out of reach: then it is the one that was at its place.
 """
 
 import threading
@@ -52,14 +50,10 @@ class HealthTracker:
     ) -> None:
         """Take where it is kept; nothing is read yet.
 
-        Args:
-            file: the record on disk.
-            settle: seconds by which what comes and goes is debounced.
-            ignored_xids: the XIDs that this node's admin has ignored.
-            remarks: those and the XIDs of programs are remarks, instead of nothing.
-            clock: seconds since 1970, the clock on the wall.
-            on_change: called when other conditions are in force, not under the lock.
-            on_begin: called for each that has come into force, not under the lock.
+        `settle` is the seconds by which what comes and goes is debounced. With `remarks`, the
+        ignored XIDs and those of programs are remarks instead of nothing. `clock` is the clock on
+        the wall, in seconds since 1970. `on_change` is called when other conditions are in force,
+        `on_begin` for each that has come into force; neither under the lock.
         """
         self._file = file
         self._settle = settle

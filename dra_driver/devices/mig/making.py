@@ -51,10 +51,7 @@ class MigInstances:
         calls: Callable[[], AbstractContextManager[MigCalls]],
         holders: Callable[[int], Sequence[Holder]] = lambda _: (),
     ) -> None:
-        """Take what lends NVML's calls (`DriverSession.mig`), and who else has a GPU open.
-
-        `holders` takes a minor number, and returns nobody where they cannot be seen.
-        """
+        """Take what lends NVML's calls, and what tells, by minor number, who has a GPU open."""
         self._calls = calls
         self._holders = holders
 
@@ -66,10 +63,8 @@ class MigInstances:
     def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
         """Turn MIG mode on or off; a GPU that is in that mode already is left alone.
 
-        Raises:
-            ConflictError: it is to be turned off, and MIG instances are on the GPU.
-            DeviceError: NVML refuses, or the card would need a reset.
-            HeldError: others have the GPU open.
+        Raises ConflictError if it is to be turned off while MIG instances are on the GPU, HeldError
+        if others have the GPU open, and DeviceError if NVML refuses or the card would need a reset.
         """
         with self._told_who(gpu, mode), self._calls() as calls:
             if calls.mode(gpu) is mode:
@@ -91,12 +86,10 @@ class MigInstances:
         """Make the MIG device of a partition, turning MIG mode on for it where need be.
 
         A device that is there already is returned as it is, and a GPU instance without compute
-        instance is completed. When anything fails, everything this call did is taken back.
-
-        Raises:
-            DeviceError: NVML refuses, or the card would need a reset to turn MIG mode on.
-            HeldError: others have the GPU open, so MIG mode cannot be turned on.
-            TransientError: other instances or processes are in the way.
+        instance is completed. When anything fails, everything this call did is taken back. Raises
+        HeldError if MIG mode cannot be turned on because others have the GPU open, TransientError
+        if other instances or processes are in the way, and DeviceError if NVML refuses or the card
+        would need a reset.
         """
         with self._told_who(partition.parent, MigMode.ENABLED), self._calls() as calls:
             found = _at(calls, partition.slot)

@@ -1,9 +1,10 @@
 """What a GPU can be divided into by this driver, and what stands in the way. Pure.
 
-In: a GPU of the inventory. Out: the MIG devices that could be made on it, whatever is there now.
-Rules: only profiles whose compute instance takes the whole GPU instance; a card that changes its
-MIG mode by a reset (Ampere) is divided only while the mode is on, for nobody resets a GPU of a
-running node; what a host gives to a virtual machine as a vGPU is divided by the host.
+What is on the GPU now makes no difference. Only profiles whose compute instance takes the whole GPU
+instance count. A card that changes its MIG mode by a reset (Ampere) is divided only while the mode
+is on, for nobody resets a GPU of a running node; one that changes it without a reset does so only
+while no process has it open, this one included. What a host gives to a virtual machine as a vGPU is
+divided by the host.
 """
 
 from dra_driver.devices.model import Gpu, Instance, MigDevice, MigMode, Partition
@@ -41,11 +42,7 @@ def awaits_reset(gpu: Gpu) -> bool:
 
 
 def awaits_mode(gpu: Gpu) -> bool:
-    """Tell whether somebody has set another MIG mode that is not in force yet, for any reason.
-
-    A card that changes its mode without a reset does not as long as a process has it open, be it
-    this one.
-    """
+    """Tell whether somebody has set another MIG mode that is not in force yet, for any reason."""
     mig = gpu.mig
     return mig is not None and not mig.is_virtual and mig.pending_mode is not gpu.mig_mode
 
@@ -56,10 +53,7 @@ def is_partitioned(gpu: Gpu) -> bool:
 
 
 def is_whole(gpu: Gpu) -> bool:
-    """Tell whether the GPU can be given out as a whole, when nothing else is on it.
-
-    Cards that change their mode without a reset can, in either mode: it is turned off for them.
-    """
+    """Tell whether an empty GPU can be given out whole, MIG mode turned off for it if need be."""
     if gpu.mig_mode is not MigMode.ENABLED:
         return True
     return gpu.mig is not None and not gpu.mig.needs_reset and is_partitioned(gpu)

@@ -1,14 +1,12 @@
 """Which GPUs cannot be switched to MIG mode at present, and until when trying again makes no sense.
 
-In: each refused switch and each that was made, what the machine looks like, and who has a GPU open.
-Out: a `Refusal` for each GPU of which nothing should be made now, and a call at each change. A card
-changes its mode only while nobody else has it open. What has it open may be a look of half a second
-or an agent that never ends, and nobody says which, so:
+A card changes its mode only while nobody else has it open. What has it open may be a look of half a
+second or an agent that never ends, and nobody says which, so there is a `Refusal`:
 
-- a GPU that has refused for less than a few seconds is none of these yet;
-- from then on it is, for as long again as it has refused so far, within bounds; whoever has a
+- not yet for a GPU that has refused for less than a few seconds;
+- from then on for as long again as the GPU has refused so far, within bounds; whoever has a
   MIG device of it keeps trying, and each refusal counts anew;
-- it no longer is as soon as it is in MIG mode, or as nobody has it open, where that can be seen.
+- no longer once the GPU is in MIG mode, or nobody has it open, where that can be seen.
 
 Kept in memory: after a restart one try shows it again.
 """
@@ -75,12 +73,8 @@ class _Refusing:
 class Refusals(Worker):
     """Remembers refused switches. For any thread; `start` begins to look who has a GPU open.
 
-    Args:
-        holders: returns the other processes that have a GPU open, by its minor number; none where
-            they cannot be seen.
-        clock: monotonic, in seconds.
-        on_change: called when `current` returns something else.
-        timing: what is long and what is short.
+    `holders` takes a GPU's minor number, and returns nobody where they cannot be seen. `on_change`
+    is called when `current` returns something else. The clock is monotonic, in seconds.
     """
 
     def __init__(
@@ -104,12 +98,9 @@ class Refusals(Worker):
         return self._current
 
     def refused(self, slot: MigSlot, user: str, error: HeldError) -> None:
-        """Take note that a GPU was not switched to MIG mode.
+        """Take note that a GPU was not switched to MIG mode for a device of `user`.
 
-        Args:
-            slot: the MIG device that was to be made.
-            user: whose device that is; any text, which `given_up` gets too.
-            error: why not, for people.
+        `user` may be any text; `given_up` gets it too.
         """
         now = self._clock()
         with self._lock:

@@ -68,8 +68,7 @@ class NvmlCalls:
     def about(self, subject: str, call: Callable[[], T], seconds: float | None = None) -> T:
         """Return what a call returns, or raise what it raises.
 
-        Raises:
-            SilenceError: there is no answer in time, or an earlier call has none yet.
+        Raises SilenceError if there is no answer in time, or an earlier call has none yet.
         """
         if seconds is None:
             hurry = self.silent and self.answer_seconds > HURRIED_SECONDS
@@ -126,10 +125,7 @@ class NvmlCalls:
         """Wait for the turn of a call that has so many seconds.
 
         What is under way may have more of them, and is waited for: a GPU that is being divided is
-        busy, and not silent.
-
-        Raises:
-            SilenceError: what is under way hangs.
+        busy, and not silent. Raises SilenceError if what is under way hangs.
         """
         end = self._clock() + seconds
         while lane.silence is None:
@@ -157,11 +153,7 @@ class NvmlCalls:
             log.info("nvml answers again", subject=lane.subject, seconds=round(seconds, 1))
 
     def _give_up(self, lane: _Lane, answer: Future[T], seconds: float) -> None:
-        """Raise, unless the answer has come just now.
-
-        Raises:
-            SilenceError: it has not.
-        """
+        """Raise SilenceError, unless the answer has come just now."""
         with self._mutex:
             if answer.done():
                 return

@@ -1,7 +1,6 @@
 """What NVML's refusals mean: facts a card lacks, causes in words, what may pass by itself.
 
-In: calls into pynvml. Out: their answers, None for what a card does not have, and errors of our own
-tree with NVML's own words between cause and advice. Meanings: nvml.h, nvmlReturn_t.
+Errors have NVML's own words between cause and advice. Meanings: nvml.h, nvmlReturn_t.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -111,14 +110,9 @@ def told(call: Callable[[Any], Any], handle: object) -> Any:
 def nvml_errors(doing: str = "") -> Iterator[None]:
     """Turn NVML's refusals into errors of ours.
 
-    Args:
-        doing: what is being done, such as `destroying GPU instance 3 of GPU-…`. With it, what may
-            pass by itself is a TransientError.
-
-    Raises:
-        LostError: the GPU is out of reach.
-        DeviceError: NVML refused, or answered what is not a text, an address or a UUID.
-        TransientError: it refused what it may do later.
+    `doing` says what is being done, such as `destroying GPU instance 3 of GPU-…`; with it, what may
+    pass by itself is a TransientError. A GPU out of reach is a LostError. All else is a
+    DeviceError, and so is an answer that is not a text, an address or a UUID.
     """
     try:
         yield

@@ -1,10 +1,9 @@
 """NVML's word on how GPUs are doing: facts that each look reads, and events.
 
-In: handles of the open library. Out: `Vitals`, and `GpuEvent` one by one. What a card lacks is None
-there, whatever NVML answers to the question; only that a GPU is out of reach is an error. Rules
-(nvml.h): fields have a return code each; events of MIG instances come with the handle of their GPU;
-what happened before a GPU was registered is never told; an event set ends with nvmlShutdown; when
-waiting ends with GPU_IS_LOST it does not say which GPU it is.
+What a card lacks is None in `Vitals`, whatever NVML answers to the question; only that a GPU is out
+of reach is an error. Rules (nvml.h): fields have a return code each; events of MIG instances come
+with the handle of their GPU; what happened before a GPU was registered is never told; an event set
+ends with nvmlShutdown; when waiting ends with GPU_IS_LOST it does not say which GPU it is.
 """
 
 import contextlib
@@ -119,10 +118,9 @@ class GpuEvents:
     def wait(self, seconds: float) -> GpuEvent | None:
         """Return the next event; None if there is none for so many seconds.
 
-        Raises:
-            TransientError: NVML is being closed, or knows no GPU that reports events.
-            LostError: a GPU is lost, and NVML does not say which.
-            DeviceError: NVML refuses, or does not answer.
+        Raises LostError if a GPU is lost (NVML does not say which), TransientError if NVML is being
+        closed or knows no GPU that reports events, and DeviceError if it refuses or does not
+        answer.
         """
         self._register_all()
         if not self._gpus:

@@ -1,13 +1,12 @@
 """NVML: the only door to pynvml, with the other modules of this folder.
 
-In: the path of a libnvidia-ml.so.1. Out: the driver's versions and, per GPU, what NVML says of it.
-NVML's answers for facts a card does not have become None; every other refusal becomes a
-`DeviceError` with NVML's own words and what to do. nvmlInit fixes which GPUs a process sees, so a
-change of hardware needs `close` and `open`; who decides that is devices/session.py.
+Facts that a card does not have are None; every other refusal is a `DeviceError` with NVML's own
+words and what to do. nvmlInit fixes which GPUs a process sees, so a change of hardware needs
+`close` and `open`; who decides that is devices/session.py.
 
-pynvml keeps one library per process in a module variable. It is set here, from an absolute path,
-so that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time. NVML
-is safe for calls of several threads; each is given up on when its GPU hangs (calls.py).
+pynvml keeps one library per process in a module variable. It is set here, from an absolute path, so
+that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time. NVML is
+safe for calls of several threads; each is given up on when its GPU hangs (calls.py).
 """
 
 import ctypes
@@ -90,13 +89,9 @@ _UNKNOWN = "Unknown"
 def find_library(driver_root: Path, running: str | None = None) -> Path:
     """Return the path of the NVML library under a driver root, its links followed.
 
-    Args:
-        driver_root: where to look.
-        running: version of the kernel driver, if it is known: no library of another one is taken,
-            such as an upgrade leaves behind, because it would be refused.
-
-    Raises:
-        DeviceError: there is none, or none of that version, or the root cannot be read.
+    `running` is the version of the kernel driver, if it is known. A library of another version,
+    such as an upgrade leaves behind, is not taken: it would be refused. Raises DeviceError if there
+    is none, or the root cannot be read.
     """
     try:
         own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
@@ -140,10 +135,7 @@ class NvmlLibrary:
         self._nvlinks = NvLinkReader(self._calls)
 
     def open(self) -> None:
-        """Load and initialise the library; one that is open already stays as it is.
-
-        The call can be repeated: after a SilenceError on this same object.
-        """
+        """Load and initialise the library if it is closed; may be repeated after a SilenceError."""
         self._calls.about(NVML, self._open, OPEN_SECONDS)
 
     def _open(self) -> None:
@@ -304,17 +296,11 @@ class NvmlLibrary:
         return self._ask(self._subject(uuid), lambda: read_busy(self.handle(uuid)))
 
     def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
-        """Return the memory limits that hold for a control group on a GPU, None if there are none.
-
-        DeviceError also: no such group, or a driver older than R615.
-        """
+        """Return the memory limits that hold for a control group on a GPU (`read_limits`)."""
         return self._ask(self._subject(uuid), lambda: read_limits(self.handle(uuid), group))
 
     def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
-        """Set the hard limit of a control group on a GPU in bytes, or clear it; needs root.
-
-        Returns what is in force. DeviceError also: no such group, or another limit is in force.
-        """
+        """Set or clear a control group's memory limit on a GPU, in bytes (`write_limit`)."""
         return self.in_time(uuid, lambda: self._set_limit(uuid, group, hard_bytes))
 
     def _set_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
@@ -350,11 +336,7 @@ class NvmlLibrary:
         return reason
 
     def in_time(self, uuid: str, call: Callable[[], T]) -> T:
-        """Make a call about a GPU.
-
-        It has the whole time in any case: what it begins to change should not be given up on
-        because another GPU is silent.
-        """
+        """Make a call that changes a GPU: it has its whole time, even if another GPU is silent."""
         return self._calls.about(self._subject(uuid), call, self._calls.answer_seconds)
 
     def _subject(self, uuid: str) -> str:

@@ -1,15 +1,15 @@
 """NVML's word on who uses a GPU, how busy it is, and with which clocks: read, never set.
 
-In: a GPU's handle. Out: frozen values; what a card lacks is None. Rules (nvml.h, and the sources of
-the kernel driver): utilisation is the share of the last sample period, up to a second long, in
-which any kernel ran, or memory was read or written; energy counts in millijoules since the driver
-was loaded, from Volta on; a GPU in MIG mode says neither. Processes
-are in three lists, one may be in several, and of each list the size is asked for first, so that
-it may have grown when it is read. PIDs are those of this process's PID namespace; a process that is
-not in it is left out, and a sample of how busy it is has a PID that means another one here. In MIG
-mode there are no samples. A sample may have a mark that says nothing; samples come back for a
-while after their process is idle, or has ended. What a process of MPS does not account for, its
-server has, which is in the list of those that compute.
+What a card lacks is None. Rules (nvml.h, and the sources of the kernel driver): utilisation is the
+share of the last sample period, up to a second long, in which any kernel ran, or memory was read or
+written; energy counts in millijoules since the driver was loaded, from Volta on; a GPU in MIG mode
+says neither. Processes are in three lists, one may be in several, and of each list the size is
+asked for first, so that it may have grown when it is read. PIDs are those of this process's PID
+namespace; a process that is not in it is left out, and a sample of how busy it is has a PID that
+means another one here. In MIG mode there are no samples. A sample may have a mark that says
+nothing; samples come back for a while after their process is idle, or has ended. What a process of
+MPS does not account for, its server has, which is in the list of those that compute
+(docs/hardware.md).
 """
 
 import time
@@ -99,10 +99,7 @@ def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProces
 
 
 def _busy(kind: ProcessKind, samples: dict[int, float] | None, pid: int) -> float | None:
-    """Return how busy a process is; 0 for one without a sample, as an idle one has none.
-
-    None for a client of MPS without one: its work is counted for its server (docs/hardware.md).
-    """
+    """Return how busy a process is; without a sample 0, or None for a client of MPS."""
     if samples is None:
         return None
     return samples.get(pid, None if kind is ProcessKind.MPS else 0.0)

@@ -1,14 +1,15 @@
 """NVML's memory limits of control groups (driver R615 or newer); part of the door to pynvml.
 
-In: a GPU's handle, and the folder of a control group (cgroup v2). Out: `MemoryLimits`. Processes of
-the group, and of those below it, then get no more of the GPU's memory than the hard limit; above
-it their allocations fail, and they live on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1. The
+Processes of a group, and of those below it, get no more of a GPU's memory than the hard limit;
+above it their allocations fail, and they live on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1. The
 path is as this process sees it, at /sys/fs/cgroup, where NVIDIA's documentation wants cgroup v2:
 whether NVML takes another place is not known, so driver and cleanup use none.
 
-Soft limits are always 0: only MPS heeds them, and where the kernel keeps the limits they add up in
-the groups above, and stay there. Every set is read back, because the kernel ignores a limit below
-what is in use and reports success. A GPU in MIG mode takes limits and does not heed them.
+A limit may last no longer than NVML is open, where the GPU has no persistence mode and nobody else
+uses it. Soft limits are always 0: only MPS heeds them, and where the kernel keeps the limits they
+add up in the groups above, and stay there. Every set is read back, because the kernel ignores a
+limit below what is in use and reports success. A GPU in MIG mode takes limits and does not heed
+them.
 """
 
 import os
@@ -71,10 +72,8 @@ def read_limits(handle: object, group: Path) -> MemoryLimits | None:
     """Return the limits of a control group, or of the nearest above it if it has none itself.
 
     None when no group up to the root has any, or the GPU knows no limits: NVML does not tell the
-    two apart where the driver keeps the limits.
-
-    Raises:
-        DeviceError: there is no such group, the driver is older than R615, or NVML refuses.
+    two apart where the driver keeps the limits. Raises DeviceError if there is no such group, the
+    driver is older than R615, or NVML refuses.
     """
     answer = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
     with _limit_errors(f"reading the memory limit of {group}"):
@@ -92,10 +91,8 @@ def read_limits(handle: object, group: Path) -> MemoryLimits | None:
 def write_limit(handle: object, group: Path, hard_bytes: int | None) -> MemoryLimits:
     """Set the hard limit of a control group in bytes, or with None clear it; needs root.
 
-    The driver may round it down by less than a MiB. Returns what is in force.
-
-    Raises:
-        DeviceError: NVML refuses, or another limit is in force: processes have more already.
+    The driver may round it down by less than a MiB. Returns what is in force. Raises DeviceError if
+    NVML refuses, or another limit is in force: processes have more already.
     """
     doing = f"limiting the memory of {group}"
     with _limit_errors(doing):
@@ -116,10 +113,7 @@ def obstacle(handle: object, group: Path) -> str | None:
 
     The only way to know is to set a limit, so the group's own is set once more; one that has none
     is given "none". The group should be one that stays, and not the root. A GPU in MIG mode is not
-    told apart.
-
-    Raises:
-        DeviceError: the GPU is out of reach.
+    told apart. Raises DeviceError if the GPU is out of reach.
     """
     answer = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
     answer.hardLimit = _NONE

@@ -1,13 +1,12 @@
 """MIG calls of NVML, as one of ours for each effect and each question; part of the door to pynvml.
 
-In: handles or UUIDs of GPUs, ids of profiles and instances. Out: values of devices/model.py. NVML's
-own traps are dealt with here: profiles are asked for by enumeration and created by id, placements
-go by reference, MIG indexes have holes, an instance may go between two calls. Undo and order are
-devices/mig/making.py's. Source: nvml.h, "Multi Instance GPU Management".
+NVML's own traps are dealt with here: profiles are asked for by enumeration and created by id,
+placements go by reference, MIG indexes have holes, an instance may go between two calls. Undo and
+order are devices/mig/making.py's. Source: nvml.h, "Multi Instance GPU Management".
 
-Calls may come from several threads, for different GPUs: NVML itself is safe for that. Those about
-a GPU by its UUID are given up on when the GPU hangs (calls.py); those that take a handle are
-made in the course of another one.
+Calls may come from several threads, for different GPUs: NVML itself is safe for that. Those about a
+GPU by its UUID are given up on when the GPU hangs (calls.py); those that take a handle are made in
+the course of another one.
 """
 
 import functools
@@ -130,9 +129,8 @@ class MigCalls:
     def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
         """Turn MIG mode on or off, at once or not at all.
 
-        Raises:
-            DeviceError: NVML refuses, or the change would wait for a reset; then it is taken back.
-            HeldError: other processes use the GPU, or have it open.
+        A change that would wait for a reset is taken back, and raises DeviceError. Raises HeldError
+        if other processes use the GPU, or have it open.
         """
         doing = f"turning MIG mode {'on' if mode is MigMode.ENABLED else 'off'} on {gpu}"
         wanted = int(mode is MigMode.ENABLED)

@@ -65,14 +65,8 @@ class NvLinkReader:
 
         Links of which none is up are about to come up, or have nothing at their other end: they are
         read at each look. In MIG mode a GPU does not use its links, so what was known before holds:
-        MIG devices of claims come and go, the links stay.
-
-        Args:
-            index: of the GPU, as calls about it are named.
-            uuid: of the GPU.
-            fabric: what it says of its fabric now; None if it has none.
-            in_mig_mode: whether it is in MIG mode now.
-            handle: returns its handle.
+        MIG devices of claims come and go, the links stay. `index` is how calls about the GPU are
+        named.
         """
         known, looks = self._known.get(uuid), self._looks.get(uuid, 0)
         if known is not None and in_mig_mode:

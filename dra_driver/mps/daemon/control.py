@@ -1,9 +1,8 @@
 """NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and sends it commands.
 
-In: a driver root, a domain and its folders. Out: a running daemon; the daemon's replies. Commands
-reach the daemon at the socket in its own folder, which no container has (mps/pipes.py). The daemon
-inherits nothing of this process's environment, so settings for another MPS, such as the host's,
-have no effect on it.
+Commands reach the daemon at the socket in its own folder, which no container has (mps/pipes.py).
+The daemon inherits nothing of this process's environment, so settings for another MPS, such as the
+host's, have no effect on it.
 """
 
 import os
@@ -101,8 +100,7 @@ class Control:
     ) -> None:
         """Take where the driver is, and how the host sees it if this process is not on the host.
 
-        `proc_root` says what driver runs, and `own_dev` where its device nodes are, None where they
-        are in /dev.
+        `proc_root` says what driver runs; `own_dev` is the `View.dev` of this process.
         """
         self._root = driver_root
         self._proc = proc_root
@@ -113,9 +111,7 @@ class Control:
         """Start the domain's daemon, whose folders exist, and return it once it listens.
 
         The daemon and its servers have the token in their environment, which no tenant can read.
-
-        Raises:
-            DeviceError: it does not start; the text has what it says.
+        Raises DeviceError if it does not start; the text has what it says.
         """
         said = ""
         for view in self._views:
@@ -168,10 +164,8 @@ class Control:
     def client_view(self, paths: DomainPaths) -> tuple[Path, dict[Path, Path]]:
         """Return what a client needs that this process starts: libcuda, and mounts.
 
-        It comes to the daemon by the daemon's own folder, which no tenant has.
-
-        Raises:
-            DeviceError: the driver root has no libcuda of the driver that runs.
+        It comes to the daemon by the daemon's own folder, which no tenant has. Raises DeviceError
+        if the driver root has no libcuda of the driver that runs.
         """
         own = self._views[-1]
         library = self._libraries().get(_LIBCUDA)
@@ -203,10 +197,7 @@ class Control:
         )
 
     def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
-        """Ask the daemon to quit, which ends its servers too within seconds, whatever clients do.
-
-        DeviceError if it does not answer, or another process listens in its place.
-        """
+        """Have daemon and servers quit within seconds, whatever clients do. Raises DeviceError."""
         if self.listening(paths) != daemon:
             raise DeviceError("the MPS control daemon does not listen any more")
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=QUIT_ANSWER_SECONDS)
@@ -226,10 +217,7 @@ class Control:
         return there[1], {"PATH": os.pathsep.join(folders), "LC_ALL": "C"}
 
     def _dev_binds(self, view: View) -> dict[Path, Path]:
-        """Return what shows a daemon the device nodes of a driver container as its own.
-
-        It needs a whole /dev, and a simulated machine's has GPUs alone.
-        """
+        """Return the mount of a driver container's /dev; not of a simulated one, with only GPUs."""
         seen_here, there = self._views[-1].dev(), view.dev()
         is_whole = seen_here is not None and (seen_here / "null").exists()
         return {Path("/dev"): there} if there is not None and is_whole else {}
@@ -272,21 +260,13 @@ def ask_daemon(
 ) -> list[str]:
     """Send commands to a daemon by a second run of its program; return the lines of its reply.
 
-    The program finds the daemon by CUDA_MPS_PIPE_DIRECTORY. Its exit status says only whether it
-    reached the daemon, so the caller reads back what was set. The daemon answers one caller at a
-    time, and turns others away.
+    The program finds the daemon by CUDA_MPS_PIPE_DIRECTORY; `environment` is all that it has, and
+    `folder` is where it runs, if a relative path in there is to lead anywhere. Its exit status says
+    only whether it reached the daemon, so the caller reads back what was set. The daemon answers
+    one caller at a time, and turns others away.
 
-    Args:
-        program: nvidia-cuda-mps-control.
-        commands: as NVIDIA's MPS documentation has them.
-        environment: all that the program has of it.
-        log: where the daemon writes, for whoever reads the error.
-        folder: where the program runs, if a relative path in the environment is to lead anywhere.
-        seconds: how long the daemon has to answer.
-
-    Raises:
-        SilenceError: the daemon does not run, answers somebody else, or not in time.
-        DeviceError: the program cannot be run.
+    Raises SilenceError if the daemon does not run, answers somebody else, or not in time, and
+    DeviceError if the program cannot be run.
     """
     try:
         done = subprocess.run(

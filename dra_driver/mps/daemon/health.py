@@ -1,10 +1,8 @@
 """Whether a domain's daemon and its servers are well: what the daemon says, and what probes show.
 
-In: a way to ask the daemon, and how probes end (mps/daemon/probe.py). Out: what is wrong, for
-people, and whether it has been so for too long. A fatal fault of one client makes a server refuse
-new clients (FAULT) until all that were hit have ended. That passes by itself, unless one of them
-does not end: then only a new daemon helps, at the price of the work of all clients, and so it does
-where the daemon does not answer.
+A fatal fault of one client makes a server refuse new clients (FAULT) until all that were hit have
+ended. That passes by itself, unless one of them does not end: then only a new daemon helps, at the
+price of the work of all clients, and so it does where the daemon does not answer.
 
 A server can also hang without saying so. That is taken for true once it has left two probes in a
 row without an answer while its daemon answered. Any answer counts as one, an error too, and a probe

@@ -1,6 +1,5 @@
 """A domain's limits: set in its daemon and read back, because it ignores what it cannot parse.
 
-In: a way to ask the daemon, and the domain. Out: commands, and the limits that the daemon reports.
 Devices are named by ordinal, the position in the daemon's CUDA_VISIBLE_DEVICES: drivers up to R550
 know no other name. The daemon replies to `set` with nothing, or with the value that is in force,
 and writes what is 1 GiB or more in whole GiB, rounded down: 10240M as 10G, and 8155M as 7G.

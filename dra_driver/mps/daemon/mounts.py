@@ -39,10 +39,7 @@ def layers(folder: Path) -> int:
 
 
 def hides_mounts(folder: Path) -> bool:
-    """Tell whether a folder is a mount of its own that shows nobody else what is mounted below.
-
-    That is how a container gets a folder of the host unless Bidirectional is asked for.
-    """
+    """Tell whether a folder is a mount whose inner mounts nobody else sees (not Bidirectional)."""
     point = _escaped(folder.resolve())
     found = [fields for fields in _mount_lines() if fields[_MOUNT_POINT] == point]
     return bool(found) and not any(one.startswith("shared:") for one in found[-1][_OPTIONAL:])
@@ -51,8 +48,7 @@ def hides_mounts(folder: Path) -> bool:
 def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int = 0o1777) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
 
-    `files` counts files, links and folders. What they take of the kernel's own memory the size does
-    not limit.
+    `files` counts files, links and folders; the kernel's own memory for them is not in the size.
     """
     if layers(folder):
         return
@@ -102,18 +98,14 @@ def in_private_mounts(
     """Call with some folders mounted over others, which only the call and its processes see.
 
     The call runs on a thread of its own in a mount namespace of its own. Later mounts of the host
-    appear in it, and nothing that is mounted here appears on the host.
+    appear in it, and nothing that is mounted here appears on the host. The new namespace is a copy
+    of `namespace`, such as /proc/1/ns/mnt, or of this process's; in the former the machine's /tmp
+    is covered, so that no targets are left in it. `binds` are target → source; a missing target is
+    made. Whatever is mounted below `without` is hidden, so that the namespace does not keep it in
+    use after everybody else has unmounted it.
 
-    Args:
-        binds: target → source; a missing target is made.
-        call: starts a process, for instance.
-        without: whatever is mounted below this folder is hidden, so that the namespace does not
-            keep it in use after everybody else has unmounted it.
-        namespace: the mount namespace to begin with, such as /proc/1/ns/mnt; None is this one. The
-            machine's /tmp is covered there, so that no targets are left in it.
-
-    Raises:
-        EnterError: the namespace cannot be entered. Else DeviceError, or whatever `call` raises.
+    Raises EnterError if the namespace cannot be entered, else DeviceError, or whatever `call`
+    raises.
     """
     outcome: list[T] = []
     failure: list[BaseException] = []

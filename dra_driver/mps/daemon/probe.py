@@ -1,6 +1,5 @@
 """A probe: a process that is a CUDA client for a moment, to see whether a server answers.
 
-In: a domain's folders, its server, and a time limit. Out: how the probe ended, once that is known.
 Nothing here waits for the process: it is looked at, killed with its whole process group when its
 time is over, and reaped when the kernel lets it go, which one that hangs in the GPU driver is not.
 
@@ -176,8 +175,7 @@ class Prober:
     def start(self, domain: Domain, server: Server, ordinal: int) -> Probe:
         """Start a probe of a server, with a context on one of the domain's devices.
 
-        Raises:
-            DeviceError: it cannot be started, which says nothing of the server.
+        Raises DeviceError if it cannot be started, which says nothing of the server.
         """
         library, binds = self._control.client_view(self._paths)
         limit = int(self._seconds) + 1
@@ -198,16 +196,16 @@ class Prober:
         return Probe(process, self._seconds, self._clock)
 
     def place_of(self, pid: int) -> Place:
-        """Return what the daemon's log says of where a client of that PID waits.
-
-        Clients can have the daemon log what they like: a domain's tenants can deny that one of
-        their own waits in the queue, and nothing else.
-        """
+        """Return what the daemon's log says of where a client of that PID waits."""
         return place_in(_tail(self._paths.log / "control.log"), pid)
 
 
 def place_in(log: bytes, pid: int) -> Place:
-    """Return where a client waits, by the last that a daemon's log says of its PID."""
+    """Return where a client waits, by the last that a daemon's log says of its PID.
+
+    Clients can have the daemon log what they like: a domain's tenants can deny that one of their
+    own waits in the queue, and nothing else.
+    """
     found = Place.UNKNOWN
     for number, said in _NEW_CLIENT.findall(log):
         if int(number) == pid:

@@ -1,9 +1,8 @@
 """Prunes the /dev/shm of a shared domain: what claims have left there that are gone.
 
-In: the folder, and the claims that have joined the domain, at each look. Out: fewer files. A file,
-link, socket, FIFO or folder may be the work of all who were members when it was first seen, or was
-seen to have changed. It goes when all of these have left: a folder once it is empty, and a plain
-file once no process on the node has it open or mapped, which a lease on it tells (fcntl(2),
+A file, link, socket, FIFO or folder may be the work of all who were members when it was first seen,
+or was seen to have changed. It goes when all of these have left: a folder once it is empty, and a
+plain file once no process on the node has it open or mapped, which a lease on it tells (fcntl(2),
 F_SETLEASE): the kernel gives one only for a file that nobody else has open, in whichever container.
 So no clock is believed, and no process's memory looked into.
 
@@ -54,13 +53,9 @@ class ShmPruner:
     def look(self, folder: Path, members: Callable[[], frozenset[str]]) -> int:
         """Remove what claims have left that are gone; return how many files and folders.
 
-        Args:
-            folder: the tmpfs.
-            members: returns the claims that have joined. Asked before, for who has left, and again
-                after all was seen: who has made something had joined before, or has left since.
-
-        Raises:
-            StateError: the members cannot be read.
+        `members` returns the claims that have joined. It is asked before, for who has left, and
+        again after all was seen: who has made something had joined before, or has left since.
+        Raises StateError if the members cannot be read.
         """
         try:
             top = os.open(folder, _FOLDER)
@@ -133,8 +128,7 @@ class _Look:
     def _tree(self, name: str, found: os.stat_result) -> None:
         """Go through a folder of the top, and all below it, whatever is moved meanwhile.
 
-        Raises:
-            OSError: a folder cannot be entered, or is not where it was.
+        Raises OSError if a folder cannot be entered, or is not where it was.
         """
         way: list[_Folder] = []
         here = os.dup(self._top)
@@ -217,8 +211,7 @@ def _found(inside: int, name: str) -> os.stat_result | None:
 def _moved(here: int, name: str, wanted: os.stat_result) -> int:
     """Return a folder opened in the place of `here`, which is closed.
 
-    Raises:
-        OSError: it is not the one that is wanted; `here` stays.
+    Raises OSError if it is not the one that is wanted; `here` stays open then.
     """
     there = os.open(name, _FOLDER, dir_fd=here)
     if not os.path.samestat(os.fstat(there), wanted):

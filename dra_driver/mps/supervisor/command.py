@@ -125,8 +125,7 @@ class MpsSupervisor(CommandSettings):
 def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: None) -> Supervisor:
     """Return the supervisor, ready to run.
 
-    Raises:
-        SetupError: the settings or this node lack something.
+    Raises SetupError if the settings or this node lack something.
     """
     _check_container(settings.kubelet_plugins_directory_path)
     roots = find_roots(
@@ -163,8 +162,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
 def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     """Run the supervisor until SIGTERM or SIGINT, or until a thread dies; return the exit status.
 
-    Raises:
-        SetupError: the HTTP address cannot be had.
+    Raises SetupError if the HTTP address cannot be had.
     """
     shutdown = Shutdown()
     shutdown.watch_signals()

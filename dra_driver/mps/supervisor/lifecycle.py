@@ -1,9 +1,8 @@
 """One domain's life: what is done for it, in order, and how all of it is undone.
 
-In: the desired domain. Out: folders, a tmpfs, compute modes and a daemon with its limits, or none
-of these. Every step can be repeated, checks first what exists, and is recorded before it is taken
-if nobody could see it afterwards. So when a supervisor is killed, wherever it was, the next one
-continues from there, and a daemon that runs is never started twice.
+Every step can be repeated, checks first what exists, and is recorded before it is taken if nobody
+could see it afterwards. So when a supervisor is killed, wherever it was, the next one continues
+from there, and a daemon that runs is never started twice.
 """
 
 import os

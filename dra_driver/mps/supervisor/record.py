@@ -25,7 +25,6 @@ class DomainRecord:
     Attributes:
         boot_id: of the boot in which it was done.
         modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
-        daemon: the daemon, once it listens.
         token: what only this domain's processes have in their environment: nobody else can read
             it. Written before a daemon is started; empty before the first.
         restarts: daemons that died and were replaced.

@@ -1,9 +1,8 @@
 """The supervisor: watches what the driver asks for, and runs one worker for each MPS domain.
 
-In: the folder of desired-state files. Out: a `DomainWorker` for each domain, which is told of every
-change and does all work. Only one supervisor serves a directory at a time; a second one waits for
-the lock, which makes a rolling update safe. When a supervisor stops or is killed its daemons keep
-running, and the next supervisor adopts them.
+Only one supervisor serves a directory at a time; a second one waits for the lock, which makes a
+rolling update safe. When a supervisor stops or is killed its daemons keep running, and the next
+supervisor adopts them.
 """
 
 from collections import Counter
@@ -104,10 +103,8 @@ class Supervisor(Worker):
         """Take the lock when no other supervisor has it; False when stopped before.
 
         A disk that is full or read-only is waited for: daemons that run need no supervisor until
-        one dies, and a restart mends nothing.
-
-        Raises:
-            StateError: the MPS directory cannot be used.
+        one dies, and a restart mends nothing. Raises StateError if the MPS directory cannot be
+        used.
         """
         once = LogOnce()
         while True:

@@ -303,10 +303,9 @@ def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
 
 
 def _not_withdrawn(offer: GpuOffer, parts: Iterable[Partition]) -> tuple[Partition, ...]:
-    """Return the partitions that are published.
+    """Return the partitions that are published, always those that claims have and wait for.
 
-    Of a GPU that cannot be switched to MIG mode none, but those that claims have and wait for: the
-    scheduler counts what they use of the GPU only as long as they are published.
+    The scheduler counts what they use of the GPU only as long as they are published.
     """
     if offer.refusal is None:
         return tuple(parts)

@@ -70,7 +70,6 @@ class MigOffer:
     """What is offered, and why.
 
     Attributes:
-        source: where MIG devices come from.
         why: what decided that, for people.
         profiles: names of the profiles that are made on demand, such as `1g.10gb`; empty for all.
         way_out: what else to do about a GPU in MIG mode that has no MIG device, for people.
@@ -111,10 +110,7 @@ class MigOffer:
                 return False
 
     def kept(self, gpu: Gpu) -> frozenset[MigSlot]:
-        """Return the places of a GPU where claims have MIG devices, whatever is offered by now.
-
-        Those that others made, and that are there, are offered as such.
-        """
+        """Return a GPU's places where claims have MIG devices, but for those that others made."""
         here = self.held.get(gpu.uuid, _NOTHING).slots
         theirs = {instance.slot for instance in found_by_others(gpu)}
         return here - theirs | {instance.slot for instance in made_here(gpu)}
@@ -125,10 +121,9 @@ class MigOffer:
         return self.source is MigSource.AUTO and gpu.was_put_in_mig_mode and is_held
 
     def keeps_parts(self, gpu: Gpu) -> bool:
-        """Tell whether nothing of a GPU is offered but the MIG devices that claims have.
+        """Tell whether only MIG devices of a GPU are offered: claims', and others' beside them.
 
-        They got them while other settings held, from NVIDIA's driver, or before the GPU was put out
-        of MIG mode. MIG devices that others made are offered beside them.
+        Claims got theirs under other settings, from NVIDIA's driver, or before MIG mode ended.
         """
         if self.switches_modes or self.divides(gpu) or self.keeps_whole(gpu):
             return False
@@ -167,10 +162,7 @@ class MigSettings:
         return self.source is MigSource.ON_DEMAND
 
     def makes(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether MIG devices that were made for claims here are taken back at their ends.
-
-        They are wherever nobody else makes any, also where none are made at present.
-        """
+        """Tell whether MIG devices of ended claims are taken back: where nobody else makes any."""
         return MIG_MANAGER_LABEL not in labels if self.heeds_node else self.switches_modes
 
     def offer_of_any_node(self, kubernetes: KubernetesVersion = CHEAP_COUNTERS) -> MigOffer:

@@ -91,10 +91,7 @@ class Publication:
         project: Project,
         check_may_publish: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take where and as whom to publish; the node's name is also the pool's.
-
-        `check_may_publish` raises UnavailableError while another driver of this node publishes.
-        """
+        """Take where to publish; `check_may_publish` raises UnavailableError if others publish."""
         self._check_may_publish = check_may_publish
         self._project = project
         self.api = api
@@ -122,8 +119,7 @@ class Publication:
     def publish(self, inventory: Inventory) -> int:
         """Bring the API server in line; return how many writes it took, 0 when nothing changed.
 
-        Raises:
-            DriverError: the API server refused or is away. What was written stays; try again.
+        Raises DriverError if the API server refused or is away. What was written stays; try again.
         """
         writes = 0
         for _ in range(_MOST_ROUNDS):
@@ -405,9 +401,8 @@ def stores(
 ) -> bool:
     """Tell whether the API server keeps a field of a device that has it; nothing is stored.
 
-    Raises:
-        InvalidError: the server takes no such device.
-        DriverError: the API server is away, or does not let us create slices.
+    Raises InvalidError if the server takes no such device, another DriverError if it is away or
+    does not let us create slices.
     """
     # A name that nobody knows: the slices themselves may be there already, and so may others'.
     name = build_slices((), driver=driver, node_name=node_name).slice_name(0, tag=new_tag())

@@ -1,11 +1,10 @@
 """The writes that turn the slices the API server has into those there should be.
 
-In: the desired pool, and every slice of this driver on this node. Out: deletes, updates and
-creates, in that order; and of two specs what is missing, changed or added. Rules (KEP-4381): a pool
-is complete, and only then used by the scheduler, when as many slices of its newest generation exist
-as each of them says; writing one slice is atomic, writing several is not. The API server silently
-drops fields of disabled features, and writes quantities in its own canonical form, so they are
-compared by value. Pure: nothing here talks to a server.
+Deletes, updates and creates, in that order. Rules (KEP-4381): a pool is complete, and only then
+used by the scheduler, when as many slices of its newest generation exist as each of them says;
+writing one slice is atomic, writing several is not. The API server silently drops fields of
+disabled features, and writes quantities in its own canonical form, so they are compared by value.
+Pure: nothing here talks to a server.
 """
 
 import re

@@ -1,7 +1,7 @@
 """What the API says of a pod: why it does not run, and how long its container ran. Pure.
 
-In: a pod and its events as dicts. Out: a sentence, or a tenant of a case. The API tells moments of
-containers in whole seconds, so a command that is over in a few of them is hardly measured.
+The API tells moments of containers in whole seconds, so a command that is over in a few of them is
+hardly measured.
 """
 
 from datetime import datetime

@@ -75,10 +75,7 @@ class PodRunner:
         patience: float = 300.0,
         stop: Stop | None = None,
     ) -> None:
-        """Take the cluster; nothing is made yet.
-
-        `patience` is how many seconds pods have to be ready, and to end after their time.
-        """
+        """Take the cluster; `patience` is how many seconds pods have to be ready, and to end."""
         self._client = client
         self._place = place
         self._say = say

@@ -37,8 +37,7 @@ class InContainers:
 
     Attributes:
         throughput: of all tenants together, as ratio.
-        p50: the largest median latency of a tenant, as ratio.
-        p99: likewise the 99th percentile.
+        p50: the largest median latency of a tenant, as ratio; `p99` likewise.
         context: the longest making of a CUDA context, as ratio.
         launch_seconds: how much longer until the last tenant was ready to work.
     """
@@ -53,18 +52,16 @@ class InContainers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A case against the work alone; None where one of the two has no such figure.
+    """A case against the work alone, as ratios; None where one of the two has no such figure.
 
     Attributes:
         total_throughput: of all tenants together.
         least_throughput: of the tenant that got least.
         run_time: of the slowest tenant for the same amount of work.
-        p50: the largest median latency of a tenant, as ratio.
-        p99: likewise the 99th percentile.
-        context: the longest making of a CUDA context, as ratio.
+        p50: the largest median latency of a tenant; `p99` likewise.
+        context: the longest making of a CUDA context.
         energy_per_work: energy of the card for a unit of work.
-        fairness: Jain's index of throughputs.
-        memory_fairness: the same of the memory that tenants had.
+        fairness: Jain's index of throughputs; `memory_fairness` of the memory that tenants had.
     """
 
     total_throughput: float | None = None

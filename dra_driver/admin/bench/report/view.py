@@ -1,6 +1,6 @@
 """A report as rows of text, for the terminal and the page. Pure.
 
-In: a report. Out: cells. A figure that is not there is a dash; nothing is made up for it.
+A figure that is not there is a dash; nothing is made up for it.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,7 +2,10 @@
 
 Requests arrive whether or not earlier ones have ended (open loop), so a tenant that falls behind
 has them wait, and their latency says it: it counts from the arrival. A closed loop would slow the
-arrivals down and hide it. Pure but for the clock and the step, which come in by argument.
+arrivals down and hide it. Each moment is as likely as any other. Tenants have the same moments,
+each turned on by another part of the time: so all have the same amount of work and crowd as much by
+themselves, and what differs between two is no chance. Pure but for the clock and the step, which
+come in by argument.
 """
 
 import random
@@ -87,12 +90,7 @@ def open_loop(
 
 
 def random_arrivals(rate: float, seconds: float, seed: int, number: int = 0) -> Iterator[float]:
-    """Yield when requests of a tenant arrive that know nothing of each other, in order.
-
-    Each moment is as likely as any other, and there are just `rate` · `seconds` of them. Tenants
-    have the same ones, each turned on by another part of the time: so all have the same amount of
-    work and crowd as much by themselves, and what differs between two is no chance.
-    """
+    """Yield when requests of a tenant arrive, in order: just `rate` · `seconds` moments."""
     dice = random.Random(seed)  # noqa: S311 (the same arrivals in every run)
     turned = number * _GOLDEN % 1.0 * seconds
     moments = (dice.uniform(0.0, seconds) for _ in range(round(rate * seconds)))

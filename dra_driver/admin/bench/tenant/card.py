@@ -27,15 +27,7 @@ class CardDoor:
     """One open NVML, and one of its GPUs. Close it after use."""
 
     def __init__(self, driver_root: Path, which: str = "0") -> None:
-        """Open NVML.
-
-        Args:
-            driver_root: where the NVIDIA driver's libraries are.
-            which: the GPU, by its index or UUID.
-
-        Raises:
-            DeviceError: there is no NVML, or no such GPU.
-        """
+        """Open NVML for the GPU `which`, an index or UUID. Raises DeviceError without it."""
         path = _library(driver_root)
         self._is_simulated = any(path.parent.glob(_SIMULATED))
         self.library_folder = path.parent

@@ -90,12 +90,7 @@ class Gpu:
             self._functions[name] = function
 
     def allocate(self, size: int) -> int:
-        """Return the address of so many bytes.
-
-        Raises:
-            RefusedError: there is not as much.
-            DeviceError: CUDA refuses for another reason.
-        """
+        """Return the address of so many bytes. Raises RefusedError if there is not as much."""
         return int(_done(driver.cuMemAlloc(size), f"cuMemAlloc of {size >> 20} MiB"))
 
     def free(self, address: int) -> None:

@@ -2,8 +2,9 @@
 
 In: a `Spec` as JSON. Out: lines on stdout (admin/bench/lines.py). It makes a context, takes its
 memory, says that it is ready, waits for the moment that all tenants are told, warms up together
-with them, works, and says what it did. On a simulated GPU it does all of that but the work, and has
-no figure to tell. It ends with its runner, where that is its parent.
+with them (for less time if it learned of the moment late), works, and says what it did. On a
+simulated GPU it does all of that but the work, and has no figure to tell. It ends with its runner,
+where that is its parent.
 """
 
 import ctypes
@@ -100,10 +101,7 @@ def _ready(**facts: Any) -> lines.Ready:
 
 
 def _warm_up(spec: lines.Spec, todo: Task, seconds: float) -> None:
-    """Work until clocks and caches are as under load: right before what counts, beside the others.
-
-    A tenant that learned of the beginning late has less of it, and begins what counts with them.
-    """
+    """Work until clocks and caches are as under load: right before what counts, with the others."""
     if seconds > 0:
         _serve(spec, todo, seconds)
 

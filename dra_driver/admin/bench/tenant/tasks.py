@@ -50,10 +50,8 @@ class Task:
 def task(gpu: Device, work: Workload) -> Task:
     """Take the memory of a work and return what is to be done with it.
 
-    Raises:
-        RefusedError: there is not as much memory as the work cannot do without.
-        DeviceError: CUDA refuses for another reason.
-        ValueError: a command is no work for this process.
+    Raises RefusedError if there is not as much memory as the work cannot do without, DeviceError if
+    CUDA refuses for another reason, and ValueError for a command, which is the runner's work.
     """
     match work.kind:
         case WorkloadKind.COMPUTE:

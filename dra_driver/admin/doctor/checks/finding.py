@@ -1,7 +1,6 @@
 """What a check says: how grave it is, what was seen, and what to do.
 
-In: nothing. Out: frozen values that checks, runner and report share. A check judges facts; it
-changes nothing, and knows nothing of how its findings are shown.
+A check judges facts; it changes nothing, and knows nothing of how its findings are shown.
 """
 
 from dataclasses import dataclass

@@ -44,12 +44,8 @@ def pods(
 ) -> Iterator[Seen]:
     """Judge the pods of one of our DaemonSets.
 
-    Args:
-        one: the DaemonSet.
-        found: its pods, of the node that is asked about or of all.
-        down: nodes whose kubelets do not answer.
-        labelled: nodes that say that they have GPUs, with their taints in words.
-        now: by the API server's clock.
+    `down` are nodes whose kubelets do not answer, `labelled` those that say that they have GPUs,
+    with their taints in words; `now` is by the API server's clock.
     """
     seen = [(pod.node, _judged(one, pod, down, now)) for pod in found]
     good = [node for node, told in seen if told is None]

@@ -1,6 +1,5 @@
 """What the container runtime's version and configuration mean for pods with GPUs. Pure.
 
-In: what the runtimes' files say, and the versions that Nodes report. Out: what to tell. Rules:
 containerd takes CDI devices from 1.7 on, which has CDI off unless its configuration says otherwise;
 from 2.0 on it is on unless that says otherwise, and from 2.4 on whatever that says. Its library of
 CDI refuses specs of a version that it does not know. CRI-O has no such setting.
@@ -45,10 +44,7 @@ def runtime_cdi(
     versions: Mapping[str, Sequence[str]],
     node: str = "",
 ) -> Iterator[Seen]:
-    """Judge whether containers get their devices by CDI.
-
-    `configs` is None where the files of this node are not seen.
-    """
+    """Judge whether containers get devices by CDI; `configs` is None where files are not seen."""
     seen = False
     own = containerd_version(versions, node)
     is_seen = any(one.name == CONTAINERD and one.files for one in configs or ())

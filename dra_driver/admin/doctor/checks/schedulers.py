@@ -1,8 +1,7 @@
 """Schedulers beside Kubernetes' own, and what of the published slices they cannot handle.
 
-In: whether KAI-Scheduler and Kueue are there, and the slices. Out: what to tell. Pure. Both are
-known by the API groups of their CRDs; KAI-Scheduler's version by its operator's image.
-docs/works-with.md has more, and the sources.
+KAI-Scheduler and Kueue are known by the API groups of their CRDs; KAI-Scheduler's version by its
+operator's image. docs/works-with.md has more, and the sources. Pure.
 """
 
 import re

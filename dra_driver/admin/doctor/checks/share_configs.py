@@ -78,10 +78,7 @@ def of_cluster(
     namespace: str,
     labels: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Seen]:
-    """Judge the configs in a ConfigMap, and the choice of each node.
-
-    `labels` are those of each node on which the driver runs.
-    """
+    """Judge the configs in a ConfigMap, and the choice of each node on which the driver runs."""
     if source is None:
         yield ok("the driver is started without --share-config: nothing is shared")
         return

@@ -121,11 +121,8 @@ class KubeletFacts:
 class Cluster:
     """The cluster as doctor sees it; for any thread.
 
-    Args:
-        api: the client.
-        node: the node that is asked about; empty for all.
-        is_driver: whether the client has the ServiceAccount of the driver's own pod.
-        timeout: seconds for each request.
+    `node` is the one that is asked about, empty for all; `is_driver` tells whether the client has
+    the ServiceAccount of the driver's own pod; `timeout` is seconds for each request.
     """
 
     def __init__(self, api: KubeClient, *, node: str, is_driver: bool, timeout: float) -> None:
@@ -221,10 +218,7 @@ class Cluster:
         return FeatureFacts(has=has, refused=refused)
 
     def permissions(self, needed: Mapping[str, Call], subject: Subject | None) -> PermissionFacts:
-        """Ask which permissions somebody has, by name.
-
-        A `subject` of None is whoever asks.
-        """
+        """Ask which permissions somebody has, by name; a `subject` of None is whoever asks."""
         who = "this ServiceAccount" if subject is None else f"ServiceAccount {'/'.join(subject)}"
         granted = {name: self._may(call, subject) for name, call in needed.items()}
         return PermissionFacts(who=who, granted=granted)

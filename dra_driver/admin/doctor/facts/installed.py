@@ -46,8 +46,7 @@ class Installed:
 
     Attributes:
         wanted: on how many nodes it should have a pod.
-        ready: on how many it has one that is ready.
-        present: on how many it has one at all.
+        present: on how many it has one at all, `ready` or not.
         updated: on how many it has one of its newest revision.
         generation: by which its pods of the newest revision are labelled; empty where unknown.
         waits_for_deletion: whether a pod stays as it is until somebody deletes it (OnDelete).
@@ -69,10 +68,7 @@ class Installed:
     pod: Object = field(default_factory=dict)
 
     def nodes(self, labels: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Return the nodes that have what its selector asks for, of labels by node.
-
-        Without a selector none is said to have: affinity and taints are not looked at.
-        """
+        """Return the nodes with the labels that its selector asks for; without a selector, none."""
         wanted = self.selector.items()
         return sorted(node for node, has in labels.items() if wanted and wanted <= has.items())
 

@@ -126,20 +126,12 @@ def _is_gpu(device: Path) -> bool:
 
 
 def library(places: Places) -> Path:
-    """Return where NVML's library is.
-
-    Raises:
-        DeviceError: there is none, or none that fits the kernel driver.
-    """
+    """Return where NVML's library is. Raises DeviceError if none fits the kernel driver."""
     return find_library(places.roots.driver, running_driver(places.roots.proc))
 
 
 def gpus(places: Places) -> Inventory:
-    """Ask NVML what GPUs there are; those are left out that the driver has noted to leave out.
-
-    Raises:
-        DeviceError: there is no driver, or it does not answer.
-    """
+    """Ask NVML what GPUs there are, without those noted as left out. Raises DeviceError."""
     exclusion = read_note(places.plugins / DRIVER_NAME).exclusion
     session = DriverSession(
         driver_root=places.roots.driver,

@@ -20,11 +20,7 @@ class Once(Generic[T]):
         self._failure: DriverError | None = None
 
     def get(self) -> T:
-        """Return what was found.
-
-        Raises:
-            DriverError: whatever asking raised, each time.
-        """
+        """Return what was found, or raise the DriverError that asking raised, each time."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure

@@ -47,12 +47,9 @@ class Places:
 
 
 def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | None:
-    """Return where the node's root folder is seen; None if it is not.
+    """Return where the node's root folder is seen: `named` by a setting, or not; None if it is not.
 
-    Args:
-        named: the setting.
-        roots: a pod sees the node's root where the driver is installed on the host itself.
-        in_a_pod: whether this process has a root folder of its own.
+    A pod sees it at the driver root where the driver is installed on the host itself.
     """
     if named is not None:
         return named
@@ -64,9 +61,7 @@ def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | Non
 def read_text(path: Path) -> str:
     """Return what a plain file has, what is not UTF-8 replaced.
 
-    Raises:
-        OSError: there is none, it cannot be read, or it is something else.
-        ValueError: it has more than a megabyte.
+    Raises OSError if it is no plain file that can be read, ValueError if it is over a megabyte.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(file, "rb") as stream:

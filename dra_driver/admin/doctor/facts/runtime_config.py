@@ -78,10 +78,8 @@ def read_runtime_configs(
 ) -> list[RuntimeConfig]:
     """Return what the files of each runtime say that has any.
 
-    Args:
-        host: the node's root folder.
-        containerd: its version there; None where it is not known: then 1.7 if that can read
-            the files, since what 1.7 takes for on is on in newer ones as well.
+    Where containerd's version is not known, it counts as 1.7 if that can read the files, since what
+    1.7 takes for on is on in newer ones as well.
     """
     found = []
     for name, patterns, meaning in (
