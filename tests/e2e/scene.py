@@ -111,6 +111,10 @@ class Scene:
         where = ("exec", "--namespace", NAMESPACE, pod, "--container", ctr)
         return self.node.cluster.kubectl(*where, "--", *command)
 
+    def end_container(self, pod: str) -> None:
+        """End a pod's container; a moment later, as the end takes this very command with it."""
+        self.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
+
     def container_ids(self, *pods: str) -> dict[str, str]:
         """The ids of the pods' containers; a container that was restarted has another."""
         ids = {}

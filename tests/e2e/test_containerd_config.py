@@ -81,8 +81,14 @@ def version(node: GpuNode) -> Version:
 
 
 def runtime(cluster: Cluster) -> str:
-    facts = cluster.api.get("Node", cluster.node)["status"]["nodeInfo"]
-    return str(facts["containerRuntimeVersion"])
+    """The Node's word, once the kubelet has heard from a runtime that was restarted."""
+
+    def told() -> str:
+        facts = cluster.api.get("Node", cluster.node)["status"]["nodeInfo"]
+        return str(facts["containerRuntimeVersion"])
+
+    wait_until(lambda: "Unknown" not in told(), "the runtime's version", timeout=120)
+    return told()
 
 
 def containerd(cluster: Cluster) -> Path:

@@ -390,7 +390,7 @@ def test_containers_restart_with_the_file_that_somebody_deleted(scene: Scene) ->
     folder.rename(place.data / "lost")  # at once: the driver writes there again by itself
     rmtree(place.data / "lost")
     wait_until(file.exists, "the file to be back with its folder", timeout=30)
-    scene.run_in(pod, "bash", "-c", "kill 1")
+    scene.end_container(pod)
     wait_until(lambda: scene.container_ids(pod) != before, "the container to restart", timeout=60)
     scene.running(pod)
     agrees(scene, read(scene, pod, reader.by_claim(name, "gpu")), claim_of(scene))

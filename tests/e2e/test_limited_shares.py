@@ -110,7 +110,7 @@ def _groups(process: Path) -> str:
 def restart(scene: Scene, pod: str, times: int = 1) -> None:
     """End a pod's container, and wait until it runs again."""
     # A moment later, so that the command is not ended along with the container.
-    scene.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
+    scene.end_container(pod)
     wait_until(
         lambda: restarted(scene, pod, times), f"the container of {pod} to run again", timeout=60
     )

@@ -127,7 +127,7 @@ def test_a_container_restarts_after_the_cdi_folder_was_emptied(scene: Scene) -> 
     scene.node.driver.start()
     wait_until(lambda: place.left_over() == prepared, "the CDI spec to be back", timeout=30)
     # A moment later, so that the command is not ended along with the container.
-    scene.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
+    scene.end_container(pod)
 
     def restarted() -> bool:
         (status,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]

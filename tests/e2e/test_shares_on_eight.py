@@ -225,7 +225,7 @@ def test_a_tenant_has_the_same_after_its_container_or_its_pod_was_started_again(
     pod, other = tenants(scene, 2, {GPU: 1})
     before, daemons = environment(scene, pod), mps.processes(scene.node.place.plugins)
     # A moment later, so that the command is not ended along with the container.
-    scene.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
+    scene.end_container(pod)
     wait_until(partial(restarted, scene, pod), "the container to be restarted", timeout=60)
     assert environment(scene, pod)[PIPE] == before[PIPE]
     assert mps.processes(scene.node.place.plugins) == daemons
