@@ -7,7 +7,8 @@ Amounts are in billionths of their units, which is how exact quantities of the A
 the same GPUs have the same amounts, and each is kept once. Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -197,6 +198,14 @@ class TaintRule:
             and self.pool in ("", device.pool)
             and self.device in ("", device.device)
         )
+
+
+def readable_slices(things: Iterable[Object], rules: Iterable[TaintRule] = ()) -> Iterator[Slice]:
+    """Yield the slices that can be read; without the others their pools are incomplete."""
+    rules = tuple(rules)
+    for one in things:
+        with suppress(ValueError):
+            yield read_slice(one, rules)
 
 
 def read_slice(thing: Object, rules: Iterable[TaintRule] = ()) -> Slice:

@@ -18,7 +18,7 @@ from pydantic_settings import CliPositionalArg, SettingsConfigDict
 from dra_driver.admin.api.nodes import Node, obstacles
 from dra_driver.admin.api.reads import Reads, read, read_all
 from dra_driver.admin.api.refusals import PodName, refusals
-from dra_driver.admin.api.slices import Slice, TaintRule, read_slice
+from dra_driver.admin.api.slices import TaintRule, readable_slices
 from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.admin.explain.demand import Demand, of_claim, of_pod, selectors_by_class
@@ -94,7 +94,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
     pod = read(api, PODS, name, namespace) if kind == "pod" else {}
     classes = list(read_all(api, DEVICE_CLASSES))
     rules = [found for one in _rules(api) if (found := TaintRule.of(one)) is not None]
-    slices = list(_slices(api, rules))
+    slices = list(readable_slices(read_all(api, RESOURCE_SLICES), rules))
     nodes = sorted(map(Node.of, read_all(api, NODES)), key=lambda one: one.name)
     claims = {full_name(one): one for one in read_all(api, RESOURCE_CLAIMS)}
     try:
@@ -174,13 +174,6 @@ def _demand(
         return None
 
     return of_pod(pod, lambda wanted: claims.get(f"{namespace}/{wanted}"), template, classes)
-
-
-def _slices(api: Reads, rules: Sequence[TaintRule]) -> Iterator[Slice]:
-    """Yield the slices that can be read; without the others their pools are incomplete."""
-    for one in read_all(api, RESOURCE_SLICES):
-        with suppress(ValueError):
-            yield read_slice(one, rules)
 
 
 def _rules(api: Reads) -> list[Object]:

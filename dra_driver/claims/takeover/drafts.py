@@ -87,7 +87,7 @@ class Drafts:
             MigSlot(gpu=gpu.uuid, profile_id=name.profile_id, start=name.start)
             for claim in checkpoint.claims
             if not claim.is_prepared
-            for _, gpu, name in self._readable(claim)
+            for _, gpu, name in self._begun_if_readable(claim)
             if isinstance(name, MigName)
         }
 
@@ -243,8 +243,10 @@ class Drafts:
                 plans.append(self._mps_plan(daemon, together))
         return self._record(claim, parsed, devices, plans, RecordState.PREPARING)
 
-    def _readable(self, claim: PeerClaim) -> Iterator[tuple[Result, Gpu, GpuName | MigName]]:
-        """Yield the same; nothing of a claim that cannot be read, which `of` says of it alone."""
+    def _begun_if_readable(
+        self, claim: PeerClaim
+    ) -> Iterator[tuple[Result, Gpu, GpuName | MigName]]:
+        """Yield what `_begun_on` does; nothing of a claim that cannot be read: `of` says why."""
         with suppress(StateError):
             yield from self._begun_on(parsed_claim(claim))
 

@@ -6,14 +6,13 @@ GPU, since a run asks for devices by what they are and the scheduler chooses the
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from dra_driver.admin.api.slices import Device, read_slice
+from dra_driver.admin.api.slices import Device, readable_slices
 from dra_driver.admin.bench.strategies import is_plain, profile_size
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.fields import Object, mapping, text
+from dra_driver.fields import Object, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,14 @@ def offered(slices: Iterable[Object], node: str = "") -> Offer:
 
 
 def _devices(slices: Iterable[Object], node: str) -> Iterator[Device]:
-    for one in slices:
-        spec = mapping(one, "spec")
-        if spec.get("driver") == DRIVER_NAME and node in ("", text(spec, "nodeName")):
-            with suppress(ValueError):  # an API server that takes such a slice takes anything
-                yield from read_slice(one).devices
+    ours = (
+        one
+        for one in slices
+        if text(one, "spec", "driver") == DRIVER_NAME
+        and node in ("", text(one, "spec", "nodeName"))
+    )
+    for found in readable_slices(ours):
+        yield from found.devices
 
 
 def _attribute(device: Device, name: str) -> object:
