@@ -482,6 +482,6 @@ def refusal(node: InstalledNode) -> str:
         for one in pod["status"].get("initContainerStatuses", []):
             for state in (one["state"], one.get("lastState", {})):
                 message = str(state.get("terminated", {}).get("message", ""))
-                if message and "runs on this node: uninstall it first" not in message:
+                if message and "uninstall it first" not in message:
                     return message
     return ""
