@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.command_line import machine
 from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, percentile, summary, timed
-from report import STEPS, in_short, lines
+from report import STEPS, compared, in_short, lines
 from sharing import (
     CONFIGS,
     SHARED_BY,
@@ -34,6 +34,8 @@ from testbed.machine import DRIVER
 MIB = 1024 * 1024
 FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
 STARTS = 5
+IN_A_ROW = 100
+SPELLS = 5
 WARM_UP = 5
 """Rounds before those that count: connections are made and caches filled only once."""
 
@@ -54,13 +56,17 @@ def main(words: Sequence[str]) -> int:
         ):
             shared = not SHARED_BY.keys().isdisjoint(options.config)
             options.shares = share_configs(Path(folder)) if shared else None
-            result = _measure(stage, options)
+            results = _in_turns(stage, options)
     except TestbedError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    text = json.dumps(result, indent=2)
-    for line in lines(result):
-        _say(line)
+    for name, taken in results.items():
+        for line in (f"{name}:", *lines(taken[-1])) if len(results) > 1 else lines(taken[-1]):
+            _say(line)
+    if len(results) > 1:
+        for line in compared(results):
+            _say(line)
+    text = json.dumps(results if len(results) > 1 else next(iter(results.values()))[-1], indent=2)
     print(text)
     if options.output:
         options.output.write_text(text + "\n")
@@ -95,23 +101,37 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--driver",
         type=Path,
-        default=DRIVER,
+        action="append",
         help="the dra-driver to measure, such as that of another version's environment"
-        " (default: this checkout's)",
+        " (default: this checkout's); given more than once, they take turns, and all are"
+        " compared with the first",
     )
+    parser.add_argument("--turns", type=int, default=1, help="turns of each driver (default: 1)")
     parser.add_argument("--folder", default=FOLDER, help=f"where to work (default: {FOLDER})")
     parser.add_argument("--output", type=Path, help="write the JSON to this file, too")
     options = parser.parse_args(words)
+    options.driver = options.driver or [DRIVER]
     for name in set(options.config) - CONFIGS.keys() - SHARED_BY.keys():
         parser.error(f"--config {name}: there are {', '.join((*CONFIGS, *SHARED_BY))}")
     return options
 
 
-def _measure(stage: Stage, options: argparse.Namespace) -> Object:
+def _in_turns(stage: Stage, options: argparse.Namespace) -> dict[str, list[Object]]:
+    """Measure each driver in each turn; return the results by the driver's path."""
+    results: dict[str, list[Object]] = {str(program): [] for program in options.driver}
+    for turn, program in itertools.product(range(options.turns), options.driver):
+        if len(results) > 1:
+            _say(f"turn {turn + 1} of {options.turns}: {program}")
+        results[str(program)].append(_measure(stage, program, options))
+        stage.clear()
+    return results
+
+
+def _measure(stage: Stage, program: Path, options: argparse.Namespace) -> Object:
     logs = Path(options.folder)
     log = logs / f"dra-bench-{os.getpid()}.log"
     env = {"SHARE_CONFIG": str(options.shares)} if options.shares else {}
-    driver = DriverProcess(stage.place, log, env, program=options.driver)
+    driver = DriverProcess(stage.place, log, env, program=program)
     with ExitStack() as stack:
         if not {"mps", "share-mps"}.isdisjoint(options.config):
             stack.enter_context(supervisor(stage, logs / f"dra-bench-mps-{os.getpid()}.log"))
@@ -130,6 +150,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
             idle, _ = resident_memory(driver.pid)
             yardsticks = Yardsticks(stage, kubelet, devices)
             cases = list(_cases(yardsticks, driver, list(devices), options))
+            in_a_row = _after_many_in_a_row(stage, kubelet, list(devices))
             beside = _beside_a_slow_start(stage, kubelet, devices, options)
         _, peak = resident_memory(driver.pid)
     finally:
@@ -145,6 +166,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         },
         "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
         "cases": cases,
+        "after_100_in_a_row": in_a_row,
         "ratios": _ratios(cases),
         **beside,
     }
@@ -272,6 +294,22 @@ def _steps(kubelet: KubeletClient, claim: ClaimName) -> list[Callable[[], object
         return kubelet.must_prepare(claim)
 
     return [prepare, prepare, lambda: kubelet.must_unprepare(claim)]
+
+
+def _after_many_in_a_row(stage: Stage, kubelet: KubeletClient, devices: Sequence[str]) -> Summary:
+    """Return what a prepare takes that comes right after a hundred others, as after a restart."""
+    _say(f"measuring a claim after {IN_A_ROW} in a row")
+    in_turn = itertools.cycle(devices)
+    times = []
+    for _ in range(SPELLS):
+        before = [stage.standing(next(in_turn)) for _ in range(IN_A_ROW)]
+        last = stage.claim(devices[0])
+        for claim in before:
+            kubelet.must_prepare(claim)
+        times.append(timed(lambda name=last: kubelet.must_prepare(name)))
+        for claim in (*before, last):
+            kubelet.must_unprepare(claim)
+    return summary(times)
 
 
 def _beside_a_slow_start(

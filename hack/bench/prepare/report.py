@@ -1,7 +1,10 @@
 """What is made of the numbers: what a case comes to, and a table for people beside the JSON."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
+
+from bench.comparison import rows
 
 from dra_driver.admin.table import aligned
 
@@ -45,7 +48,37 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield from aligned([_HEAD, *map(_cells, result["cases"])])
     start, memory = result["start_to_registered_s"], result["resident_memory_mib"]
     yield f"start to registered: {start['p50']} s, of it CPU time {start['cpu']} s"
+    row = result["after_100_in_a_row"]
+    yield f"a prepare after 100 in a row: {row['p50_ms']} ms, {row['p99_ms']} at most"
     yield f"resident memory: {memory['idle']} MiB idle, {memory['peak']} MiB at most"
+
+
+def compared(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a table of each driver's figures, medians of its turns, ÷ those of the first."""
+    columns = {
+        name: {figure: median(one[figure] for one in figures) for figure in figures[0]}
+        for name, taken in results.items()
+        for figures in [[dict(_figures(one)) for one in taken]]
+    }
+    yield from aligned(rows(columns, next(iter(columns))))
+
+
+def _figures(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the figures of a run that tell one driver from another, by name."""
+    for case in result["cases"]:
+        said = f"{case['config']}, {case['callers']} callers, {case['prepared']} prepared"
+        yield (
+            f"{said}: CPU of prepare + unprepare, ms",
+            case["driver_cpu_ms"]["prepare_and_unprepare"],
+        )
+        for step in STEPS:
+            yield f"{said}: {step} p50, ms", case[step]["p50_ms"]
+        yield f"{said}: prepare p99, ms", case["prepare"]["p99_ms"]
+    yield "after 100 in a row: prepare, ms", result["after_100_in_a_row"]["p50_ms"]
+    yield "start to registered, s", result["start_to_registered_s"]["p50"]
+    yield "start to registered, CPU s", result["start_to_registered_s"]["cpu"]
+    yield "memory idle, MiB", result["resident_memory_mib"]["idle"]
+    yield "memory at most, MiB", result["resident_memory_mib"]["peak"]
 
 
 def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ prepared claims fit on eight of them. Their records and CDI specs are like any o
 
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,17 @@ class Stage:
     def standing(self, device: str) -> ClaimName:
         """Make a claim that was given admin access to a GPU."""
         return self._make(device, admin_access=True)
+
+    def clear(self) -> None:
+        """Forget what a driver has left, which is stopped: records, CDI specs, slices, claims.
+
+        So the next one, perhaps of another version, starts as on a new node.
+        """
+        for folder in (self.place.plugins, self.place.registry, self.place.cdi_root):
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.api.delete_all("ResourceClaim", NAMESPACE)
+        self.api.delete_all("ResourceSlice")
 
     def _make(self, device: str, *, admin_access: bool, config: Object | None = None) -> ClaimName:
         name = f"claim-{next(self._numbers)}"
