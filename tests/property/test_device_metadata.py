@@ -55,7 +55,7 @@ def test_no_name_leads_out_of_a_folder(name: str, said: object, requests: list[s
     record = drafted(claim)
     files = MetadataFiles(Path("/data"))
     paths = container_paths(record)
-    found = documents(record, {GPU.uuid: GPU}, make.inventory(GPU))
+    found = documents(record, {GPU.uuid: GPU}, make.inventory(GPU), {})
     assert paths.keys() == found.keys() <= {one.base_request for one in claim.results}
     for request, path in paths.items():
         assert posixpath.normpath(path) == path

@@ -36,7 +36,7 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import check_uid
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.devices.nvlink import Joined, joined
+from dra_driver.devices.nvlink import Joined
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.host.files import read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
@@ -70,21 +70,12 @@ class Document:
     content: Mapping[str, object]
 
     def render(self, generation: int) -> bytes:
-        """Return the bytes of a file; the same document gives the same bytes."""
+        """Return the bytes of a file, an object a line; the same document gives the same bytes."""
         metadata = {**self.metadata, "generation": generation}
-        return b"".join(
-            json.dumps(
-                {
-                    "kind": "DeviceMetadata",
-                    "apiVersion": f"metadata.resource.k8s.io/{version}",
-                    "metadata": metadata,
-                    **self.content,
-                },
-                indent=2,
-            ).encode()
-            + b"\n"
-            for version in VERSIONS
-        )
+        # What all versions say is encoded once, and without an indent, which json has in C alone.
+        said = json.dumps({"metadata": metadata, **self.content})[1:]
+        group = '{"kind": "DeviceMetadata", "apiVersion": "metadata.resource.k8s.io'
+        return "".join(f'{group}/{version}", {said}\n' for version in VERSIONS).encode()
 
 
 def container_paths(record: ClaimRecord) -> dict[str, str]:
@@ -99,16 +90,19 @@ def container_paths(record: ClaimRecord) -> dict[str, str]:
 
 
 def documents(
-    record: ClaimRecord, gpus: Mapping[GpuUuid, Gpu], inventory: Inventory
+    record: ClaimRecord,
+    gpus: Mapping[GpuUuid, Gpu],
+    inventory: Inventory,
+    groups: Mapping[GpuUuid, Joined],
 ) -> dict[str, Document]:
     """Return what is told of each request of a claim, all of whose devices exist.
 
-    Raises TransientError while a GPU does not say which MIG profiles it has.
+    `groups` are those that NVLink joins. Raises TransientError while a GPU does not say which MIG
+    profiles it has.
     """
     if _folder(record) is None:
         return {}
     ref = record.ref
-    groups = joined(inventory.gpus)
     return {
         name: Document(
             metadata={"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
@@ -289,10 +283,16 @@ def _remove(path: Path) -> None:
         seen = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return
-    if stat.S_ISDIR(seen.st_mode):
-        shutil.rmtree(path)
-    else:
+    if not stat.S_ISDIR(seen.st_mode):
         path.unlink()
+        return
+    try:
+        # Files alone, as we leave it: rmtree, which looks at each, takes thrice as long.
+        for name in os.listdir(path):  # noqa: PTH208 (names are what is wanted)
+            (path / name).unlink()
+        path.rmdir()
+    except OSError:
+        shutil.rmtree(path)
 
 
 def _failed(verb: str, path: Path, error: OSError) -> StateError:

@@ -5,7 +5,7 @@ file (cdi/store.py); and the files with device metadata that it mounts
 (claims/prepare/device_metadata.py), which are there before it and go after it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -19,6 +19,8 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.strategies import Strategies
+from dra_driver.devices.model import GpuUuid, Inventory
+from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.errors import DriverError
 
 log = structlog.get_logger()
@@ -44,6 +46,7 @@ class ClaimSpecs:
         self._inventory = inventory
         self._strategies = strategies
         self._step = step
+        self._joined: tuple[Inventory | None, Mapping[GpuUuid, Joined]] = (None, {})
 
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
@@ -95,10 +98,18 @@ class ClaimSpecs:
         if self._metadata.is_on:
             inventory = self._inventory.current()
             gpus = recorded_gpus(record.devices, inventory)
-            self._metadata.write(record.ref.uid, documents(record, gpus, inventory))
+            found = documents(record, gpus, inventory, self._groups(inventory))
+            self._metadata.write(record.ref.uid, found)
         self._step("described")
         self.files.write(record.ref.uid, spec)
         self._step("specified")
+
+    def _groups(self, inventory: Inventory) -> Mapping[GpuUuid, Joined]:
+        """Return what NVLink joins: looked for once in an inventory, not for each claim."""
+        known = self._joined
+        if known[0] is not inventory:
+            known = self._joined = (inventory, joined(inventory.gpus))
+        return known[1]
 
     def restore(self, record: ClaimRecord) -> None:
         """Restore a claim's spec and files; one by NVIDIA's driver stays until its claim ends."""

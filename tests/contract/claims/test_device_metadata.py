@@ -16,6 +16,7 @@ import make
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.prepare.device_metadata import MetadataFiles
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.devices.model import NvLink
 from dra_driver.errors import StateError
 from worlds.driver import Driver
 from worlds.process import eventually
@@ -191,6 +192,26 @@ def test_a_newer_gpu_driver_is_told_to_later_containers_only(driver: Driver) -> 
         one["requests"][0]["devices"][0]["attributes"]["driverVersion"]["version"] for one in found
     ]
     assert versions == ["535.261.3", "580.1.2"]
+
+
+def test_a_group_that_nvlink_does_not_join_any_more_is_told_to_later_containers_only(
+    tmp_path: Path,
+) -> None:
+    links = (NvLink(number=0, is_active=True, to_switch=True),)
+    pair = [make.gpu(number, nvlinks=links) for number in (1, 2)]
+    driver = Driver(tmp_path, *pair)
+    ref = driver.api.add("gpu-2")
+    driver.prepare(ref)
+
+    def island() -> object:
+        (one,) = reader.devices(file_of(driver, ref).read_text())
+        return one["attributes"].get("nvlinkIsland")
+
+    assert island() == {"string": pair[0].uuid}
+    driver.gpus.inventory = make.inventory(pair[1])
+    driver.prepare(ref)
+    assert island() is None
+    driver.close()
 
 
 # A disk that is full

@@ -1,6 +1,5 @@
 """What is told of each kind of device, and where: as Kubernetes' reader of such files has it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from dra_driver.claims.prepare.device_metadata import (
 )
 from dra_driver.devices.kinds import Device, name_of
 from dra_driver.devices.model import Gpu, MigMode, NvLink
+from dra_driver.devices.nvlink import joined
 from dra_driver.devices.shares import (
     ConsumableShare,
     ConsumableSlot,
@@ -67,7 +67,8 @@ def record(*entries: DeviceRecord, **changes: object) -> ClaimRecord:
 
 def told(one: ClaimRecord, *gpus: Gpu) -> dict[str, str]:
     known = {gpu.uuid: gpu for gpu in gpus or (CARD, WHOLE)}
-    found = documents(one, known, make.inventory(*known.values()))
+    inventory = make.inventory(*known.values())
+    found = documents(one, known, inventory, joined(inventory.gpus))
     return {name: document.render(1).decode() for name, document in found.items()}
 
 
@@ -214,7 +215,7 @@ def test_a_file_that_somebody_has_damaged_is_written_anew(
     path.write_bytes(data)
     files.write(UID, {"gpu": DOCUMENT})
     assert generation(path) == 2
-    assert json.loads(path.read_text().split("\n}\n")[0] + "}")["a"] == 1
+    assert next(reader.objects(path.read_text()))["a"] == 1
 
 
 @pytest.mark.parametrize("depth", range(3))
