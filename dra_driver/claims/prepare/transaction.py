@@ -128,14 +128,22 @@ class Transaction:
         self._specs.restore(record)
 
     def _intend(self, record: ClaimRecord) -> None:
-        # A power cut takes back what a plan sets, or it is found without a record (`sweep`).
-        is_durable = bool(record.realisations or record.pending)
-        self._records.write(replace(record, state=RecordState.PREPARING), durable=is_durable)
+        self._write(replace(record, state=RecordState.PREPARING))
         self._step("intended")
 
     def _finish(self, begun: Begun) -> Begun:
-        self._records.write(begun.record)
+        self._write(begun.record)
         self._step("recorded")
         if begun.spec is not None:
             self._specs.write(begun.record, begun.spec)
         return replace(begun, spec=None)
+
+    def _write(self, record: ClaimRecord) -> None:
+        """Store a record, synced if what it names could outlive a power cut and be found by nobody.
+
+        Such are MIG modes, and what earlier claims left. What a plan sets goes with the power, or
+        is found without a record (`sweep`), and so are marks and files; containers and CDI specs
+        are gone as well. A claim whose record is lost with them is one that the scheduler allocated
+        and nobody prepared yet: the kubelet prepares it in the new boot, or unprepares it.
+        """
+        self._records.write(record, durable=bool(record.realisations or record.pending))

@@ -197,7 +197,7 @@ class RecordStore:
             found = read_whole(path)
         except OSError as error:
             raise _failed("read", path, error) from error
-        if found is None:
+        if found is None or _is_unwritten(found[0]):
             return None
         try:
             record = _as_stored(*found)
@@ -245,6 +245,11 @@ class _Damaged:
     reason: str
 
 
+def _is_unwritten(data: bytes) -> bool:
+    """Tell whether a power cut came between a record's name, which was on disk, and its bytes."""
+    return not data
+
+
 def _as_stored(data: bytes, seen: os.stat_result) -> ClaimRecord:
     """Return the record in a file; StateError when it is damaged."""
     record = decode(data)
@@ -283,8 +288,8 @@ def stored_records(directory: Path) -> StoredRecords:
                 except OSError as error:
                     damaged[path.name] = str(_failed("read", path, error))
                     continue
-                if found is None:
-                    continue  # unprepared meanwhile
+                if found is None or _is_unwritten(found[0]):
+                    continue  # unprepared meanwhile, or before a power cut
                 try:
                     record = _as_stored(*found)
                 except VersionError as error:

@@ -1,5 +1,6 @@
 """Killed at any point, the driver is consistent again after the next call or the next start."""
 
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import make
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DeviceError
 from worlds import child
 from worlds.configs import CONFIGS, PATIENCE
@@ -141,6 +143,90 @@ def test_a_mark_without_a_record_goes_with_the_next_start(killed: Killed, mode: 
     assert driver.left() == [f"plugin/gpus/{GPU}/{ref.uid}"]
     assert not driver.reconciler(ReconcileTiming()).mend()
     assert driver.left() == []
+
+
+Cut = Callable[[str, str], tuple[Driver, ClaimRef]]
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Iterator[Cut]:
+    """Give the driver that is started after a power cut soon after a prepare, and the claim."""
+    drivers: list[Driver] = []
+
+    def start(mode: str, lost: str) -> tuple[Driver, ClaimRef]:
+        before = Driver(tmp_path)
+        ref = before.api.add("gpu-1", configs=CONFIGS[mode])
+        before.prepare(ref)
+        before.close()
+        record = before.plugin / "claims" / f"{ref.uid}.json"
+        record.unlink() if lost == "record" else os.truncate(record, 0)
+        shutil.rmtree(tmp_path / "cdi")
+        shutil.rmtree(tmp_path / "hardware", ignore_errors=True)  # where nothing was set
+        drivers.append(Driver(tmp_path, boot_id="boot-2", api=before.api))
+        return drivers[-1], ref
+
+    yield start
+    for driver in drivers:
+        driver.close()
+
+
+@pytest.mark.parametrize("mode", CONFIGS)
+@pytest.mark.parametrize("lost", ["record", "bytes of the record"])
+@pytest.mark.parametrize("after", ["mend", "prepare", "unprepare", "other", "mend and other"])
+def test_a_claim_whose_record_a_power_cut_took_is_as_if_it_was_never_prepared(
+    cut: Cut, mode: str, lost: str, after: str
+) -> None:
+    driver, ref = cut(mode, lost)
+    other = driver.api.add("gpu-1", uid="other", name="other", configs=CONFIGS[mode])
+    assert stored_records(driver.plugin).damaged == {}
+
+    def prepare(one: ClaimRef) -> None:
+        driver.prepare(one)
+        assert driver.nodes(one) == ["/dev/nvidia1"]
+        assert driver.set_on(GPU) == (one.uid if mode == "sharing" else None)
+        driver.unprepare(one)
+
+    def mend() -> None:
+        assert not driver.reconciler(ReconcileTiming()).mend()
+        assert driver.left() == []
+
+    calls: dict[str, Callable[[], object]] = {
+        "mend": mend,
+        "prepare": lambda: prepare(ref),
+        "unprepare": lambda: driver.unprepare(ref),
+        "other": lambda: prepare(other),
+    }
+    for call in after.split(" and "):
+        calls[call]()
+    driver.unprepare(ref)
+    assert driver.left() == []
+    assert driver.claims.records.quarantined == 0
+
+
+@pytest.mark.parametrize("mode", CONFIGS)
+def test_a_claim_that_leaves_nothing_over_a_power_cut_does_not_wait_for_the_disk(
+    driver: Driver, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    ref = driver.api.add("gpu-1", configs=CONFIGS[mode])
+    driver.prepare(ref)
+    driver.unprepare(ref)
+    assert synced == []
+
+
+def test_a_claim_that_still_has_to_put_something_right_waits_for_the_disk(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = driver.api.add("gpu-1", configs=CONFIGS["sharing"])
+    driver.prepare(ref)
+    driver.sharing.refuse_undo = DeviceError("the GPU refused")
+    driver.unprepare(ref)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    driver.prepare(ref)
+    assert driver.cleanups(ref)
+    assert len(synced) == 4, "file and folder, of what is intended and of what is done"
 
 
 def test_a_refused_change_is_undone_and_leaves_nothing(driver: Driver) -> None:

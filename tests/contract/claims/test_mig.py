@@ -1,5 +1,7 @@
 """Claims on MIG devices: found, made on demand, given back; on a simulated node's real NVML."""
 
+import os
+
 import pytest
 import structlog
 
@@ -39,6 +41,16 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: Node) -> 
     assert [one.device.device_uuid for one in record.devices] == [made.uuid]
     node.driver.unprepare(ref)
     assert node.left() == []
+
+
+def test_what_is_made_is_on_disk_before_and_after_it_is(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[dict[int, list[str]]] = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(node.mig_shapes()))
+    node.driver.prepare(node.claim(node.name("1g.10gb", 3)))
+    file_and_folder = 2
+    assert synced == [{}] * file_and_folder + [{0: ["1g.10gb@3"]}] * file_and_folder
 
 
 def test_four_mig_devices_of_one_claim_are_made_on_one_gpu(node: Node) -> None:
