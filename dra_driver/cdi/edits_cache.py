@@ -129,7 +129,6 @@ class EditsCache:
     def _is_over(self, kept: _Kept) -> bool:
         return (
             self._clock() >= kept.until
-            or self._roots.now() != kept.edits.roots
             or self._running() != kept.running
             or _signature(kept.watched) != kept.signature
         )
@@ -139,6 +138,8 @@ class EditsCache:
         return running_driver(self._roots.proc) or self._nvml_version()
 
     def _find(self) -> _Kept:
+        moving = tuple(map(str, self._roots.watched()))
+        before = _signature(moving)
         running, roots = self._running(), self._roots.now()
         files = find_driver_files(roots, kernel_release=self._kernel_release, running=running)
         hook_program = find_hook_program(roots, self._hook_path)
@@ -151,8 +152,8 @@ class EditsCache:
         return _Kept(
             edits=NodeEdits(common=driver_edits(files, roots, hook_program) + nodes, roots=roots),
             running=running,
-            watched=watched,
-            signature=_signature(watched),
+            watched=moving + watched,
+            signature=before + _signature(watched),
             until=self._clock() + _MOST_SECONDS,
         )
 

@@ -47,6 +47,10 @@ class Roots:
             dev, on_host = _HOST_DEV, str(_HOST_DEV)
         return replace(self, dev=dev, dev_on_host=on_host)
 
+    def watched(self) -> tuple[Path, ...]:
+        """Return paths of which one looks different whenever `now` would be different."""
+        return (self.driver / "dev" / _CONTROL_NODE,) if self.dev_can_move else ()
+
     def own_dev(self) -> Path | None:
         """Return where the device nodes are at this moment, None where it is the host's /dev."""
         roots = self.now()

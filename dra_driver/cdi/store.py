@@ -21,7 +21,7 @@ from pathlib import Path
 from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.spec import CLASS, VENDOR, render, render_edits
 from dra_driver.errors import StateError
-from dra_driver.host.files import TEMPORARY_SUFFIX, read_whole, write_whole
+from dra_driver.host.files import TEMPORARY_SUFFIX, Look, look_of, read_whole, write_whole
 
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
@@ -71,6 +71,12 @@ class SpecStore:
         """Tell whether the claim has a spec file, of this driver or of NVIDIA's."""
         path = self._path(uid)
         return path.is_file() or path.with_name(path.stem + _PEER_SUFFIX).is_file()
+
+    def look(self, uid: str) -> Look | None:
+        """Return what tells of a change of a claim's spec; None where it is not ours alone."""
+        path = self._path(uid)
+        peers = look_of(path.with_name(path.stem + _PEER_SUFFIX))
+        return look_of(path) if peers is None else None
 
     def is_peers(self, uid: str) -> bool:
         """Tell whether the claim's spec is a file of NVIDIA's driver."""

@@ -15,6 +15,8 @@ from dra_driver.errors import StateError
 
 TEMPORARY_SUFFIX = ".tmp"
 
+Look = tuple[int, int, int, int, int, int]
+
 _OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 LARGEST = 64 * 1024**2
@@ -34,6 +36,19 @@ def file_error(verb: str, path: Path, error: OSError) -> StateError:
         f"cannot {verb} {path}: {error.strerror}; check space and permissions of the driver's "
         "directory on the node"
     )
+
+
+def look_of(path: Path) -> Look | None:
+    """Return by what a change of a file is noticed: it is replaced, or its mode changes.
+
+    None for one that is not there. Two files of one path can look alike that were there within one
+    tick of the clock, some milliseconds.
+    """
+    try:
+        seen = path.lstat()
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_mode
 
 
 def temporary_of(path: Path) -> Path:

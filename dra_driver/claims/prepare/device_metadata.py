@@ -38,7 +38,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.host.files import read_whole, write_whole
+from dra_driver.host.files import Look, look_of, read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
 
 log = structlog.get_logger()
@@ -176,11 +176,12 @@ class MetadataFiles:
         """Return where the file of a request is. The request's name is a DNS label."""
         return self._root / check_uid(uid) / f"{request}.json"
 
-    def write(self, uid: ClaimUid, documents: Mapping[str, Document]) -> None:
+    def write(self, uid: ClaimUid, documents: Mapping[str, Document]) -> bool:
         """Write a claim's files, and a folder for them even if there is none.
 
         A file that says the same already is left alone. Not synced: a power cut ends all containers
-        that had them. Raises StateError if a file that is not there cannot be written.
+        that had them. Raises StateError if a file that is not there cannot be written, and returns
+        False if one that is there cannot: it says what it said before.
         """
         folder = self._root / check_uid(uid)
         try:
@@ -188,9 +189,15 @@ class MetadataFiles:
                 _make_folder(one)
         except OSError as error:
             raise _failed("write", folder, error) from error
-        for request, document in documents.items():
-            self._write(self.path(uid, request), document)
-        self._written[uid] = {self.path(uid, request).name for request in documents}
+        files = {self.path(uid, request): document for request, document in documents.items()}
+        are_new = [self._write(path, document) for path, document in files.items()]
+        self._written[uid] = {path.name for path in files}
+        return all(are_new)
+
+    def looks(self, uid: ClaimUid) -> tuple[Look | None, ...]:
+        """Return what tells of a change of a claim's files, as they were written here."""
+        folder = self._root / check_uid(uid)
+        return tuple(look_of(folder / name) for name in self._written.get(uid, ()))
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's files; none is fine. Raises StateError if they cannot be deleted."""
@@ -226,15 +233,17 @@ class MetadataFiles:
             return False
         return self._written.get(uid, set()) <= names
 
-    def _write(self, path: Path, document: Document) -> None:
+    def _write(self, path: Path, document: Document) -> bool:
         found, mode = _read(path)
         generation = _generation_of(found)
+        data = document.render(generation)
         try:
-            if found == document.render(generation):
+            if found == data:
                 if mode != _FILE_MODE:
                     path.chmod(_FILE_MODE)
-                return
-            data = document.render(generation + (found is not None))
+                return True
+            if found is not None:
+                data = document.render(generation + 1)
             try:
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
             except IsADirectoryError:
@@ -246,6 +255,8 @@ class MetadataFiles:
                 raise failed from error
             # Of the same devices, and of an earlier day: no reason to keep a container from them.
             log.warning("device metadata left as it was", reason=str(failed))
+            return False
+        return True
 
 
 def _read(path: Path) -> tuple[bytes | None, int]:

@@ -215,7 +215,7 @@ class ClaimPreparer:
             has_ended = self._cleanup.begin_release(record, deadline=end)
             with self._locks.gpus(record.touched_gpus, end):
                 # Of a shared domain the last claim may have left since: then wait for its end, too.
-                if not has_ended or self._cleanup.begin_release(record, deadline=NO_WAIT):
+                if not has_ended or self._cleanup.let_go(record, NO_WAIT):
                     return self._cleanup.release(record, deadline=end)
 
     def _end(self, deadline: float) -> float:

@@ -22,10 +22,15 @@ from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.errors import DriverError
+from dra_driver.host.files import Look
 
 log = structlog.get_logger()
 
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
+
+
+_Written = tuple[ClaimRecord, Spec, Inventory, tuple[Look | None, ...]]
+"""What a spec and its files were made of, and by what a change of them is noticed."""
 
 
 class ClaimSpecs:
@@ -46,6 +51,7 @@ class ClaimSpecs:
         self._inventory = inventory
         self._strategies = strategies
         self._step = step
+        self._written: dict[ClaimUid, _Written] = {}
         self._joined: tuple[Inventory | None, Mapping[GpuUuid, Joined]] = (None, {})
 
     def of(self, record: ClaimRecord) -> Spec:
@@ -95,14 +101,19 @@ class ClaimSpecs:
         Raises DeviceError or TransientError if a device is not there, StateError if the disk
         refused.
         """
+        uid, inventory, is_new = record.ref.uid, self._inventory.current(), True
         if self._metadata.is_on:
-            inventory = self._inventory.current()
             gpus = recorded_gpus(record.devices, inventory)
             found = documents(record, gpus, inventory, self._groups(inventory))
-            self._metadata.write(record.ref.uid, found)
+            is_new = self._metadata.write(uid, found)
         self._step("described")
-        self.files.write(record.ref.uid, spec)
+        self.files.write(uid, spec)
         self._step("specified")
+        if is_new:
+            self._written[uid] = (record, spec, inventory, self._looks(uid))
+
+    def _looks(self, uid: ClaimUid) -> tuple[Look | None, ...]:
+        return (self.files.look(uid), *self._metadata.looks(uid))
 
     def _groups(self, inventory: Inventory) -> Mapping[GpuUuid, Joined]:
         """Return what NVLink joins: looked for once in an inventory, not for each claim."""
@@ -113,8 +124,14 @@ class ClaimSpecs:
 
     def restore(self, record: ClaimRecord) -> None:
         """Restore a claim's spec and files; one by NVIDIA's driver stays until its claim ends."""
-        if not (record.taken_over and self.files.is_peers(record.ref.uid)):
-            self.write(record, self.of(record))
+        uid = record.ref.uid
+        if record.taken_over and self.files.is_peers(uid):
+            return
+        spec, looks = self.of(record), self._looks(uid)
+        written = (record, spec, self._inventory.current(), looks)
+        # Of what stands there as it was left here a look is enough: the kubelet asks often.
+        if None in looks or self._written.get(uid) != written:
+            self.write(record, spec)
 
     def complete(self) -> set[ClaimUid]:
         """Return the claims of which everything is there that containers need."""
@@ -127,6 +144,7 @@ class ClaimSpecs:
 
     def delete(self, uid: ClaimUid) -> None:
         """Delete a claim's spec and what it mounts; what cannot be is left to a reconcile."""
+        self._written.pop(uid, None)
         try:
             self.files.delete(uid)
             self._metadata.delete(uid)

@@ -27,7 +27,14 @@ import structlog
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, decode, encode, released, written_by
 from dra_driver.errors import ConfigError, StateError, VersionError
-from dra_driver.host.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
+from dra_driver.host.files import (
+    TEMPORARY_SUFFIX,
+    Look,
+    look_of,
+    read_whole,
+    temporary_of,
+    write_whole,
+)
 
 log = structlog.get_logger()
 
@@ -37,7 +44,6 @@ _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _SUFFIX = ".json"
 _MODE, _RELEASED_MODE = 0o600, 0o400
 
-_Look = tuple[int, int, int, int, int, int]
 _MOST_PEEKED = 512
 """Records that are kept in memory: the tenants of eight GPUs with as many as MPS serves of each."""
 
@@ -66,7 +72,7 @@ class RecordStore:
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
         self.quarantined = 0
-        self._peeked: dict[ClaimUid, tuple[_Look, ClaimRecord]] = {}
+        self._peeked: dict[ClaimUid, tuple[Look, ClaimRecord]] = {}
         self._unreadable: set[ClaimUid] = set()
         # On a disk that cannot be written yet, whoever is the first to write makes them.
         with suppress(OSError):
@@ -78,7 +84,7 @@ class RecordStore:
         Needs the claim's lock: a record that another one is writing is not to be moved. Raises
         VersionError if a newer version of this driver prepared the claim.
         """
-        found = self._look(uid)
+        found = self._current(uid)
         if isinstance(found, _Damaged):
             self._move_aside(self._path(uid), found.reason)
             return None
@@ -87,19 +93,22 @@ class RecordStore:
     def peek(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None for none and for a damaged one. Changes nothing.
 
-        It is the very object of the call before if the file was left alone in between. Raises
-        VersionError as `read`.
+        Raises VersionError as `read`.
         """
+        found = self._current(uid)
+        return None if isinstance(found, _Damaged) else found
+
+    def _current(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
+        """Return what is stored, the very object of the call before if that was left alone."""
         # Whoever shares a GPU peeks at all others who do: a file that looks as before is as before.
-        seen = _look_of(self._path(uid))
+        seen = look_of(self._path(uid))
         known = self._peeked.get(uid)
         if seen is not None and known is not None and known[0] == seen:
             return known[1]
         found = self._look(uid)
         if isinstance(found, _Damaged) or found is None:
             self._peeked.pop(uid, None)
-            return None
-        if seen is not None:
+        elif seen is not None:
             if len(self._peeked) >= _MOST_PEEKED:
                 self._peeked.clear()
             self._peeked[uid] = (seen, found)
@@ -158,6 +167,7 @@ class RecordStore:
                 write_whole(path, data, mode=_MODE, durable=durable)
         except OSError as error:
             raise _failed("write", path, error) from error
+        self._peeked.pop(record.ref.uid, None)  # the next file may look like an earlier one
 
     def delete(self, uid: ClaimUid) -> None:
         """Remove the claim's record and what a crash may have left beside it. None is fine.
@@ -170,6 +180,7 @@ class RecordStore:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise _failed("delete", path, error) from error
+        self._peeked.pop(uid, None)
 
     def uids(self) -> set[ClaimUid]:
         """Return the UIDs of all claims with a record, and of those with half a record."""
@@ -227,15 +238,6 @@ class RecordStore:
             raise _failed("quarantine", path, error) from error
         self.quarantined += 1
         log.error("record quarantined", file=str(target), reason=reason)
-
-
-def _look_of(path: Path) -> _Look | None:
-    """Return by what a change of a file is noticed: it is replaced, or its mode changes."""
-    try:
-        seen = path.lstat()
-    except OSError:
-        return None
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What the kubelet is told, and what is on disk afterwards."""
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,41 @@ def test_a_repeated_prepare_writes_a_missing_spec(driver: Driver) -> None:
     driver.specs.delete(ref.uid)
     driver.prepare(ref)
     assert driver.nodes(ref) == ["/dev/nvidia1"]
+
+
+CHANGES: Mapping[str, Callable[[Path], object]] = {
+    "deleted": Path.unlink,
+    "emptied": lambda path: path.write_bytes(b""),
+    "written in place": lambda path: path.write_bytes(b"x" * path.stat().st_size),
+    "replaced": lambda path: (path.unlink(), path.write_bytes(b"{}")),
+    "for root alone": lambda path: path.chmod(0o600),
+    "beside one of NVIDIA's driver": lambda path: path.with_suffix(".yaml").touch(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("what", ["cdi", "plugin/device-metadata"])
+def test_a_repeated_prepare_puts_right_what_somebody_has_changed(
+    driver: Driver, what: str, change: str
+) -> None:
+    ref = driver.api.add("gpu-1")
+    driver.prepare(ref)
+    folder = driver.root / what
+
+    def seen() -> dict[str, tuple[str, int]]:
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return {path.name: (path.read_text(), path.stat().st_mode) for path in files}
+
+    before = seen()
+    (path,) = (path for path in folder.rglob("*.json") if path.is_file())
+    CHANGES[change](path)
+    for _ in range(2):
+        driver.prepare(ref)
+    if what == "cdi":
+        assert seen() == before
+    else:  # of another generation where it was changed
+        assert path.stat().st_mode & 0o777 == 0o644
+        assert "gpu-1" in path.read_text()
 
 
 def test_a_repeated_prepare_needs_no_api_server(driver: Driver) -> None:

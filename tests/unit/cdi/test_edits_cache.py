@@ -263,6 +263,22 @@ def test_a_driver_container_that_starts_after_this_process_is_found(tmp_path: Pa
     }
 
 
+def test_nodes_that_come_and_go_in_the_driver_root_are_noticed_at_once(driver_root: Path) -> None:
+    roots = find_roots(
+        driver_root=Path("/run/nvidia/driver"),
+        container_driver_root=driver_root,
+        proc_root=driver_root / "proc",
+    )
+    kept = EditsCache(roots, hook_path=None, kernel_release="6.8.0", clock=lambda: 0.0)
+    own, away = driver_root / "dev", driver_root / "away"
+    found = [kept.look().roots.dev_on_host]
+    for before, after in ((own, away), (away, own)):
+        before.rename(after)
+        found.append(kept.look().roots.dev_on_host)
+
+    assert found == ["/run/nvidia/driver/dev", "/dev", "/run/nvidia/driver/dev"]
+
+
 @pytest.mark.parametrize("place", ["usr/local/nvidia/toolkit", "usr/bin", "opt/own"])
 def test_a_hook_program_that_is_installed_later_is_noticed_at_once(
     driver_root: Path, place: str
