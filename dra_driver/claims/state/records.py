@@ -4,10 +4,11 @@
     <directory>/claims/.<uid>.json.tmp  being written
     <directory>/quarantine/<uid>.json   damaged, moved aside for a person to look at
 
-Each call touches the files of one claim, so its cost does not depend on how many there are. Nothing
-is kept in memory: in a rolling update two driver processes work side by side, and the kubelet may
-send Prepare to one and Unprepare to the other. Who changes a record holds the claim's lock
-(claims/state/locks.py), and so does who moves a damaged one aside; only to look needs none.
+Each call touches the files of one claim, so its cost does not depend on how many there are. What is
+kept in memory holds only while its file looks the same: in a rolling update two driver processes
+work side by side, and the kubelet may send Prepare to one and Unprepare to the other. Who changes a
+record holds the claim's lock (claims/state/locks.py), and so does who moves a damaged one aside;
+only to look needs none.
 
 A claim is taken back just when a disk is full: that is what the kubelet evicts pods for. So that it
 is begins with a change of the record's mode, which needs no byte: one that nobody may write any
@@ -108,11 +109,15 @@ class RecordStore:
         found = self._look(uid)
         if isinstance(found, _Damaged) or found is None:
             self._peeked.pop(uid, None)
-        elif seen is not None:
-            if len(self._peeked) >= _MOST_PEEKED:
-                self._peeked.clear()
-            self._peeked[uid] = (seen, found)
+        else:
+            self._keep(found, seen)
         return found
+
+    def _keep(self, record: ClaimRecord, seen: Look | None) -> None:
+        if len(self._peeked) >= _MOST_PEEKED:
+            self._peeked.clear()
+        if seen is not None:
+            self._peeked[record.ref.uid] = (seen, record)
 
     def readable(self) -> Iterator[ClaimRecord]:
         """Yield the records that this version can read. Changes nothing.
@@ -167,7 +172,10 @@ class RecordStore:
                 write_whole(path, data, mode=_MODE, durable=durable)
         except OSError as error:
             raise _failed("write", path, error) from error
-        self._peeked.pop(record.ref.uid, None)  # the next file may look like an earlier one
+        if record.plans or record.pending:  # with what JSON may give back as something else
+            self._peeked.pop(record.ref.uid, None)
+        else:
+            self._keep(record, look_of(path))
 
     def delete(self, uid: ClaimUid) -> None:
         """Remove the claim's record and what a crash may have left beside it. None is fine.

@@ -1,5 +1,6 @@
 """Records on disk that are damaged, and those who only look at them while others write."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import StateError, TransientError
+from worlds.configs import CONFIGS
 from worlds.driver import Driver
 
 GPU = make.gpu(1).uuid
@@ -60,6 +62,31 @@ def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> No
     assert records.peek(ref.uid) == first
     records.delete(ref.uid)
     assert records.peek(ref.uid) is None
+
+
+@pytest.mark.parametrize("mode", CONFIGS)
+def test_what_another_process_has_changed_is_read_as_it_is_by_now(
+    driver: Driver, mode: str
+) -> None:
+    other = Driver(driver.root, api=driver.api)
+    ref = driver.api.add("gpu-1", uid="seen", name="seen", configs=CONFIGS[mode])
+    driver.prepare(ref)
+    mine, theirs = driver.claims.records, other.claims.records
+    first = mine.read(ref.uid)
+    assert first is not None
+    assert theirs.read(ref.uid) == first
+
+    theirs.write(replace(first, boot_id="boot-2"))
+    assert mine.read(ref.uid) == theirs.peek(ref.uid) != first
+    mine.write(first)
+    assert theirs.read(ref.uid) == mine.peek(ref.uid) == first
+    theirs.note_release(ref.uid)
+    found = mine.read(ref.uid)
+    assert found is not None
+    assert found.state is RecordState.RELEASED
+    theirs.delete(ref.uid)
+    assert mine.read(ref.uid) is None
+    other.close()
 
 
 def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver) -> None:
