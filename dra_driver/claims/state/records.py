@@ -86,10 +86,15 @@ class RecordStore:
         VersionError if a newer version of this driver prepared the claim.
         """
         found = self._current(uid)
-        if isinstance(found, _Damaged):
+        if not isinstance(found, _Damaged):
+            return found
+        if found.is_empty:
+            # A power cut came between its name and its bytes. There is nothing to look at.
+            log.warning("record without content deleted", claim_uid=uid)
+            self.delete(uid)
+        else:
             self._move_aside(self._path(uid), found.reason)
-            return None
-        return found
+        return None
 
     def peek(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None for none and for a damaged one. Changes nothing.
@@ -216,8 +221,10 @@ class RecordStore:
             found = read_whole(path)
         except OSError as error:
             raise _failed("read", path, error) from error
-        if found is None or _is_unwritten(found[0]):
+        if found is None:
             return None
+        if not found[0]:
+            return _Damaged(reason="it is empty", is_empty=True)
         try:
             record = _as_stored(*found)
         except VersionError as error:
@@ -253,11 +260,7 @@ class _Damaged:
     """A file that is not the record it should be."""
 
     reason: str
-
-
-def _is_unwritten(data: bytes) -> bool:
-    """Tell whether a power cut came between a record's name, which was on disk, and its bytes."""
-    return not data
+    is_empty: bool = False
 
 
 def _as_stored(data: bytes, seen: os.stat_result) -> ClaimRecord:
@@ -298,8 +301,8 @@ def stored_records(directory: Path) -> StoredRecords:
                 except OSError as error:
                     damaged[path.name] = str(_failed("read", path, error))
                     continue
-                if found is None or _is_unwritten(found[0]):
-                    continue  # unprepared meanwhile, or before a power cut
+                if found is None or not found[0]:
+                    continue  # unprepared meanwhile, or written just before a power cut
                 try:
                     record = _as_stored(*found)
                 except VersionError as error:
