@@ -4,28 +4,34 @@ In: a call, and what it is about: a GPU, or NVML as a whole. Out: its answer, or
 when there is none in time. A thread in a call that hangs in the kernel cannot be ended from here,
 so it is left where it is. Calls about one thing take turns, and while one hangs all others about
 the same are refused at once: there is never more than one lost thread for each GPU. When the call
-returns after all, its answer is dropped, and the next one is asked again.
+returns after all, its answer is dropped, and the next one is asked again. Threads that have
+answered wait for other calls, about anything: one that hangs is just not among them.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeVar
+from queue import Empty, SimpleQueue
+from typing import TypeAlias, TypeVar
 
 import structlog
 
 from dra_driver.errors import SilenceError
 
 T = TypeVar("T")
+_Inbox: TypeAlias = SimpleQueue[Callable[[], object]]
 
 ANSWER_SECONDS = 10.0
 """For all that is asked of a GPU in one look; one that is not initialised yet takes seconds."""
 
 HURRIED_SECONDS = 2.0
 """The same while something else is silent already: a hung driver should not take it from each."""
+
+IDLE_SECONDS = 60.0
+"""For a thread to wait for its next call: longer than from one look at the GPUs to the next."""
 
 OPEN_SECONDS = 60.0
 """For NVML to be initialised, or shut down."""
@@ -64,6 +70,7 @@ class NvmlCalls:
         self.answer_seconds = answer_seconds
         self._lanes: dict[str, _Lane] = {}
         self._mutex = threading.Lock()
+        self._idle: list[_Inbox] = []
 
     def about(self, subject: str, call: Callable[[], T], seconds: float | None = None) -> T:
         """Return what a call returns, or raise what it raises.
@@ -78,10 +85,7 @@ class NvmlCalls:
         lane.asked_at = self._clock()
         lane.end = end = lane.asked_at + seconds
         answer: Future[T] = Future()
-        thread = threading.Thread(
-            target=self._call, args=(lane, call, answer), name=f"nvml-{subject}", daemon=True
-        )
-        thread.start()
+        self._thread().put(lambda: self._call(lane, call, answer))
         try:
             return answer.result(max(0.0, end - self._clock()))
         except TimeoutError:
@@ -91,7 +95,8 @@ class NvmlCalls:
     @property
     def silent(self) -> bool:
         """Whether some call has been given up on and has not returned."""
-        return any(seconds > 0 for seconds in self.silences().values())
+        with self._mutex:
+            return any(lane.silence for lane in self._lanes.values())
 
     def silences(self) -> Mapping[str, float]:
         """Return how many seconds all that was ever asked has been silent; 0 if it is not."""
@@ -140,7 +145,28 @@ class NvmlCalls:
         with self._mutex:
             return self._lanes.setdefault(subject, _Lane(subject))
 
+    def _thread(self) -> _Inbox:
+        """Return where a thread that does nothing else takes its next call from."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            inbox: _Inbox = SimpleQueue()
+            threading.Thread(target=self._work, args=(inbox,), daemon=True).start()
+            return inbox
+
+    def _work(self, inbox: _Inbox) -> None:
+        while True:
+            threading.current_thread().name = "nvml"
+            try:
+                inbox.get(timeout=IDLE_SECONDS)()
+                self._idle.append(inbox)
+            except Empty:
+                with suppress(ValueError):  # else somebody took it just now, and a call is coming
+                    self._idle.remove(inbox)
+                    return
+
     def _call(self, lane: _Lane, call: Callable[[], T], answer: Future[T]) -> None:
+        threading.current_thread().name = f"nvml-{lane.subject}"
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who asked)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from structlog.testing import capture_logs
 
+from dra_driver.devices.nvml import calls as calls_module
 from dra_driver.devices.nvml.calls import NVML, NvmlCalls
 from dra_driver.errors import DeviceError, SilenceError
 
@@ -31,9 +32,8 @@ def hang() -> Iterator[Hang]:
     hang = Hang()
     yield hang
     hang.over.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("nvml-"):
-            thread.join(PATIENCE)  # what it logs is not for the next test
+    while any(thread.name.startswith("nvml-") for thread in threading.enumerate()):
+        time.sleep(0.001)  # what they log is not for the next test
 
 
 @pytest.fixture
@@ -87,6 +87,37 @@ def test_only_what_hangs_is_refused_and_only_until_it_answers(calls: NvmlCalls, 
             time.sleep(0.01)
         assert calls.about("3", lambda: "yes", PATIENCE) == "yes"
     assert [line["event"] for line in logs] == ["nvml does not answer", "nvml answers again"]
+
+
+def test_a_thread_is_kept_from_call_to_call_but_not_one_that_hangs(
+    calls: NvmlCalls, hang: Hang
+) -> None:
+    used = [calls.about(str(gpu), threading.current_thread, PATIENCE) for gpu in range(50)]
+    assert len(set(used)) < 10, "they are not started for one call each"
+    with pytest.raises(SilenceError):
+        calls.about("0", hang)
+    (lost,) = [thread for thread in threading.enumerate() if thread.name == "nvml-0"]
+    for gpu in range(1, 50):
+        assert calls.about(str(gpu), threading.current_thread, PATIENCE) is not lost
+    hang.over.set()
+    while calls.silent:
+        time.sleep(0.01)
+    assert calls.about("0", lambda: "yes", PATIENCE) == "yes"
+
+
+def test_threads_that_nobody_needs_end_and_no_call_is_lost_with_them(
+    calls: NvmlCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "IDLE_SECONDS", 0.0002)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(calls.about, str(number % 4), lambda answer=number: answer, PATIENCE)
+            for number in range(2000)
+        ]
+        assert [one.result(PATIENCE) for one in asked] == list(range(2000))
+    last = calls.about("0", threading.current_thread, PATIENCE)
+    last.join(PATIENCE)
+    assert not last.is_alive()
 
 
 def test_nobody_calls_about_a_gpu_while_the_library_is_closed(calls: NvmlCalls, hang: Hang) -> None:
