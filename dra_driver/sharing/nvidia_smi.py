@@ -25,6 +25,9 @@ from dra_driver.errors import DeviceError
 LONGEST_SECONDS = 30.0
 """Without persistence mode a driver initialises each GPU anew, which takes seconds."""
 
+RECENT_SECONDS = 30.0
+"""How long a time-slice is taken for what was read or set last: others may set it meanwhile."""
+
 _REAP_SECONDS = 1.0
 _MOST_WORDS = 300
 
@@ -75,8 +78,9 @@ class NvidiaSmi:
         self._proc = proc_root
         self._clock = clock
         self._unread: set[str] = set()
+        self._recent: dict[str, tuple[int, float]] = {}
 
-    def find(self) -> Path:
+    def _find(self) -> Path:
         """Return the program's path. Raises DeviceError if it is not installed."""
         program = find_program(self._root, NVIDIA_SMI)
         if program is not None:
@@ -92,8 +96,10 @@ class NvidiaSmi:
 
         Raises DeviceError if the program is missing, does not answer in time, or says why not.
         """
+        self._recent.pop(uuid, None)
         done = self._run(["compute-policy", "-i", uuid, f"--set-timeslice={number}"], deadline)
         if done.status == 0:
+            self._recent[uuid] = number, self._clock()
             return True
         if done.is_not_supported:
             return False
@@ -107,17 +113,25 @@ class NvidiaSmi:
 
         Raises DeviceError if the program is missing, or does not answer in time.
         """
+        self._recent.pop(uuid, None)
         done = self._run(["compute-policy", "-i", uuid, "-l"], deadline)
         row = _ROW.search(done.said) if done.status == 0 else None
         if row is not None and row[1].lower() in _SLICES:
-            return _SLICES.index(row[1].lower())
+            number = _SLICES.index(row[1].lower())
+            self._recent[uuid] = number, self._clock()
+            return number
         if not done.is_not_supported and uuid not in self._unread:
             self._unread.add(uuid)
             log.warning("time-slice not read, taken for the default", gpu=uuid, reason=str(done))
         return None
 
+    def recent(self, uuid: str) -> int | None:
+        """Return the time-slice that a GPU had a moment ago, asking nobody; None if not known."""
+        number, at = self._recent.get(uuid, (None, 0.0))
+        return number if self._clock() - at < RECENT_SECONDS else None
+
     def _run(self, words: Sequence[str], deadline: float) -> _Outcome:
-        program = self.find()
+        program = self._find()
         environment = {"PATH": os.defpath, "LC_ALL": "C"}
         if self._root != Path("/"):
             environment["LD_PRELOAD"] = str(find_library(self._root, running_driver(self._proc)))

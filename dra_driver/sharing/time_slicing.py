@@ -3,11 +3,12 @@
 In: GPUs under a config with an interval. Out: the GPU's time-slice, set by nvidia-smi, and its
 compute mode DEFAULT, set through NVML, because in the other modes a second process is turned away.
 Both hold for the GPU, not for a client, and are lost with a reboot. Both are read first and put
-back in the end, because they may be an admin's; where a claim's own could not be put back yet, what
-stood before that claim counts. A time-slice that cannot be read is taken for the default. Whether a
-card lets a time-slice be set cannot be read: it is asked once, by setting the one that it has.
-Only whole GPUs have a time-slice: on MIG devices the strategy is accepted and nothing is done; a
-plan without GPUs says so, for `dra-driver status`.
+back in the end, because they may be an admin's; a time-slice that was read or set a moment ago is
+not read again, and where a claim's own could not be put back yet, what stood before that claim
+counts. A time-slice that cannot be read is taken for the default. Whether a card lets a time-slice
+be set cannot be read: it is asked once, by setting the one that it has. Only whole GPUs have a
+time-slice: on MIG devices the strategy is accepted and nothing is done; a plan without GPUs says
+so, for `dra-driver status`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,16 +53,16 @@ _PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of
 class TimeSlices(Protocol):
     """Reads and sets time-slices by their numbers: sharing/nvidia_smi.py, which reaches NVML."""
 
-    def find(self) -> object:
-        """Return something if time-slices can be set on this node. Raises DeviceError."""
-        ...
-
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         """Set a GPU's time-slice; False if the card has none. Raises DeviceError."""
         ...
 
     def time_slice(self, uuid: str, deadline: float) -> int | None:
         """Return a GPU's time-slice; None if there is none to be read. Raises DeviceError."""
+        ...
+
+    def recent(self, uuid: str) -> int | None:
+        """Return the time-slice that a GPU had a moment ago; None if that is not known."""
         ...
 
 
@@ -89,8 +90,6 @@ class TimeSlicing(Sharing):
                 raise _cannot(
                     _described(one.gpu), one.interval, "its architecture has no preemption"
                 )
-        if wanted:
-            self._time_slices.find()
         found = self._find(wanted, deadline)
         plans = [self._plan(one, slice_) for one, slice_ in zip(wanted, found, strict=True)]
         return (*plans, *(_nothing_to_do(unit) for group in groups for unit in group.migs))
@@ -141,7 +140,10 @@ class TimeSlicing(Sharing):
 
         def find(one: _Wanted) -> Interval | None:
             if one.former is None:
-                number = self._time_slices.time_slice(one.gpu.uuid, deadline)
+                number = self._time_slices.recent(one.gpu.uuid)
+                # A claim's own is set, or read to stand; only the default is believed to.
+                if number is None or number == NUMBERS[one.interval] != 0:
+                    number = self._time_slices.time_slice(one.gpu.uuid, deadline)
                 found = None if number is None else _INTERVALS[number]
             else:
                 found = one.former
@@ -149,8 +151,8 @@ class TimeSlicing(Sharing):
                 self._check_able(one, found or Interval.DEFAULT, deadline)
             return found
 
-        if not wanted:
-            return []
+        if len(wanted) <= 1:
+            return [find(one) for one in wanted]
         with ThreadPoolExecutor(len(wanted), thread_name_prefix="ask") as pool:
             return list(pool.map(find, wanted))
 

@@ -1,5 +1,7 @@
 """Time-slices by the real nvidia-smi and compute modes by NVML, on simulated GPUs."""
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import driver_layouts
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError
+from dra_driver.sharing import nvidia_smi
+from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from driver_layouts import OLD
 from worlds.api import ClaimApi
 from worlds.configs import HALF, LONG
@@ -98,6 +102,68 @@ def test_the_time_slice_of_an_admin_is_put_back(node: Node, interval: str) -> No
     node.restart()
     node.driver.unprepare(ref)
     assert node.time_slices() == admins
+
+
+def test_nvidia_smi_is_run_only_to_set_what_is_to_change_from_claim_to_claim(node: Node) -> None:
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
+    node.driver.unprepare(ref)
+    runs = smi_runs(node, 'exec "$REAL" "$@"')
+    for interval in ("Long", "Short", None):
+        ref = node.claim_gpus({"a": sharing(interval)}, name=f"next-{interval}")
+        node.driver.prepare(ref)
+        node.driver.unprepare(ref)
+    numbers = [line.rpartition("-timeslice=")[2] for line in runs.read_text().splitlines()]
+    assert numbers == ["3", "0", "1", "0"]
+    assert node.left() == []
+
+
+def test_a_time_slice_that_was_set_a_while_ago_is_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
+    node.driver.unprepare(ref)
+    node.set_time_slice(0, MEDIUM)
+    monkeypatch.setattr(nvidia_smi, "RECENT_SECONDS", 0.0)
+    node.driver.prepare(ref)
+    assert node.time_slices() == {0: 3}
+    node.driver.unprepare(ref)
+    assert node.time_slices() == {0: MEDIUM}
+
+
+@pytest.mark.parametrize("changed", [0, MEDIUM])
+def test_a_claims_time_slice_stands_although_somebody_changed_it_a_moment_ago(
+    node: Node, changed: int
+) -> None:
+    node.set_time_slice(0, 3)
+    ref = node.claim_gpus({"a": sharing("Short")})
+    node.driver.prepare(ref)
+    node.driver.unprepare(ref)
+    node.set_time_slice(0, changed)
+    ref = node.claim_gpus({"a": LONG}, name="after")
+    node.driver.prepare(ref)
+    assert node.time_slices() == {0: 3}
+    node.driver.unprepare(ref)
+    assert node.time_slices() == ({0: changed} if changed else {})
+
+
+def test_a_time_slice_is_not_known_when_it_could_not_be_set_or_read(node: Node) -> None:
+    smi = NvidiaSmi(node.machine.driver_root, node.machine.proc_root, time.monotonic)
+    deadline = time.monotonic() + 30.0
+    assert smi.recent(node.uuid(0)) is None
+    for call in (
+        lambda: smi.set_time_slice(node.uuid(0), MEDIUM + 1, deadline),
+        lambda: smi.time_slice(node.uuid(0), deadline),
+    ):
+        smi_runs(node, 'exec "$REAL" "$@"')
+        assert smi.set_time_slice(node.uuid(0), MEDIUM, deadline)
+        assert smi.recent(node.uuid(0)) == smi.time_slice(node.uuid(0), deadline) == MEDIUM
+        assert smi.recent(node.uuid(1)) is None
+        smi_runs(node, '"$REAL" "$@"; exit 1')
+        with suppress(DeviceError):
+            call()
+        assert smi.recent(node.uuid(0)) is None
 
 
 def test_the_time_slice_of_an_admin_outlasts_resets_that_fail(node: Node) -> None:

@@ -23,12 +23,10 @@ class Card:
         self.mode = mode
         self.time_slices: list[int] = []
         self.says: int | None = 0
+        self.recently: int | None = None
         self.has_slices = True
         self.refuse_slice: DeviceError | None = None
         self.refuse_mode: TransientError | None = None
-
-    def find(self) -> None:
-        pass
 
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         if self.refuse_slice:
@@ -39,6 +37,9 @@ class Card:
 
     def time_slice(self, uuid: str, deadline: float) -> int | None:
         return self.time_slices[-1] if self.time_slices else self.says
+
+    def recent(self, uuid: str) -> int | None:
+        return self.recently
 
     def compute_mode(self, uuid: str) -> int | None:
         if self.refuse_mode:
@@ -140,6 +141,26 @@ def test_a_time_slice_that_is_there_already_is_neither_set_nor_reset() -> None:
     strategy.apply(plan, 0.0)
     strategy.undo(plan, 0.0)
     assert card.time_slices == []
+
+
+@pytest.mark.parametrize(
+    ("recently", "wanted", "found"),
+    [
+        (None, "Long", "Medium"),
+        (0, "Long", "Default"),
+        (1, "Long", "Short"),
+        (0, "Default", "Default"),
+        (3, "Default", "Long"),
+        (3, "Long", "Medium"),
+    ],
+)
+def test_only_the_default_is_taken_to_stand_because_it_did_a_moment_ago(
+    recently: int | None, wanted: str, found: str
+) -> None:
+    card = Card()
+    card.recently, card.says = recently, 2
+    _, plan = planned(card, interval=wanted)
+    assert plan.changes["foundInterval"] == found
 
 
 def test_a_time_slice_that_cannot_be_read_is_taken_for_the_default() -> None:
