@@ -8,9 +8,9 @@ host's C library is not that of this container. Exit codes are those of the prog
 
 import os
 import re
+import select
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -78,18 +78,8 @@ class NvidiaSmi:
         self._proc = proc_root
         self._clock = clock
         self._unread: set[str] = set()
+        self._found: tuple[str | None, tuple[Path, ...]] = (None, ())
         self._recent: dict[str, tuple[int, float]] = {}
-
-    def _find(self) -> Path:
-        """Return the program's path. Raises DeviceError if it is not installed."""
-        program = find_program(self._root, NVIDIA_SMI)
-        if program is not None:
-            return program.path
-        raise DeviceError(
-            f"{NVIDIA_SMI} not found under {self._root} (looked in {SEARCHED}), and time-slices "
-            "cannot be set without it; install the part of the NVIDIA driver that holds it, or "
-            "point --nvidia-driver-root at where it is"
-        )
 
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         """Set a GPU's time-slice: 0 default, 1 short, 2 medium, 3 long; False if it has none.
@@ -130,38 +120,67 @@ class NvidiaSmi:
         number, at = self._recent.get(uuid, (None, 0.0))
         return number if self._clock() - at < RECENT_SECONDS else None
 
-    def _run(self, words: Sequence[str], deadline: float) -> _Outcome:
-        program = self._find()
-        environment = {"PATH": os.defpath, "LC_ALL": "C"}
-        if self._root != Path("/"):
-            environment["LD_PRELOAD"] = str(find_library(self._root, running_driver(self._proc)))
-        try:
-            process = subprocess.Popen(
-                [str(program), *words],
-                env=environment,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
+    def _find(self) -> tuple[Path, ...]:
+        """Return the program, and NVML's library if it has to be loaded by path.
+
+        They are looked for anew when one has gone, or another kernel driver runs.
+        """
+        running = running_driver(self._proc)
+        found_for, found = self._found
+        if found and found_for == running and all(path.exists() for path in found):
+            return found
+        program = find_program(self._root, NVIDIA_SMI)
+        if program is None:
+            raise DeviceError(
+                f"{NVIDIA_SMI} not found under {self._root} (looked in {SEARCHED}), and "
+                "time-slices cannot be set without it; install the part of the NVIDIA driver that "
+                "holds it, or point --nvidia-driver-root at where it is"
             )
-        except OSError as error:
-            raise DeviceError(
-                f"cannot run {program}: {error.strerror}; check that it is of this machine's kind"
-            ) from error
+        library = () if self._root == Path("/") else (find_library(self._root, running),)
+        found = (program.path, *library)
+        self._found = running, found
+        return found
+
+    def _run(self, words: Sequence[str], deadline: float) -> _Outcome:
+        program, *library = self._find()
+        environment = {"PATH": os.defpath, "LC_ALL": "C"}
+        if library:
+            environment["LD_PRELOAD"] = str(library[0])
         seconds = min(LONGEST_SECONDS, max(0.1, deadline - self._clock()))
-        try:
-            said, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            # One that hangs in the kernel is not waited for: it ends when the GPU's driver lets go.
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_REAP_SECONDS)
-            if process.stdout is not None:
-                process.stdout.close()
-            raise DeviceError(
-                f"{program} did not answer in {seconds:.0f} s; see dmesg for NVRM and Xid lines, "
-                "and turn persistence mode on if the GPUs are slow to initialise"
-            ) from error
-        return _Outcome(status=process.returncode, said=" ".join(said.split()))
+        with os.fdopen(os.memfd_create(NVIDIA_SMI), "w+", errors="replace") as said:
+            try:
+                process = subprocess.Popen(
+                    [str(program), *words],
+                    env=environment,
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                )
+            except OSError as error:
+                raise DeviceError(
+                    f"cannot run {program}: {error.strerror}; check that it is of this machine's "
+                    "kind"
+                ) from error
+            if not _ends(process, seconds):
+                process.kill()
+                # One that hangs in the kernel is left: it ends when the GPU's driver lets go.
+                _ends(process, _REAP_SECONDS)
+                process.poll()
+                raise DeviceError(
+                    f"{program} did not answer in {seconds:.0f} s; see dmesg for NVRM and Xid "
+                    "lines, and turn persistence mode on if the GPUs are slow to initialise"
+                )
+            said.seek(0)
+            return _Outcome(status=process.wait(), said=" ".join(said.read().split()))
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a process, which Popen looks for ever more rarely, by its descriptor."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+    finally:
+        os.close(descriptor)

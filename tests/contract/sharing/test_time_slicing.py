@@ -378,6 +378,17 @@ def test_a_missing_nvidia_smi_says_where_it_was_looked_for(node: Node) -> None:
     assert node.left() == []
 
 
+def test_an_nvidia_smi_that_has_moved_is_found_again(node: Node) -> None:
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
+    program = node.machine.nvidia_smi
+    elsewhere = node.machine.driver_root / "usr/sbin" / program.name
+    elsewhere.parent.mkdir(parents=True, exist_ok=True)
+    program.rename(elsewhere)
+    node.driver.unprepare(ref)
+    assert node.left() == []
+
+
 def test_after_a_reboot_nothing_is_reset(node: Node) -> None:
     ref = node.claim_gpus({"a": LONG})
     node.driver.prepare(ref)
