@@ -1,5 +1,6 @@
 """The command line: which sub-command, and errors on one line."""
 
+import gc
 import subprocess
 import sys
 from dataclasses import replace
@@ -51,6 +52,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sub_command_gets_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["probe", "--node-name", "n1"]) == 0
     assert capsys.readouterr().out == "probed n1\n"
+    assert gc.isenabled()
 
 
 @pytest.mark.usefixtures("probe")
