@@ -31,7 +31,7 @@ from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.takeover import peer_claims, take_over
+from dra_driver.claims.takeover import checkpoint_file, peer_claims, take_over
 from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.common_settings import (
     CdiRoot,
@@ -210,7 +210,7 @@ class _Node:
         with self._serving_mps():
             self.take_over.run()
             problems = [
-                f"{f'claim UID {uid}' if uid else take_over.FILE} of NVIDIA's driver: {error}"
+                f"{f'claim UID {uid}' if uid else checkpoint_file.FILE} of NVIDIA's driver: {error}"
                 for uid, error in self.take_over.left.items()
                 if isinstance(error, ConflictError | TransientError)
             ]
@@ -346,7 +346,7 @@ def _remains(directory: Path) -> list[Path]:
     """
     if not directory.is_dir():
         return []
-    names = (take_over.FILE, take_over.PUT_ASIDE)
+    names = (checkpoint_file.FILE, take_over.PUT_ASIDE)
     if not any((directory / name).exists() for name in names):
         return [directory]
     ours = [path for path in directory.iterdir() if path.name not in (*names, *_THEIR_FILES)]

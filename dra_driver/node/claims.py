@@ -1,11 +1,14 @@
 """What serves the claims of this node: the kubelet's calls, and the work beside them."""
 
 import platform
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.memory.watch import MemoryWatch
+from dra_driver.claims.model.devices import recorded_kind
 from dra_driver.claims.model.record import MIG
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
@@ -14,8 +17,10 @@ from dra_driver.claims.report.device_health import Reported, conditions, reporte
 from dra_driver.claims.report.mps_events import MpsEvents
 from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
+from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.service import ClaimCalls
@@ -23,7 +28,7 @@ from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
 from dra_driver.node.sharing import node_sharing
-from dra_driver.node.usage import NodeUsage, node_look, pods_of_claims, prepared_by_type
+from dra_driver.ops.metrics import DeviceType
 from dra_driver.sharing import nvidia_mps, shares
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
@@ -143,8 +148,31 @@ class ClaimWork:
             self.claims.cleanup.count_pending,
         )
         if context.settings.usage_metrics:
+            # Off by default, and then not loaded.
+            from dra_driver.node.usage import NodeUsage, node_look, pods_of_claims  # noqa: PLC0415
+
             pods = pods_of_claims(context.kube)
             look = node_look(
                 self._gpus.session, context.roots, context.directory, records.readable, pods
             )
             metrics.watch_usage(NodeUsage(look.look).series)
+
+
+def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
+    """Return how many devices claims have, by what they are called in metrics."""
+    return Counter(
+        _device_type(recorded_kind(entry.device))
+        for record in holdings.records.readable()
+        if holdings.is_prepared(record)
+        for entry in record.devices
+    )
+
+
+def _device_type(kind: DeviceKind) -> DeviceType:
+    match kind:
+        case DeviceKind.GPU:
+            return DeviceType.GPU
+        case DeviceKind.MIG:
+            return DeviceType.MIG
+        case _:
+            assert_never(kind)

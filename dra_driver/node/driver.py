@@ -8,12 +8,14 @@ through `Changes`.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import structlog
 
 from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.reconcile.resharing import Resharing
-from dra_driver.claims.takeover.take_over import TakeOver
+from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import StateError
 from dra_driver.kubelet.eviction import Eviction
@@ -28,6 +30,9 @@ from dra_driver.ops.http import HttpEndpoint
 from dra_driver.settings import Settings
 from dra_driver.slices.publish.publication import Publication
 from dra_driver.slices.publish.publisher import SlicePublisher
+
+if TYPE_CHECKING:
+    from dra_driver.claims.takeover.take_over import TakeOver
 
 log = structlog.get_logger()
 
@@ -90,21 +95,13 @@ class Driver:
         )
         for changed in (context.changes.projected, context.changes.released):
             changed.add(resharing.ring)
-        self._take_over = TakeOver(
-            context.holdings,
-            work.locks,
-            watcher,
-            self._gpus.mig.makes,
-            context.clock,
-            rival=self._plugin.rivals.foreign,
-        )
         reconciler = Reconciler(
             api=context.kube,
             claims=work.claims,
             preparer=work.preparer,
             locks=work.locks,
             clock=context.clock,
-            take_over=self._take_over.run,
+            take_over=self._take_over_what_is_left,
         )
         self._workers = (reconciler, resharing, *work.workers)
         self._eviction = Eviction(
@@ -115,6 +112,29 @@ class Driver:
             longest=self._settings.eviction_wait,
             clock=context.clock,
         )
+
+    @property
+    def _has_checkpoint(self) -> bool:
+        """Whether NVIDIA's driver has left something to take over."""
+        return checkpoint_file.is_there(self._context.directory)
+
+    @cached_property
+    def _take_over(self) -> "TakeOver":
+        from dra_driver.claims.takeover.take_over import TakeOver  # noqa: PLC0415 (seldom needed)
+
+        context = self._context
+        return TakeOver(
+            context.holdings,
+            self._work.locks,
+            self._gpus.watcher,
+            self._gpus.mig.makes,
+            context.clock,
+            rival=self._plugin.rivals.foreign,
+        )
+
+    def _take_over_what_is_left(self) -> bool:
+        """Take over what NVIDIA's driver has left; tell whether nothing of it remains."""
+        return not self._has_checkpoint or self._take_over.run()
 
     def start(self) -> None:
         """Start every part: first what can fail, and what the kubelet waits for.
@@ -130,7 +150,8 @@ class Driver:
             work.device_health()  # so that the first look tells already what claims have lost
         gpus.watcher.start()
         gpus.health.start(context.metrics, work.events)
-        self._take_over.run_first(gpus.watcher, FIRST_LOOK_SECONDS)
+        if self._has_checkpoint:
+            self._take_over.run_first(gpus.watcher, FIRST_LOOK_SECONDS)
         self._plugin.start()
         work.health_stream.start()
         self._publisher.start()

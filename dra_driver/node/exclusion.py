@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from dra_driver.claims.state.ownership import Ownership
-from dra_driver.claims.takeover import peer_claims
+from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.exclusion import (
     LABEL,
     Exclusion,
@@ -97,6 +97,10 @@ class NodeExclusion:
                 return True
         except StateError:
             return True  # better seen than not taken back
+        if not checkpoint_file.is_there(self._directory):
+            return False
+        from dra_driver.claims.takeover import peer_claims  # noqa: PLC0415 (see checkpoint_file)
+
         return gpu.minor in peer_claims.look(self._directory, None).minors
 
     def _say(self, note: ExclusionNote) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,7 +22,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
-from dra_driver.shares.divide import Divided, divide
+from dra_driver.shares.divided import Divided
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
 from dra_driver.sharing.enforcement import DividedDevice
@@ -34,8 +35,10 @@ from dra_driver.slices.consumable import (
     Consumable,
 )
 from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
-from resource_nvidia_com.device_plugin import NodeConfig
 from resource_nvidia_com.quantity import quantity_bytes
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.device_plugin import NodeConfig
 
 _MIB = 1024**2
 
@@ -65,7 +68,7 @@ class NodeShares:
         self._directory = directory
         self._consumable = consumable
         self._lock = threading.Lock()
-        self._divided: tuple[NodeConfig, Inventory, Divided] | None = None
+        self._divided: tuple[NodeConfig | None, Inventory, Divided] | None = None
         self._noted: ShareNotes | None = None
         self._notes = ShareNotes()
         self._said: tuple[str, ...] = ()
@@ -129,11 +132,11 @@ class NodeShares:
         self._write(replace(self._notes, consumables=consumables))
 
     def _of(self, inventory: Inventory) -> Divided:
-        config = self._configs.current().config or NodeConfig()
+        config = self._configs.current().config
         with self._lock:
             known = self._divided
             if known is None or known[0] is not config or known[1] is not inventory:
-                known = self._divided = (config, inventory, divide(config, inventory))
+                known = self._divided = (config, inventory, _divided(config, inventory))
                 self._say_missing(known[2].missing)
             return known[2]
 
@@ -231,6 +234,15 @@ class NodeShares:
             waits=waits,
             why=why,
         )
+
+
+def _divided(config: "NodeConfig | None", inventory: Inventory) -> Divided:
+    if config is None:
+        return Divided()
+    # What divides devices by a share config is for nodes that have one.
+    from dra_driver.shares.divide import divide  # noqa: PLC0415
+
+    return divide(config, inventory)
 
 
 def _names(inventory: Inventory) -> dict[GpuPart, str]:

@@ -4,20 +4,14 @@ In: NVML as the driver or a command has it open, and where things are. Out: look
 that makes them for scrapers.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import assert_never
 
 import structlog
 
 from dra_driver.cdi.roots import Roots
-from dra_driver.claims.model.devices import recorded_kind
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.kinds import DeviceKind
 from dra_driver.kube.client import KubeClient
-from dra_driver.ops.metrics import DeviceType
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.model import NodeUse
 from dra_driver.usage.node import Loads, NodeLook, known_below
@@ -78,23 +72,3 @@ class NodeUsage:
             self._is_said = True
             log.warning("processes of containers not seen", reason=NOT_SEEN)
         return series(use)
-
-
-def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
-    """Return how many devices claims have, by what they are called in metrics."""
-    return Counter(
-        _device_type(recorded_kind(entry.device))
-        for record in holdings.records.readable()
-        if holdings.is_prepared(record)
-        for entry in record.devices
-    )
-
-
-def _device_type(kind: DeviceKind) -> DeviceType:
-    match kind:
-        case DeviceKind.GPU:
-            return DeviceType.GPU
-        case DeviceKind.MIG:
-            return DeviceType.MIG
-        case _:
-            assert_never(kind)

@@ -18,10 +18,10 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from dra_driver.ops.usage_metrics import UsageCollector, UsageSeries
-
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
+
+    from dra_driver.ops.usage_metrics import UsageSeries
 
 
 T = TypeVar("T")
@@ -266,8 +266,10 @@ class Metrics(_Registered):
             )
         )
 
-    def watch_usage(self, series: Callable[[], Iterable[UsageSeries]]) -> None:
+    def watch_usage(self, series: "Callable[[], Iterable[UsageSeries]]") -> None:
         """Ask `series` at each scrape who uses the GPUs."""
+        from dra_driver.ops.usage_metrics import UsageCollector  # noqa: PLC0415 (off by default)
+
         self._registry.register(UsageCollector(self._driver, series))
 
     def watch_quarantined(self, count: Callable[[], int]) -> None:

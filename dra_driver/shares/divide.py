@@ -9,8 +9,8 @@ then 48, 60 from CUDA 13.1; on a MIG device as much less as it has fewer compute
 division into more shares would leave tenants without service.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import assert_never
 
@@ -18,6 +18,7 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
 from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.shares.divided import Divided
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.resource_names import GPU, PREFIX
 from resource_nvidia_com.share_devices import (
@@ -37,21 +38,6 @@ _MORE_CLIENTS = (13, 1)
 _COMPUTE_SLICES = 7
 _SINGLE = "single"
 """The MIG strategy under which MIG devices go by the name of GPUs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divided:
-    """What a config makes of a node.
-
-    `refused` is why a device cannot be divided as the config asks, `serving` what undivided devices
-    serve that go by another name than their own, and `missing` what the config names and the node
-    has not, for people.
-    """
-
-    divisions: Mapping[GpuPart, Division] = field(default_factory=dict)
-    refused: Mapping[GpuPart, str] = field(default_factory=dict)
-    serving: Mapping[GpuPart, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,9 +25,10 @@ from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warn
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.resource import EVENTS
 from dra_driver.shares.choice import LABEL, Choice, choose
-from dra_driver.shares.config import read_node_config
 from dra_driver.shares.last_good import KeptConfig, keep, kept
-from resource_nvidia_com.device_plugin import NodeConfig
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.device_plugin import NodeConfig
 
 log = structlog.get_logger()
 
@@ -48,20 +50,18 @@ class ShareConfigTiming:
 class ShareConfigState:
     """What is known of this node's share config.
 
-    `config` is the last good one, None until there is one; `origin` is where it comes from and why
-    that, for people. `problem` is why the newest could not be taken, None if it was. It `is_known`
-    once there has been a good one, or if none is wanted.
+    `config` is the last good one, None until there is one, or if none is wanted; `origin` is where
+    it comes from and why that, for people. `problem` is why the newest could not be taken, None if
+    it was. It `is_known` once there has been a good one, or if none is wanted.
     """
 
-    config: NodeConfig | None
+    config: "NodeConfig | None"
     origin: str
     problem: str | None
     is_known: bool
 
 
-_NO_PATH = ShareConfigState(
-    config=NodeConfig(), origin="no --share-config", problem=None, is_known=True
-)
+_NO_PATH = ShareConfigState(config=None, origin="no --share-config", problem=None, is_known=True)
 _NOT_YET = ShareConfigState(
     config=None, origin="", problem="the share config has not been read yet", is_known=False
 )
@@ -225,7 +225,7 @@ class ShareConfigs(Worker):
         if found is None:
             return state
         try:
-            config = read_node_config(found.data, found.origin) if found.data else NodeConfig()
+            config = _read_config(found.data, found.origin)
         except ConfigError:
             return state  # of another version of this driver
         return ShareConfigState(config=config, origin=found.origin, problem=None, is_known=True)
@@ -238,16 +238,16 @@ class ShareConfigs(Worker):
         except StateError as error:
             log.warning("share config not kept", reason=str(error))
 
-    def _read(self, choice: Choice, data: bytes) -> NodeConfig:
+    def _read(self, choice: Choice, data: bytes) -> "NodeConfig":
         if choice.file is None:
-            return NodeConfig()
+            return _read_config(b"", choice.origin)
         shared = self._state.config is not None and self._state.config.resources
         if shared and not data.strip():
             # Also what a file is between being opened for writing and being written.
             raise ConfigError(
                 f"{choice.file} is empty: to share nothing from now on, write version: v1 into it"
             )
-        return read_node_config(data, str(choice.file))
+        return _read_config(data, str(choice.file))
 
 
 class ShareConfigEvents:
@@ -293,6 +293,13 @@ def _is_file(path: Path) -> bool:
         return False  # why, the first look tells
 
 
+def _read_config(data: bytes, name: str) -> "NodeConfig":
+    # Reading YAML, and what a config may say, are for nodes that have a share config.
+    from dra_driver.shares.config import read_node_config  # noqa: PLC0415
+
+    return read_node_config(data, name)
+
+
 def _read_file(file: Path) -> bytes:
     read = read_whole(file)
     if read is None:
@@ -305,10 +312,10 @@ def _gone(file: Path) -> str:
 
 
 def _log_change(before: ShareConfigState, now: ShareConfigState) -> None:
-    if now.problem is not None:
+    config = now.config
+    if now.problem is not None or config is None:
         log.error("share config not taken", reason=now.problem, holds=before.origin or None)
         return
-    config = now.config or NodeConfig()
     if (config, now.origin) == (before.config, before.origin):
         log.info("share config right again", origin=now.origin)
         return

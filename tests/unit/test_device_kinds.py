@@ -36,7 +36,7 @@ from dra_driver.devices.shares import (
     ShareStrategy,
 )
 from dra_driver.errors import StateError
-from dra_driver.node.usage import _device_type
+from dra_driver.node.claims import _device_type
 
 PACKAGE = Path(dra_driver.__file__).parent
 GPU = make.gpu(0, mig=make.mig(make.mig_device(0, "2g.20gb", 2)))
@@ -82,7 +82,7 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "container edits": ("cdi/edits_cache.py", "device", Device),
     "status": ("claims/model/devices.py", "recorded_kind", RecordedDevice),
     "UUID of an MPS domain": ("devices/kinds.py", "is_uuid_of", DeviceKind),
-    "metrics": ("node/usage.py", "_device_type", DeviceKind),
+    "metrics": ("node/claims.py", "_device_type", DeviceKind),
 }
 
 

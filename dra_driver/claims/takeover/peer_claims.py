@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.takeover.checkpoint_file import FILE
 from dra_driver.claims.takeover.drafts import parsed_claim
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerClaim,
@@ -17,7 +18,6 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     parse_checkpoint,
     read_checkpoint,
 )
-from dra_driver.claims.takeover.take_over import FILE
 from dra_driver.devices.names import GpuName, MigName, parse_device_name
 from dra_driver.errors import DriverError, StateError
 

@@ -23,6 +23,7 @@ from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.takeover.checkpoint_file import FILE, is_there
 from dra_driver.claims.takeover.drafts import Drafts
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
@@ -44,7 +45,6 @@ from dra_driver.sharing import nvidia_mps
 
 log = structlog.get_logger()
 
-FILE = "checkpoint.json"
 TAKEN_OVER = "checkpoint.json.taken-over"
 """Where the file is when all of it has been written as records: for people, nobody reads it."""
 
@@ -121,7 +121,7 @@ class TakeOver:
     @property
     def _is_due(self) -> bool:
         """Whether there is a checkpoint of NVIDIA's driver."""
-        return os.path.lexists(self._directory / FILE)
+        return is_there(self._directory)
 
     def run(self) -> bool:
         """Take over what there is; tell whether nothing is left to take over.

@@ -27,8 +27,7 @@ def mount(root: Path, **files: str) -> None:
 
 def test_without_a_path_nothing_is_shared_and_that_is_known(world: World) -> None:
     state = world.start(None).current()
-    assert state.config == NodeConfig()
-    assert (state.is_known, state.problem) == (True, None)
+    assert (state.config, state.is_known, state.problem) == (None, True, None)
     assert world.server.seen("watch", "nodes") == []
 
 

@@ -8,7 +8,8 @@ import make
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.shares.divide import Divided, divide
+from dra_driver.shares.divide import divide
+from dra_driver.shares.divided import Divided
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import (
     AllDevices,

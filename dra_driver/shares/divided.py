@@ -1,0 +1,22 @@
+"""What a share config makes of a node. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.shares import Division
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """What a config makes of a node.
+
+    `refused` is why a device cannot be divided as the config asks, `serving` what undivided devices
+    serve that go by another name than their own, and `missing` what the config names and the node
+    has not, for people.
+    """
+
+    divisions: Mapping[GpuPart, Division] = field(default_factory=dict)
+    refused: Mapping[GpuPart, str] = field(default_factory=dict)
+    serving: Mapping[GpuPart, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
