@@ -34,6 +34,9 @@ KUBELET_SECONDS = 45.0
 PARALLEL_CLAIMS = 8
 """Claims of one call that are worked on at once; a pod rarely has more."""
 
+CALM_SECONDS = 0.25
+"""After a call, until work beside the calls goes on: the kubelet's come in bursts."""
+
 ANSWER_SECONDS = 2.0
 """Of the caller's time, what is kept for the answer when a claim does not keep to its deadline."""
 
@@ -96,11 +99,16 @@ class ClaimCalls:
         self._unprepared = unprepared
         self._lock = threading.Lock()
         self._running: list[str] = []
+        self._calm_at = 0.0
 
     def running(self) -> tuple[str, ...]:
         """Return the claims being worked on, for the log when the driver has to leave them."""
         with self._lock:
             return tuple(self._running)
+
+    def busy(self) -> float:
+        """Return for how many seconds at least what is not urgent should leave calls alone."""
+        return CALM_SECONDS if self._running else max(0.0, self._calm_at - self._clock())
 
     def prepare(self, refs: Iterable[ClaimRef], seconds: float | None) -> Mapping[ClaimUid, Answer]:
         """Prepare each claim once. `seconds` is what the caller will wait; None means no limit."""
@@ -175,6 +183,7 @@ class ClaimCalls:
         finally:
             with self._lock:
                 self._running.remove(str(ref))
+            self._calm_at = self._clock() + CALM_SECONDS
             structlog.contextvars.clear_contextvars()
 
     def _attempt(self, ref: ClaimRef, deadline: float, operation: Operation, work: Work) -> Answer:

@@ -2,12 +2,13 @@
 
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.memory.watch import MemoryWatch
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.devices import recorded_kind
 from dra_driver.claims.model.record import MIG
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
@@ -15,6 +16,7 @@ from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import Reported, conditions, reported
 from dra_driver.claims.report.mps_events import MpsEvents
+from dra_driver.claims.report.news import ClaimNews
 from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.holdings import Holdings
@@ -61,6 +63,14 @@ class ClaimWork:
         )
         self.events = ClaimEvents(context.kube, node=settings.node_name)
         self._gpus = gpus
+        self.news = ClaimNews(lambda: self.calls.busy())  # noqa: PLW0108 (it is built below)
+        self.calls = ClaimCalls(
+            self.preparer,
+            context.metrics,
+            clock=context.clock,
+            prepared=(self.news.prepared,),
+            unprepared=(self.news.unprepared,),
+        )
         self.health_stream = HealthStream(self.device_health, may_begin=watcher.wait_until_looked)
         self._status = StatusWriter(
             context.kube,
@@ -68,25 +78,30 @@ class ClaimWork:
             watcher,
             on=settings.claim_status,
             conditions=conditions(gpus.health.of_device),
+            busy=self.calls.busy,
             may_begin=watcher.wait_until_looked,
         )
-        unlimited = UnlimitedMemory(self.claims.records, self.events)
-        self.calls = ClaimCalls(
-            self.preparer,
-            context.metrics,
-            clock=context.clock,
-            prepared=(self._ring, unlimited.prepared),
-            unprepared=(self._ring, unlimited.unprepared),
-        )
+        self._unlimited = UnlimitedMemory(self.claims.records, self.events)
         changes.inventory.add(self._ring)
         changes.health.add(self._ring)
-        self.workers = (*self._watchers(context, offers), self._status, unlimited)
+        self.news.changed.add(self._tell)
+        watchers = self._watchers(context, offers)
+        self.workers = (self.news, *watchers, self._status, self._unlimited)
         self._measure(context)
 
     def _ring(self, _: object = None) -> None:
-        """Have those look who tell of claims' devices."""
+        """Have those look at once who tell of claims' devices."""
         self.health_stream.ring()
         self._status.ring()
+
+    def _tell(self, prepared: Collection[ClaimRef], unprepared: Collection[ClaimRef]) -> None:
+        """Have those look who tell of claims."""
+        self.health_stream.ring()
+        self._status.changed((*prepared, *unprepared))
+        for ref in unprepared:
+            self._unlimited.unprepared(ref)
+        for ref in prepared:
+            self._unlimited.prepared(ref)
 
     def device_health(self) -> Sequence[Reported]:
         """Return how the devices of all prepared claims are doing. Raises StateError."""

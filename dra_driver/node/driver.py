@@ -93,8 +93,9 @@ class Driver:
             clock=context.clock,
             random=context.random,
         )
-        for changed in (context.changes.projected, context.changes.released):
-            changed.add(resharing.ring)
+        context.changes.projected.add(resharing.ring)
+        context.changes.released.add(work.news.given_back)
+        work.news.released.add(resharing.released)
         reconciler = Reconciler(
             api=context.kube,
             claims=work.claims,

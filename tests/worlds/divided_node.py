@@ -139,9 +139,11 @@ class DividedNode:
 
     def reshare(self) -> None:
         """Let the thread look until it has nothing to do, much later."""
+        may_change, before = self.divisions.are_any(), self.published()
         for _ in range(3):
             self.now += 1000.0
             self.resharing.look()
+        assert may_change or self.published() == before, "the thread would not have been rung"
 
     @property
     def _driver(self) -> Driver:

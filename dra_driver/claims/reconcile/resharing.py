@@ -95,6 +95,11 @@ class Resharing(Worker):
         self._not_before = 0.0
         self._said = ""
 
+    def released(self) -> None:
+        """Have the thread look soon, as a claim has given something back, if it can matter."""
+        if self._divisions.are_any():
+            self.ring()
+
     def _run(self) -> None:
         while not self._stop.is_set():
             try:

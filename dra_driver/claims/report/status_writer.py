@@ -11,6 +11,9 @@ may fail for one namespace, and a right may hold in some namespaces only. All wa
 server does not accept the driver's credentials, or fails for two claims in a row. Who has waited
 longest is next.
 
+What is wrong with devices is told at once. For all else the thread leaves calls alone first: it
+looks at a claim, and asks and writes, when no call has run for a moment, up to a limit.
+
 Entries of a claim that was unprepared are taken out if it is still allocated after a while; else
 the API server has dropped them. A process that ends in that while leaves them there, until the
 claim is prepared again or gives its devices back.
@@ -18,8 +21,9 @@ claim is prepared again or gives its devices back.
 
 import math
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -83,6 +87,9 @@ _ALLOCATION = "status.allocation"
 # Seconds. Records that nobody has told of are looked at once in a period; they are read from disk.
 _PERIOD = 30.0
 
+GIVES_WAY = 5.0
+"""Seconds for which all the claims of a look together wait for calls."""
+
 WITHDRAW_AFTER = 10.0
 """Seconds from a claim's unprepare on: until then most are deallocated or deleted."""
 
@@ -118,9 +125,10 @@ class _Told:
 class StatusWriter(Worker):
     """A thread that keeps the status of this node's claims. `clock` is monotonic, in seconds.
 
-    `conditions` says how a device is; whoever knows of a change rings. `may_begin` waits so many
-    seconds for what they need, and says whether it is there: a writer that did not would take back
-    what its predecessor has written. If it is not `on`, nothing is asked or written.
+    `conditions` says how a device is; whoever knows of a change rings. `busy` says for how many
+    seconds at least calls should be left alone. `may_begin` waits so many seconds for what
+    conditions need, and says whether it is there: a writer that did not would take back what its
+    predecessor has written. If it is not `on`, nothing is asked or written.
     """
 
     def __init__(  # noqa: PLR0913 (all that a status is made of)
@@ -131,6 +139,7 @@ class StatusWriter(Worker):
         *,
         on: bool = True,
         conditions: Conditions = prepared,
+        busy: Callable[[], float] = lambda: 0.0,
         may_begin: Callable[[float], bool] = lambda _seconds: True,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
@@ -142,6 +151,7 @@ class StatusWriter(Worker):
         self._inventory = inventory
         self._clock = clock
         self._conditions = conditions
+        self._busy = busy
         self._may_begin = may_begin
         self._jitter = jitter
         self._backoff = self._new_backoff()
@@ -149,42 +159,76 @@ class StatusWriter(Worker):
         """The claim for which the API server failed, if it has not answered since."""
         self._told: dict[ClaimUid, _Told] = {}
         self._paused_until = -math.inf
-        self._next = math.inf
+        self._next = -math.inf
         self._is_dropped = False
         self._once = LogOnce()
+        self._lock = threading.Lock()
+        self._changed: set[ClaimUid] = set()
+        self._is_urgent = False
 
     def start(self) -> None:
         """Start the thread; it looks at once."""
         if self._on:
             super().start()
 
-    def look(self) -> None:
-        """Write what is not as it should be, as far as it is time to. Raises StateError."""
-        self._next = self._clock() + _PERIOD
-        inventory = self._inventory.current()
-        others: set[ClaimUid] = set()  # being prepared, or prepared before a reboot
-        todo: list[tuple[_Told, Callable[[], None]]] = []
-        for record in self._claims.records.readable():
-            uid = record.ref.uid
-            if record.state is RecordState.RELEASED:
-                continue
-            others.add(uid)
-            if self._claims.holdings.is_prepared(record) and record.ref.name:
-                told = self._told.get(uid) or _Told(ref=record.ref, backoff=self._new_backoff())
-                self._told[uid] = told
-                if told.is_gone:
-                    told.is_gone, told.due = False, 0.0
-                wanted = entries(record, inventory, self._conditions)
-                if told.entries != wanted:
-                    todo.append((told, partial(self._write, told, record, wanted)))
-        for uid in self._told.keys() - others:
-            told = self._told[uid]
-            if not told.is_gone:
-                told.is_gone = True
-                told.due = self._clock() + WITHDRAW_AFTER
-            todo.append((told, partial(self._withdraw, uid, told)))
-        for told, work in sorted(todo, key=lambda one: one[0].due):
-            self._attempt(told, work)
+    def ring(self) -> None:
+        """Have the thread look at all claims at once: something is the matter with devices."""
+        with self._lock:
+            self._is_urgent = True
+        super().ring()
+
+    def changed(self, claims: Collection[ClaimRef]) -> None:
+        """Have the thread look soon at claims that were prepared or unprepared."""
+        if not self._on:
+            return
+        with self._lock:
+            self._changed.update(ref.uid for ref in claims)
+        super().ring()
+
+    def look(self, claims: Collection[ClaimUid] | None = None) -> None:
+        """Write what is not as it should be of these claims, or of all, as far as it is time to.
+
+        Raises StateError.
+        """
+        if claims is None:
+            self._next = self._clock() + _PERIOD
+            claims = self._claims.records.uids() | self._told.keys()
+        until = self._clock() + GIVES_WAY
+        for uid in sorted(sorted(claims), key=self._due):
+            self._give_way(until)
+            self._look_at(uid)
+
+    def _look_at(self, uid: ClaimUid) -> None:
+        try:
+            record = self._claims.records.peek(uid)
+        except DriverError:
+            return  # whoever reads all records says so
+        told = self._told.get(uid)
+        if record is None or record.state is RecordState.RELEASED:
+            if told is not None:
+                if not told.is_gone:
+                    told.is_gone = True
+                    told.due = self._clock() + WITHDRAW_AFTER
+                self._attempt(told, partial(self._withdraw, uid, told))
+        elif self._claims.holdings.is_prepared(record) and record.ref.name:
+            if told is None:
+                told = self._told[uid] = _Told(ref=record.ref, backoff=self._new_backoff())
+            if told.is_gone:
+                told.is_gone, told.due = False, 0.0
+            wanted = entries(record, self._inventory.current(), self._conditions)
+            if told.entries != wanted:
+                self._attempt(told, partial(self._write, told, record, wanted))
+
+    def _due(self, uid: ClaimUid) -> float:
+        told = self._told.get(uid)
+        return told.due if told else 0.0
+
+    def _give_way(self, until: float) -> None:
+        """Wait for calls to leave time, unless something is urgent."""
+        while self._clock() < until and not self._is_urgent:
+            pause = self._busy()
+            if not pause or self._stop.wait(pause):
+                return
 
     def _new_backoff(self) -> Backoff:
         return Backoff(first=FIRST_RETRY, most=_LONGEST_RETRY, random=self._jitter)
@@ -194,11 +238,18 @@ class StatusWriter(Worker):
             pass
         while not self._stop.is_set():
             try:
-                self.look()
+                self.look(self._turn())
             except DriverError as error:
                 self._next = self._clock() + _PERIOD
                 self._say("claim status not written", str(error))
             self._wait(max(0.0, self._next - self._clock()))
+
+    def _turn(self) -> Collection[ClaimUid] | None:
+        """Return the claims to look at; None for all."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+            is_urgent, self._is_urgent = self._is_urgent, False
+        return changed if changed and not is_urgent and self._clock() < self._next else None
 
     def _attempt(self, told: _Told, work: Callable[[], None]) -> None:
         """Do something about one claim, if it is time to; note when to try again."""

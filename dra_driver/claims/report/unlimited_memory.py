@@ -5,8 +5,9 @@ is more than the device has.
 
 In: the claims that have just been prepared, and their records. Out: an Event on the claim with the
 reason and what to do, once while it is prepared. A thread posts it after Prepare has answered: no
-pod waits for it, and what the API server refuses harms none. What waits is bounded; what was not
-told when the driver ends stays untold, as `dra-driver status` says it anyway.
+pod waits for it, and what the API server refuses harms none. What waits is bounded, and told at the
+driver's end, too. If the API server is away then it stays untold, as `dra-driver status` says it
+anyway.
 """
 
 import queue
@@ -65,8 +66,7 @@ class UnlimitedMemory(Worker):
             self._waiting.put_nowait(None)
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            ref = self._waiting.get()
+        while (ref := self._waiting.get()) or not self._stop.is_set():
             if ref is not None:
                 self._try(ref)
 

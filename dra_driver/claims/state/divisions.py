@@ -145,6 +145,12 @@ class Divisions:
         self._in_force.change(found)
         return found
 
+    def are_any(self) -> bool:
+        """Tell whether devices are divided or are to be; else no claim's end changes a thing."""
+        last = self._offered
+        is_offered = last is not None and bool(last.divisions)
+        return is_offered or bool(self._config.wanted()) or bool(self._in_force.current())
+
     def is_outdated(self) -> bool:
         """Tell whether other divisions hold by now than those that were offered last."""
         last = self._offered

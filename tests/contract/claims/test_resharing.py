@@ -27,6 +27,24 @@ def test_a_device_is_withdrawn_before_it_is_divided_anew(tmp_path: Path) -> None
     assert "gpu-0-share-2-of-3" in node.published()
 
 
+def test_what_claims_give_back_matters_as_long_as_something_is_divided_or_is_to_be(
+    tmp_path: Path,
+) -> None:
+    node = DividedNode(tmp_path, config(0))
+    assert not node.divisions.are_any()
+    node.set(config(2))
+    assert node.divisions.are_any()
+    ref = node.allocate("gpu-0-share-0-of-2", "tenant")
+    assert ref is not None
+    node.set(config(0))
+    node.reshare()
+    assert node.divisions.are_any()
+    node.delete(ref)
+    node.reshare()
+    assert in_force(node) is None
+    assert not node.divisions.are_any()
+
+
 def test_a_share_of_the_same_name_under_another_strategy_is_what_was_allocated(
     tmp_path: Path,
 ) -> None:

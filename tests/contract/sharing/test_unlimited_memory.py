@@ -169,6 +169,24 @@ def test_a_driver_that_may_not_write_events_prepares_and_goes_on(telling: Tellin
     assert [one["regarding"]["name"] for one in telling.told(1)] == ["told"]
 
 
+def test_what_waits_when_the_driver_stops_is_told_before(node: Node) -> None:
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
+    told: list[str] = []
+
+    class Events:
+        def post(self, about: Regarding, **_what: str) -> None:
+            told.append(about.name)
+
+    thread = UnlimitedMemory(node.driver.claims.records, Events())
+    for number in range(3):
+        ref = node.claim(f"gpu-0-share-{number}-of-10", name=f"c{number}")
+        node.driver.prepare(ref)
+        thread.prepared(ref)
+    thread.start()
+    assert thread.stop(10)
+    assert told == ["c0", "c1", "c2"]
+
+
 def test_prepare_waits_for_no_event(node: Node) -> None:
     node.divide(0, strategy=ShareStrategy.TIME_SLICING)
     answer, asked = threading.Event(), threading.Event()

@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.errors import ConflictError
-from dra_driver.kubelet.service import ClaimCalls
+from dra_driver.kubelet.service import CALM_SECONDS, ClaimCalls
 from dra_driver.ops.metrics import Metrics
 from scrape import metrics_text
 
@@ -152,6 +152,23 @@ def test_a_claim_that_overstays_does_not_keep_the_others_answers_back() -> None:
         release.set()
         while service.running():
             threading.Event().wait(0.01)
+
+
+def test_what_is_not_urgent_leaves_calls_alone_while_one_runs_and_for_a_moment_after() -> None:
+    clock = Clock()
+    during: list[float] = []
+
+    def outcome(_: ClaimRef) -> tuple[PreparedDevice, ...]:
+        during.append(service.busy())
+        return (DEVICE,)
+
+    service = calls(RecordedClaims(outcome), clock)
+    assert service.busy() == 0
+    service.prepare([ref("a")], 45)
+    assert during == [CALM_SECONDS]
+    assert service.busy() == CALM_SECONDS
+    clock.now += CALM_SECONDS
+    assert service.busy() == 0
 
 
 def test_listeners_are_told_of_each_success_and_of_no_failure() -> None:

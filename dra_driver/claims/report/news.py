@@ -1,0 +1,90 @@
+"""Tells those beside the calls late which claims were prepared and unprepared.
+
+In: each claim when its call has succeeded, and what was given back. Out: the same, for many claims
+at once, when the calls leave time for it. A thread that is woken takes the interpreter from the
+call that woke it. So a call wakes none here: it leaves a note, and this thread looks for notes by
+itself. What a claim was in between is not told, and nothing is lost at the end.
+"""
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.host.listeners import Listeners
+from dra_driver.host.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewsTiming:
+    """How late claims are told of. All in seconds."""
+
+    look: float = 0.5
+    """From one look for notes to the next."""
+
+    longest: float = 3.0
+    """For calls to leave time; then it is told beside them."""
+
+
+@dataclass(slots=True)
+class _Notes:
+    prepared: dict[ClaimUid, ClaimRef] = field(default_factory=dict)
+    unprepared: dict[ClaimUid, ClaimRef] = field(default_factory=dict)
+    has_released: bool = False
+
+
+class ClaimNews(Worker):
+    """A thread that passes on what calls have noted. Fill the listeners before it starts.
+
+    Listeners:
+        changed: claims that are prepared now, and those that were unprepared, also if they are
+            prepared again.
+        released: a claim has given something back.
+    """
+
+    def __init__(self, busy: Callable[[], float], *, timing: NewsTiming = NewsTiming()) -> None:
+        """Take what says for how many seconds calls should be left alone."""
+        super().__init__("claim-news")
+        self.changed: Listeners[[Collection[ClaimRef], Collection[ClaimRef]]] = Listeners()
+        self.released: Listeners[[]] = Listeners()
+        self._busy = busy
+        self._timing = timing
+        self._lock = threading.Lock()
+        self._notes = _Notes()
+        self._waited = 0.0
+
+    def prepared(self, ref: ClaimRef) -> None:
+        """Note that a claim was prepared, for the first time or again."""
+        with self._lock:
+            self._notes.prepared[ref.uid] = ref
+
+    def unprepared(self, ref: ClaimRef) -> None:
+        """Note that a claim was unprepared."""
+        with self._lock:
+            self._notes.prepared.pop(ref.uid, None)
+            self._notes.unprepared[ref.uid] = ref
+
+    def given_back(self) -> None:
+        """Note that a claim has given something back."""
+        with self._lock:
+            self._notes.has_released = True
+
+    def look(self) -> None:
+        """Pass on what is noted, if calls leave time for it or have not for long."""
+        self._waited += self._timing.look
+        if self._waited >= self._timing.longest or not self._busy():
+            self._waited = 0.0
+            self._tell()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._timing.look):
+            self.look()
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            notes, self._notes = self._notes, _Notes()
+        if notes.prepared or notes.unprepared:
+            self.changed(notes.prepared.values(), notes.unprepared.values())
+        if notes.has_released:
+            self.released()
