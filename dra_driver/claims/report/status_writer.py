@@ -88,7 +88,7 @@ _ALLOCATION = "status.allocation"
 _PERIOD = 30.0
 
 GIVES_WAY = 5.0
-"""Seconds for which all the claims of a look together wait for calls."""
+"""Seconds for which all the claims of a look together wait for calls, each for its part of them."""
 
 WITHDRAW_AFTER = 10.0
 """Seconds from a claim's unprepare on: until then most are deallocated or deleted."""
@@ -193,9 +193,9 @@ class StatusWriter(Worker):
         if claims is None:
             self._next = self._clock() + _PERIOD
             claims = self._claims.records.uids() | self._told.keys()
-        until = self._clock() + GIVES_WAY
-        for uid in sorted(sorted(claims), key=self._due):
-            self._give_way(until)
+        begun, each = self._clock(), GIVES_WAY / max(1, len(claims))
+        for number, uid in enumerate(sorted(sorted(claims), key=self._due), start=1):
+            self._give_way(begun + number * each)
             self._look_at(uid)
 
     def _look_at(self, uid: ClaimUid) -> None:
@@ -225,8 +225,8 @@ class StatusWriter(Worker):
 
     def _give_way(self, until: float) -> None:
         """Wait for calls to leave time, unless something is urgent."""
-        while self._clock() < until and not self._is_urgent:
-            pause = self._busy()
+        while (left := until - self._clock()) > 0 and not self._is_urgent:
+            pause = min(left, self._busy())
             if not pause or self._stop.wait(pause):
                 return
 

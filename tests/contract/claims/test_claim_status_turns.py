@@ -51,6 +51,24 @@ def test_calls_are_left_alone_for_a_while_and_not_for_ever(place: Place) -> None
     assert place.writes() == 1
 
 
+def test_many_claims_are_written_one_by_one_among_calls(place: Place) -> None:
+    for number in range(5):
+        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")
+        place.server.put(make.claim_object(f"gpu-{number}", uid=ref.uid, name=ref.name))
+        place.driver.prepare(ref)
+    waited: list[int] = []
+
+    def busy() -> float:
+        waited.append(place.writes())
+        place.clock.now += GIVES_WAY / 5
+        return 0.001
+
+    place.busy = busy
+    place.look()
+    assert waited == [0, 1, 2, 3, 4]
+    assert place.writes() == 5
+
+
 def test_what_is_the_matter_with_devices_is_told_beside_calls(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
 
