@@ -19,7 +19,7 @@ class Worker:
         self._thread.start()
 
     def ring(self) -> None:
-        """Have the thread look soon, as something may have changed. Costs nothing."""
+        """Have the thread look soon, as something may have changed. Wakes it; never blocks."""
         self._bell.set()
 
     def stop(self, timeout: float) -> bool:
