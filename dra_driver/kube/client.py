@@ -1,4 +1,4 @@
-"""Requests to the API server as dicts, over urllib3's pool of kept-alive connections.
+"""Requests to the API server as dicts, over connections that are kept alive.
 
 Where the API server is and who we are comes from a pod's environment (here) or from a kubeconfig
 (kube/kubeconfig.py). There are no generated model classes on the way: they drop every field they do
@@ -8,6 +8,7 @@ Fairness), and its Retry-After is handed on. Every call has a timeout.
 """
 
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +18,14 @@ from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import urlencode
 
-import urllib3
-
 from dra_driver.errors import AccessError, SetupError, UnavailableError
+from dra_driver.kube.connections import (
+    BrokenError,
+    Connections,
+    NotReachableError,
+    Response,
+    over_tls,
+)
 from dra_driver.kube.resource import NODES, PODS, RESOURCE_CLAIMS, Call, Resource
 from dra_driver.kube.responses import error_in, object_in
 from dra_driver.kube.stream import WatchStream
@@ -27,10 +33,6 @@ from dra_driver.kube.token import TokenFile
 
 SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet mounts `token` and `ca.crt` (KEP-1205)."""
-
-_CONNECT_SECONDS = 5.0
-POOL_SIZE = 32
-"""Kept-alive connections: every worker of the kubelet's service, the watch, and some room."""
 
 _WATCH_IDLE_SECONDS = 90.0
 """The API server sends a bookmark about every minute: a silence this long is a dead connection."""
@@ -78,13 +80,13 @@ class KubeClient:
     """
 
     def __init__(
-        self, pool: urllib3.HTTPConnectionPool, credentials: Credentials, *, prefix: str = ""
+        self, connections: Connections, credentials: Credentials, *, prefix: str = ""
     ) -> None:
         """Take connections to the one server, and the path before its /api and /apis, if any.
 
-        Nothing is sent yet. `close` closes the pool.
+        Nothing is sent yet. `close` closes the connections.
         """
-        self._pool = pool
+        self._connections = connections
         self._prefix = prefix
         self._credentials = credentials
         self._headers = {
@@ -117,14 +119,8 @@ class KubeClient:
         tokens = TokenFile(directory / "token", clock=time.monotonic)
         tokens.token()
         # No proxy: the API server of one's own cluster is never behind one.
-        pool = urllib3.HTTPSConnectionPool(
-            host,
-            int(port),
-            maxsize=POOL_SIZE,
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=str(authority),
-        )
-        return cls(pool, tokens)
+        connect = over_tls(host, int(port), authority)
+        return cls(Connections(connect, host, int(port)), tokens)
 
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""
@@ -168,7 +164,7 @@ class KubeClient:
     def read(self, call: Call, *, timeout: float) -> Answer:
         """Return an object, or a page that is none, and when the server says that it answered."""
         response = self._send("GET", call, timeout=timeout)
-        return Answer(body=object_in(call, response.data), date=response.headers.get("Date"))
+        return Answer(body=object_in(call, response.data), date=response.headers.get("date"))
 
     def log(self, namespace: str, pod: str, *, query: Mapping[str, str], timeout: float) -> str:
         """Return what a container of a pod has written; `query` holds container and limits."""
@@ -301,7 +297,7 @@ class KubeClient:
 
     def close(self) -> None:
         """Close the kept-alive connections."""
-        self._pool.close()
+        self._connections.close()
 
     def _ask(
         self,
@@ -326,26 +322,19 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         timeout: float,
         stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> Response:
         """Send a request, once more after a 401 with a token that was read anew."""
         url = self._prefix + call.path + (f"?{urlencode(query)}" if query else "")
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        wait = urllib3.Timeout(connect=min(_CONNECT_SECONDS, timeout), read=timeout)
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
 
-        def attempt() -> urllib3.BaseHTTPResponse:
-            return self._pool.urlopen(
-                method,
-                url,
-                body=data,
-                headers=self._all_headers(form if data else None),
-                timeout=wait,
-                retries=False,
-                preload_content=not stream,
+        def attempt() -> Response:
+            headers = self._all_headers(form if data else None)
+            return self._connections.request(
+                method, url, headers=headers, body=data, timeout=timeout, stream=stream
             )
 
         response = _reach(call, attempt, again=method == "GET")
         if response.status == HTTPStatus.UNAUTHORIZED:
-            response.drain_conn()
             self._credentials.expire()
             response = _reach(call, attempt, again=method == "GET")
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
@@ -353,7 +342,7 @@ class KubeClient:
                 call,
                 response.status,
                 response.data,
-                retry_after=response.headers.get("Retry-After"),
+                retry_after=response.headers.get("retry-after"),
             )
         return response
 
@@ -364,39 +353,42 @@ class KubeClient:
         except SetupError as error:
             raise AccessError(str(error), status=HTTPStatus.UNAUTHORIZED) from error
         if authorization:
+            if not (authorization.isascii() and authorization.isprintable()):
+                raise AccessError(
+                    "the token of the ServiceAccount or kubeconfig holds characters that no token "
+                    "has, such as line breaks; correct its file",
+                    status=HTTPStatus.UNAUTHORIZED,
+                )
             headers["Authorization"] = authorization
         if body_type:
             headers["Content-Type"] = body_type
         return headers
 
 
-def _reach(
-    call: Call, attempt: Callable[[], urllib3.BaseHTTPResponse], *, again: bool
-) -> urllib3.BaseHTTPResponse:
+def _reach(call: Call, attempt: Callable[[], Response], *, again: bool) -> Response:
     """Send a request; a read is sent again when a kept-alive connection turns out to be closed."""
     try:
         try:
             return attempt()
-        except urllib3.exceptions.ProtocolError:
+        except BrokenError:
             if not again:
                 raise
             return attempt()
-    except urllib3.exceptions.NewConnectionError as error:
-        # In urllib3's tree a refused connection is a timeout; it is none to a reader.
+    except NotReachableError as error:
         raise UnavailableError(
             f"cannot {call}: the API server is not reachable ({error}); it may be restarting"
         ) from error
-    except urllib3.exceptions.TimeoutError as error:
+    except TimeoutError as error:
         raise UnavailableError(
             f"cannot {call}: the API server did not answer in time ({error}); "
             "check that this node reaches the API server"
         ) from error
-    except urllib3.exceptions.SSLError as error:
+    except ssl.SSLError as error:
         raise UnavailableError(
             f"cannot {call}: TLS with the API server failed ({error}); "
             "check the certificate authority of the ServiceAccount or kubeconfig"
         ) from error
-    except (urllib3.exceptions.HTTPError, OSError) as error:
+    except OSError as error:
         raise UnavailableError(
             f"cannot {call}: the connection to the API server broke ({error}); it may be restarting"
         ) from error

@@ -6,20 +6,24 @@ proxies and credential plugins. A driver in a pod has none of that, and the pack
 """
 
 import os
+import socket
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+import urllib3
 import yaml
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
 
 from dra_driver.errors import SetupError
-from dra_driver.kube.client import POOL_SIZE, Credentials, KubeClient
+from dra_driver.kube.client import Credentials, KubeClient
+from dra_driver.kube.connections import Connect, Connections
 from dra_driver.kube.token import TokenFile
 
 
@@ -56,13 +60,38 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
 
 
 def _client(configuration: Configuration, credentials: Credentials) -> KubeClient:
-    configuration.connection_pool_maxsize = POOL_SIZE
     configuration.keep_alive = True
     server = configuration.host.rstrip("/")
-    # The pool of the one server: asking the manager for it costs each request 0.1 ms.
     pool = RESTClientObject(configuration).pool_manager.connection_from_url(server)
     # A server behind a gateway has a path of its own.
-    return KubeClient(pool, credentials, prefix=urlsplit(server).path)
+    prefix = quote(urlsplit(server).path, safe="/%")
+    connections = Connections(_connect_by(pool), pool.host, pool.port or 443)
+    return KubeClient(connections, credentials, prefix=prefix)
+
+
+def _connect_by(pool: urllib3.HTTPConnectionPool) -> Connect:
+    """Return how to connect as urllib3 does: by proxies, and with all that a user has of TLS."""
+
+    def connect(timeout: float) -> socket.socket:
+        # What a pool calls itself when a request needs a connection. Nothing public stops there.
+        connection: Any = pool._new_conn()  # noqa: SLF001
+        connection.timeout = timeout
+        try:
+            if pool.proxy is None:
+                connection.connect()
+            else:
+                pool._prepare_proxy(connection)  # noqa: SLF001
+        except urllib3.exceptions.SSLError as error:
+            connection.close()
+            raise ssl.SSLError(str(error)) from error
+        except urllib3.exceptions.HTTPError as error:
+            # It wraps what the system said: refused, no such name, timed out.
+            cause = error.__cause__
+            raise cause if isinstance(cause, OSError) else OSError(str(error))  # noqa: B904
+        made: socket.socket = connection.sock
+        return made
+
+    return connect
 
 
 class _ConfiguredToken:

@@ -6,20 +6,18 @@ event of type ERROR. Another thread may close the stream at any moment; the read
 """
 
 from collections.abc import Iterator
-
-import urllib3
+from contextlib import suppress
 
 from dra_driver.errors import UnavailableError
+from dra_driver.kube.connections import Response
 from dra_driver.kube.resource import Call
 from dra_driver.kube.responses import error_in_event, parsed
-
-_CHUNK = 65536
 
 
 class WatchStream:
     """Iterate to get events; `close()` from any thread ends the iteration at once."""
 
-    def __init__(self, call: Call, response: urllib3.BaseHTTPResponse) -> None:
+    def __init__(self, call: Call, response: Response) -> None:
         """Take over a response whose headers were read and whose body was not."""
         self._call = call
         self._response = response
@@ -40,27 +38,23 @@ class WatchStream:
     def close(self) -> None:
         """End the stream: a reader blocked in another thread wakes up and stops."""
         self._closed = True
-        try:
+        with suppress(OSError):  # it ended by itself in the meantime
             self._response.shutdown()
-        except (OSError, RuntimeError, ValueError):
-            # It ended by itself in the meantime.
-            return
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""
         try:
-            for chunk in self._response.stream(_CHUNK):
+            for chunk in self._response.chunks():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     if self._closed:
                         return
                     if line:
                         yield line
-        except urllib3.exceptions.ReadTimeoutError:
+        except TimeoutError:
             # Silence for longer than bookmarks are apart: start a new watch, which is cheap.
             return
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-            # A response that is shut down while it is read fails in several ways.
+        except OSError as error:
             if not self._closed:
                 raise UnavailableError(
                     f"cannot {self._call}: the stream broke ({error})"

@@ -1,11 +1,11 @@
 """What the API server sends, however it is broken: claims, events of watches, slices, errors."""
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-import urllib3
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +16,7 @@ from dra_driver.claims.model.config import group_by_config
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
+from dra_driver.kube.connections import BrokenError, Response
 from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES, Call, Resource
 from dra_driver.kube.responses import error_in, error_in_event, object_in
 from dra_driver.kube.stream import WatchStream
@@ -163,15 +164,49 @@ def test_an_error_of_any_form_in_a_watch_is_an_error_of_ours(status: Any) -> Non
             assert 0 <= error.retry_after <= 300
 
 
-class Body(urllib3.HTTPResponse):
-    """A response whose body comes in the chunks given."""
+class Body:
+    """An answer whose body comes in the chunks given."""
 
     def __init__(self, chunks: list[bytes]) -> None:
-        super().__init__()
-        self.chunks = chunks
+        self._chunks = chunks
 
-    def stream(self, amt: int | None = None, decode_content: bool | None = None) -> Iterator[bytes]:
-        yield from self.chunks
+    def chunks(self) -> Iterator[bytes]:
+        yield from self._chunks
+
+    def close(self) -> None:
+        pass
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                b"HTTP/1.1 200 OK\r\n",
+                b"Content-Length: 5\r\n",
+                b"Transfer-Encoding: chunked\r\n",
+                b"Connection: close\r\n",
+                b"\r\n",
+                b"5\r\nhello\r\n",
+                b"0\r\n\r\n",
+            ]
+        )
+        | st.binary(max_size=20),
+        max_size=8,
+    )
+)
+@settings(deadline=None)
+def test_whatever_is_sent_is_an_answer_or_broken(parts: list[bytes]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(b"".join(parts))
+        try:
+            response = Response(ours)
+            response.read()
+        except BrokenError:
+            return
+    assert 0 <= response.status <= 65535
+    assert isinstance(response.data, bytes)
 
 
 EVENT = {"type": "MODIFIED", "object": CLAIM}

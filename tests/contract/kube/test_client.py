@@ -233,6 +233,40 @@ class TestCredentials:
             assert server.log == []
             client.close()
 
+    def test_an_authority_that_is_replaced_is_read_again(
+        self,
+        tmp_path: Path,
+        certificate: tuple[Path, Path],
+        make_certificate: Callable[[Path], tuple[Path, Path]],
+    ) -> None:
+        (tmp_path / "token").write_text("t")
+        shutil.copy(make_certificate(tmp_path / "former")[0], tmp_path / "ca.crt")
+        with ApiServer(tls=certificate) as server:
+            server.put(CLAIM)
+            environment = {
+                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+                "KUBERNETES_SERVICE_PORT": str(server.port),
+            }
+            client = KubeClient.in_cluster(environment, directory=tmp_path)
+            with pytest.raises(UnavailableError, match="TLS with the API server failed"):
+                client.get_claim("default", "web", timeout=5)
+            (tmp_path / "ca.crt").unlink()
+            with pytest.raises(UnavailableError, match=r"TLS .* failed \(.*ca.crt: .*No such file"):
+                client.get_claim("default", "web", timeout=5)
+            shutil.copy(certificate[0], tmp_path / "ca.crt")
+            assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
+            client.close()
+
+    @pytest.mark.parametrize("token", ["one\r\nX-Other: two", "t\u00f6ken"])
+    def test_a_token_that_is_none_is_not_sent(self, tmp_path: Path, token: str) -> None:
+        with ApiServer() as server:
+            client = from_kubeconfig(server.write_kubeconfig(tmp_path / "config", token=token))
+            with pytest.raises(AccessError, match="holds characters that no token has") as caught:
+                client.get_node("n1", timeout=5)
+            client.close()
+        assert server.log == []
+        assert token not in str(caught.value)
+
     def test_outside_a_pod_the_error_says_to_name_a_kubeconfig(self, tmp_path: Path) -> None:
         with pytest.raises(SetupError, match="--kubeconfig"):
             KubeClient.in_cluster({}, directory=tmp_path)

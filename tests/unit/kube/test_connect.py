@@ -24,7 +24,7 @@ def write(path: Path, server: str, *, context: str = "c", **more: object) -> Pat
 
 def server(client: KubeClient) -> str:
     client.close()
-    return str(client._pool.host)
+    return client._connections.host.removesuffix(":6443")
 
 
 @pytest.fixture

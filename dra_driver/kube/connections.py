@@ -1,0 +1,244 @@
+"""HTTP/1.1 with the one API server, over connections that are kept alive.
+
+In: how to connect, and requests. Out: their answers. Answers are read by llhttp, the parser of
+Node.js (httptools). http.client, on which urllib3 is built as well, reads headers as those of a
+mail: a GET of a claim took 0.6 ms of CPU time with these two, and takes 0.15 ms. Connecting is the
+ssl module's work in a pod, and urllib3's for a kubeconfig, with all that one may ask for.
+"""
+
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+_CONNECT_SECONDS = 5.0
+_MOST_IDLE = 32
+"""Kept-alive connections: every worker of the kubelet's service, the watch, and some room."""
+
+_CHUNK = 65536
+_LONGEST_HEAD = 4 * _CHUNK
+"""Bytes before the body: whoever sends more is no API server."""
+
+Connect = Callable[[float], socket.socket]
+"""Makes a connection, TLS and all; each step has so many seconds. Raises OSError."""
+
+
+class NotReachableError(OSError):
+    """There is no connection to be had."""
+
+
+class BrokenError(OSError):
+    """A connection ended before an answer did, or what came is no HTTP."""
+
+
+class Response:
+    """An answer: `status`, `headers` by their names in lower case, and the body.
+
+    The body is `data`, or comes by `chunks` when it was asked for as a stream.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Read up to the body."""
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.data = b""
+        self.keeps_alive = False
+        self._connection = connection
+        self._parts: list[bytes] = []
+        self._has_head = self._is_whole = False
+        self._parser: HttpResponseParser | None = HttpResponseParser(self)
+        read = 0
+        while not self._has_head:
+            read += self._receive(self._parser)
+            if read > _LONGEST_HEAD and not self._has_head:
+                raise BrokenError("its answer begins with too many headers")
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the parts of the body as they come."""
+        while True:
+            parts, self._parts = self._parts, []
+            yield from parts
+            if self._is_whole or self._parser is None:
+                break
+            self._receive(self._parser)
+        self._parser = None  # which holds this object: nothing is to wait for the collector
+
+    def read(self) -> None:
+        """Read all of the body into `data`."""
+        self.data = b"".join(self.chunks())
+
+    def shutdown(self) -> None:
+        """Let a reader in another thread find the end now."""
+        if isinstance(self._connection, socket.socket):  # which TLS within a proxy's TLS is not
+            # Not SSLSocket's own, which takes the state of TLS away from under the reader.
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._parser = None
+        self._connection.close()
+
+    def _receive(self, parser: HttpResponseParser) -> int:
+        try:
+            received = self._connection.recv(_CHUNK)
+            if received:
+                parser.feed_data(received)
+            elif self._ends_with_connection():
+                self._is_whole = True
+            else:
+                raise BrokenError("it hung up before its answer was complete")
+        except (ConnectionError, ssl.SSLEOFError, HttpParserError, HttpParserUpgrade) as error:
+            raise BrokenError(str(error.__context__ or error)) from error
+        return len(received)
+
+    def _ends_with_connection(self) -> bool:
+        """Tell whether nothing else says where the body ends, as with proxies of long ago."""
+        return self._has_head and not {"content-length", "transfer-encoding"} & self.headers.keys()
+
+    # What the parser calls while it is fed.
+
+    def on_message_begin(self) -> None:
+        """Begin an answer: the one that was asked for."""
+        if self._is_whole:
+            raise BrokenError("it sent more than one answer")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, and leave those after a body."""
+        if not self._has_head:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Note what only the parser knows, and forgets when the body is complete."""
+        self._has_head = True
+        if self._parser is not None:
+            self.status = self._parser.get_status_code()
+            self.keeps_alive = self._parser.should_keep_alive()
+
+    def on_body(self, part: bytes) -> None:
+        """Take a part of the body."""
+        self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        """Note the end."""
+        self._is_whole = True
+
+
+class Connections:
+    """Sends requests to one server; safe to use from many threads."""
+
+    def __init__(self, connect: Connect, host: str, port: int) -> None:
+        """Take how to connect, and to what. Nothing is sent yet."""
+        self.host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._is_closed = False
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        timeout: float,
+        stream: bool = False,
+    ) -> Response:
+        """Send a request and return its answer; of a stream only up to its body.
+
+        `timeout` is in seconds: for connecting, and for each wait for bytes. An answer that is not
+        200 is no stream. Raises NotReachableError, BrokenError, TimeoutError, ssl.SSLError, or
+        another OSError.
+        """
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body:
+            lines.append(f"Content-Length: {len(body)}")
+        request = "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
+        connection = self._taken() or self._connected(timeout)
+        try:
+            connection.settimeout(timeout)
+            response = _asked(connection, request)
+            if stream and response.status == HTTPStatus.OK:
+                return response
+            response.read()
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, TimeoutError):
+                raise TimeoutError(f"nothing came for {timeout:.3g} s") from error
+            raise
+        self._give_back(connection, alive=response.keeps_alive)
+        return response
+
+    def close(self) -> None:
+        """Close the connections that wait for a request; the others are, after their answers."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _taken(self) -> socket.socket | None:
+        """Return the connection that was used last, of those that still are connections."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            # Nothing was asked of it: what comes is its end, or nothing to be believed.
+            ready = select.poll()
+            ready.register(connection, select.POLLIN)
+            if not ready.poll(0):
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: socket.socket, *, alive: bool) -> None:
+        with self._lock:
+            if alive and not self._is_closed and len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connected(self, timeout: float) -> socket.socket:
+        longest = min(_CONNECT_SECONDS, timeout)
+        try:
+            return self._connect(longest)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.host}: no connection within {longest:.3g} s") from error
+        except ssl.SSLError:
+            raise
+        except OSError as error:
+            raise NotReachableError(f"{self.host}: {error}") from error
+
+
+def over_tls(host: str, port: int, authority: Path) -> Connect:
+    """Return how to connect to a server whose certificate `authority` has signed."""
+
+    def connect(timeout: float) -> socket.socket:
+        # Each time anew: the kubelet replaces the file when the cluster's authority changes.
+        try:
+            context = ssl.create_default_context(cafile=authority)
+        except OSError as error:
+            raise ssl.SSLError(f"{authority}: {error}") from error
+        connection = socket.create_connection((host, port), timeout)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return context.wrap_socket(connection, server_hostname=host)
+        except BaseException:
+            connection.close()
+            raise
+
+    return connect
+
+
+def _asked(connection: socket.socket, request: bytes) -> Response:
+    # A server may refuse a request, and say why, before it has read all of it.
+    with suppress(ConnectionError, ssl.SSLEOFError):
+        connection.sendall(request)
+    return Response(connection)

@@ -1,0 +1,271 @@
+"""Connections against servers that answer byte by byte what a test says."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from dra_driver.kube.connections import BrokenError, Connections, NotReachableError, Response
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@dataclass
+class Server:
+    """Answers the first request of each connection with the first of `answers`, and so on.
+
+    After the answers of a connection it hangs up; an answer None is silence until then.
+    """
+
+    answers: list[list[bytes | None]] = field(default_factory=list)
+    requests: list[bytes] = field(default_factory=list)
+    connected: int = 0
+
+    def __post_init__(self) -> None:
+        self.ended = threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        with self.listener, suppress(OSError):
+            while not self.ended.is_set():
+                connection, _ = self.listener.accept()
+                with connection, suppress(OSError):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self.connected += 1
+                    self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        for answer in self.answers.pop(0) if self.answers else []:
+            received = b""
+            while b"\r\n\r\n" not in received:
+                if not (more := connection.recv(65536)):
+                    return
+                received += more
+            self.requests.append(received)
+            if answer is None:
+                self.ended.wait(10)
+            else:
+                connection.sendall(answer)
+
+    def stop(self) -> None:
+        self.ended.set()
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def connections(server: Server) -> Iterator[Connections]:
+    def connect(timeout: float) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", server.port), timeout)
+
+    made = Connections(connect, "127.0.0.1", server.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def get(connections: Connections) -> Callable[[], Response]:
+    return lambda: connections.request("GET", "/version", headers={"Accept": "x"}, timeout=5)
+
+
+def test_a_request_says_all_that_http_asks_for(server: Server, connections: Connections) -> None:
+    server.answers = [[OK, OK]]
+    connections.request("GET", "/a?b=c", headers={"Accept": "x"}, timeout=5)
+    connections.request("PUT", "/a", headers={}, body=b"body", timeout=5)
+    host = b"Host: 127.0.0.1:%d" % server.port
+    assert server.requests == [
+        b"GET /a?b=c HTTP/1.1\r\n" + host + b"\r\nAccept: x\r\n\r\n",
+        b"PUT /a HTTP/1.1\r\n" + host + b"\r\nContent-Length: 4\r\n\r\nbody",
+    ]
+    assert server.connected == 1
+
+
+def test_an_address_of_ipv6_is_written_as_urls_have_it() -> None:
+    assert Connections(lambda _: socket.socket(), "fd00::1", 443).host == "[fd00::1]:443"
+
+
+@pytest.mark.parametrize(
+    ("answer", "data"),
+    [
+        (OK, b"ok"),
+        (CHUNKED + b"1\r\no\r\n1;x=y\r\nk\r\n0\r\nDate: in a trailer\r\n\r\n", b"ok"),
+        (b"HTTP/1.1 200 OK\r\nX-Empty:\r\nContent-Length: 0\r\n\r\n", b""),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_an_answer_may_come_in_parts_of_any_size(answer: bytes, data: bytes, size: int) -> None:
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        for start in range(0, len(answer), size):
+            theirs.sendall(answer[start : start + size])
+
+    with ours, theirs:
+        sender = threading.Thread(target=send)
+        sender.start()
+        response = Response(ours)
+        response.read()
+        sender.join()
+    assert (response.data, response.keeps_alive) == (data, True)
+    assert "date" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\n\r\nok",
+    ],
+)
+def test_a_connection_whose_last_answer_it_was_is_not_used_again(
+    server: Server, get: Callable[[], Response], last: bytes
+) -> None:
+    server.answers = [[last], [OK]]
+    assert [get().data, get().data] == [b"ok", b"ok"]
+    assert server.connected == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok",
+        CHUNKED + b"2\r\nok\r\n",
+        CHUNKED + b"x\r\nok\r\n0\r\n\r\n",
+        b"<html>\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.9\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        OK + OK,
+        OK + b"more",
+    ],
+)
+def test_what_is_no_answer_is_broken_and_its_connection_is_closed(
+    server: Server, get: Callable[[], Response], answer: bytes
+) -> None:
+    server.answers = [[answer], [OK]]
+    with pytest.raises(BrokenError):
+        get()
+    assert get().data == b"ok"
+    assert server.connected == 2
+
+
+def test_headers_without_end_are_broken(server: Server, get: Callable[[], Response]) -> None:
+    server.answers = [[b"HTTP/1.1 200 OK\r\n" + b"X-More: and more\r\n" * 100_000]]
+    with pytest.raises(BrokenError, match="too many headers"):
+        get()
+
+
+def test_more_than_one_answer_is_named(server: Server, get: Callable[[], Response]) -> None:
+    server.answers = [[OK + OK]]
+    with pytest.raises(BrokenError, match="more than one answer"):
+        get()
+
+
+def test_what_nobody_asked_for_is_no_answer_to_the_next_request(
+    server: Server, connections: Connections, get: Callable[[], Response]
+) -> None:
+    ours, theirs = socket.socketpair()
+    server.answers = [[OK]]
+    with theirs:
+        connections._give_back(ours, alive=True)
+        theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+        assert get().data == b"ok"
+    assert ours.fileno() == -1
+
+
+def test_silence_is_a_timeout_that_says_how_long(server: Server, connections: Connections) -> None:
+    server.answers = [[None], [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", None]]
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match=r"nothing came for 0.05 s"):
+            connections.request("GET", "/", headers={}, timeout=0.05)
+        server.ended.set()
+        server.ended = threading.Event()
+
+
+def test_nobody_there_is_not_reachable(server: Server, connections: Connections) -> None:
+    server.stop()
+    with pytest.raises(NotReachableError, match=rf"127.0.0.1:{server.port}: .*refused"):
+        connections.request("GET", "/", headers={}, timeout=5)
+
+
+def test_a_connection_that_takes_too_long_says_so() -> None:
+    def connect(timeout: float) -> socket.socket:
+        raise TimeoutError("timed out")
+
+    with pytest.raises(TimeoutError, match="api:443: no connection within 5 s"):
+        Connections(connect, "api", 443).request("GET", "/", headers={}, timeout=30)
+
+
+def test_trouble_with_tls_is_not_taken_for_a_server_that_is_away() -> None:
+    def connect(timeout: float) -> socket.socket:
+        raise ssl.SSLCertVerificationError("unknown authority")
+
+    with pytest.raises(ssl.SSLError, match="unknown authority"):
+        Connections(connect, "api", 443).request("GET", "/", headers={}, timeout=30)
+
+
+def test_a_refusal_that_comes_before_all_was_sent_is_heard(
+    server: Server, connections: Connections
+) -> None:
+    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig"
+    server.answers = [[refusal]]
+    body = b"x" * 30_000_000
+    response = connections.request("PUT", "/", headers={}, body=body, timeout=5)
+    assert (response.status, response.data) == (413, b"big")
+
+
+def test_a_stream_that_is_refused_is_read_and_its_connection_kept(
+    server: Server, connections: Connections, get: Callable[[], Response]
+) -> None:
+    server.answers = [[b"HTTP/1.1 410 Gone\r\nContent-Length: 4\r\n\r\ngone", OK]]
+    refused = connections.request("GET", "/", headers={}, timeout=5, stream=True)
+    assert (refused.status, refused.data) == (410, b"gone")
+    get()
+    assert server.connected == 1
+
+
+def test_a_stream_ends_when_another_thread_shuts_it_down(
+    server: Server, connections: Connections
+) -> None:
+    server.answers = [[CHUNKED + b"2\r\nok\r\n", None]]
+    stream = connections.request("GET", "/", headers={}, timeout=60, stream=True)
+    chunks = stream.chunks()
+    assert next(chunks) == b"ok"
+    threading.Timer(0.05, stream.shutdown).start()
+    with pytest.raises(BrokenError):
+        next(chunks)
+    stream.close()
+
+
+def test_after_close_no_connection_is_left(
+    server: Server, connections: Connections, get: Callable[[], Response]
+) -> None:
+    server.answers = [[OK], [OK]]
+    get()
+    (idle,) = connections._idle
+    connections.close()
+    assert idle.fileno() == -1
+    get()
+    assert connections._idle == []
