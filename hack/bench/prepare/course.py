@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
+from functools import partial
 from pathlib import Path
 
 from bench.command_line import machine
@@ -306,7 +307,7 @@ def _after_many_in_a_row(stage: Stage, kubelet: KubeletClient, devices: Sequence
         last = stage.claim(devices[0])
         for claim in before:
             kubelet.must_prepare(claim)
-        times.append(timed(lambda name=last: kubelet.must_prepare(name)))
+        times.append(timed(partial(kubelet.must_prepare, last)))
         for claim in (*before, last):
             kubelet.must_unprepare(claim)
     return summary(times)
