@@ -6,6 +6,7 @@ file (cdi/store.py); and the files with device metadata that it mounts
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -27,6 +28,18 @@ from dra_driver.host.files import Look
 log = structlog.get_logger()
 
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What an inventory says, and what NVLink joins of it; `seen` is the latest that says so.
+
+    Each look makes an inventory anew: claims keep that of the first that said the same.
+    """
+
+    seen: Inventory
+    inventory: Inventory
+    groups: Mapping[GpuUuid, Joined]
 
 
 _Written = tuple[ClaimRecord, Spec, Inventory, tuple[Look | None, ...]]
@@ -52,7 +65,7 @@ class ClaimSpecs:
         self._strategies = strategies
         self._step = step
         self._written: dict[ClaimUid, _Written] = {}
-        self._joined: tuple[Inventory | None, Mapping[GpuUuid, Joined]] = (None, {})
+        self._known: _Known | None = None
 
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
@@ -101,26 +114,30 @@ class ClaimSpecs:
         Raises DeviceError or TransientError if a device is not there, StateError if the disk
         refused.
         """
-        uid, inventory, is_new = record.ref.uid, self._inventory.current(), True
+        uid, known, is_new = record.ref.uid, self._look(), True
         if self._metadata.is_on:
-            gpus = recorded_gpus(record.devices, inventory)
-            found = documents(record, gpus, inventory, self._groups(inventory))
+            gpus = recorded_gpus(record.devices, known.inventory)
+            found = documents(record, gpus, known.inventory, known.groups)
             is_new = self._metadata.write(uid, found)
         self._step("described")
         self.files.write(uid, spec)
         self._step("specified")
         if is_new:
-            self._written[uid] = (record, spec, inventory, self._looks(uid))
+            self._written[uid] = (record, spec, known.inventory, self._looks(uid))
 
     def _looks(self, uid: ClaimUid) -> tuple[Look | None, ...]:
         return (self.files.look(uid), *self._metadata.looks(uid))
 
-    def _groups(self, inventory: Inventory) -> Mapping[GpuUuid, Joined]:
-        """Return what NVLink joins: looked for once in an inventory, not for each claim."""
-        known = self._joined
-        if known[0] is not inventory:
-            known = self._joined = (inventory, joined(inventory.gpus))
-        return known[1]
+    def _look(self) -> "_Known":
+        """Return what is there now; the same object as before where that says the same."""
+        seen, known = self._inventory.current(), self._known
+        if known is None or known.seen is not seen:
+            if known is not None and known.inventory == seen:
+                known = replace(known, seen=seen)
+            else:
+                known = _Known(seen=seen, inventory=seen, groups=joined(seen.gpus))
+            self._known = known
+        return known
 
     def restore(self, record: ClaimRecord) -> None:
         """Restore a claim's spec and files; one by NVIDIA's driver stays until its claim ends."""
@@ -128,10 +145,12 @@ class ClaimSpecs:
         if record.taken_over and self.files.is_peers(uid):
             return
         spec, looks = self.of(record), self._looks(uid)
-        written = (record, spec, self._inventory.current(), looks)
+        written = (record, spec, self._look().inventory, looks)
         # Of what stands there as it was left here a look is enough: the kubelet asks often.
         if None in looks or self._written.get(uid) != written:
             self.write(record, spec)
+        else:
+            self._written[uid] = written  # so that nothing of an earlier look at the node is kept
 
     def complete(self) -> set[ClaimUid]:
         """Return the claims of which everything is there that containers need."""

@@ -214,6 +214,15 @@ def test_a_group_that_nvlink_does_not_join_any_more_is_told_to_later_containers_
     driver.close()
 
 
+def test_a_look_that_finds_the_same_as_before_writes_nothing(driver: Driver) -> None:
+    ref = driver.api.add("gpu-1")
+    driver.prepare(ref)
+    before = file_of(driver, ref).stat()
+    driver.gpus.inventory = replace(driver.gpus.inventory)
+    driver.prepare(ref)
+    assert file_of(driver, ref).stat().st_ino == before.st_ino
+
+
 # A disk that is full
 
 
