@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.errors import StateError
+from dra_driver.host.turns import waiting
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -98,7 +99,8 @@ def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
             while view:
                 view = view[os.write(file, view) :]
             if durable:
-                os.fsync(file)
+                with waiting():
+                    os.fsync(file)
         finally:
             os.close(file)
         temporary.replace(path)
@@ -114,6 +116,7 @@ def sync_folder(folder: Path) -> None:
     """Let what was made or renamed in a folder outlive a power cut. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        with waiting():
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -22,6 +22,7 @@ import structlog
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.errors import DriverError
+from dra_driver.host.turns import turn
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
 from dra_driver.kubelet.protos import dra_v1beta1_pb2 as v1beta1
@@ -178,7 +179,7 @@ class ClaimCalls:
         with self._lock:
             self._running.append(str(ref))
         try:
-            with self._metrics.request(operation):
+            with self._metrics.request(operation), turn():
                 return self._attempt(ref, deadline, operation, work)
         finally:
             with self._lock:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dra_driver.errors import ConflictError, StateError, VersionError
 from dra_driver.host.files import file_error
+from dra_driver.host.turns import waiting
 from dra_driver.mps.domain import Domain, DomainId, State, encode_domain, is_id, is_shared
 from dra_driver.mps.files import (
     MpsFiles,
@@ -206,7 +207,8 @@ class SharedDomains:
                 raise file_error("lock", self._files.members(domain), error) from error
             else:
                 return
-            threading.Event().wait(pause)
+            with waiting():
+                threading.Event().wait(pause)
             pause = min(2 * pause, _LONGEST_POLL)
 
 

@@ -20,6 +20,7 @@ from dra_driver.errors import DeviceError, StateError, TransientError, VersionEr
 from dra_driver.host.files import file_error
 from dra_driver.host.inotify import WatchPool
 from dra_driver.host.ofd_lock import holder_of, last_holder_of
+from dra_driver.host.turns import waiting
 from dra_driver.mps.domain import (
     Domain,
     DomainId,
@@ -276,7 +277,8 @@ class DomainRequests:
                     if supervisor is None:
                         raise TransientError(_NOT_RUNNING)
                     raise TransientError(self._late(domain, waited_for))
-                watch.wait(min(_LONGEST_WAIT, deadline - now))
+                with waiting():
+                    watch.wait(min(_LONGEST_WAIT, deadline - now))
 
     def _late(self, domain: DomainId, waited_for: str) -> str:
         status = self.status(domain)

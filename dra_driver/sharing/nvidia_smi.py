@@ -21,6 +21,7 @@ from dra_driver.devices.driver_root.programs import NVIDIA_SMI, SEARCHED, find_p
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
+from dra_driver.host.turns import waiting
 
 LONGEST_SECONDS = 30.0
 """Without persistence mode a driver initialises each GPU anew, which takes seconds."""
@@ -181,6 +182,7 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        with waiting():
+            return bool(poll.poll(seconds * 1000))
     finally:
         os.close(descriptor)

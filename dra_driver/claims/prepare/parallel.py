@@ -6,6 +6,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from dra_driver.errors import DriverError
+from dra_driver.host.turns import waiting
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,5 +42,5 @@ def _outcomes(values: Sequence[T], call: Callable[[T], R]) -> list[R | DriverErr
         return [outcome(value) for value in values]
     # Each with what this thread's log lines say of the claim.
     contexts = [copy_context() for _ in values]
-    with ThreadPoolExecutor(len(values), thread_name_prefix="claim-step") as pool:
+    with waiting(), ThreadPoolExecutor(len(values), thread_name_prefix="claim-step") as pool:
         return list(pool.map(lambda context, value: context.run(outcome, value), contexts, values))

@@ -49,6 +49,7 @@ from dra_driver.errors import (
     TransientError,
     UnavailableError,
 )
+from dra_driver.host.turns import waiting
 from dra_driver.kube.client import KubeClient
 from dra_driver.sharing.enforcement import Backend
 
@@ -195,7 +196,7 @@ class ClaimPreparer:
 
     def _pause(self, seconds: float) -> bool:
         """Wait; False when there is no time left, or the driver stops."""
-        with self._changed:
+        with waiting(), self._changed:
             if seconds > 0:
                 self._changed.wait_for(lambda: self._stopping, seconds)
             return seconds > 0 and not self._stopping
@@ -255,7 +256,7 @@ class ClaimPreparer:
 
     def _wait(self, uid: ClaimUid, end: float, pause: float, seen: int) -> bool:
         """Wait until a GPU came free or `pause` is over; False when there is no point in it."""
-        with self._changed:
+        with waiting(), self._changed:
             left = end - self._clock()
             if left <= 0 or self._is_given_up(uid):
                 return False
@@ -289,7 +290,8 @@ class ClaimPreparer:
         longest = self._timing.repeat_timeout if known else self._timing.read_timeout
         timeout = min(max(0.1, end - self._clock()), longest)
         try:
-            found = self._api.get_claim(ref.namespace, ref.name, timeout=timeout)
+            with waiting():
+                found = self._api.get_claim(ref.namespace, ref.name, timeout=timeout)
         except NotFoundError as error:
             raise NotFoundError(
                 f"claim {ref} no longer exists; delete the pod if it does not end by itself",

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.host import ofd_lock
+from dra_driver.host.turns import waiting
 
 _FIRST_POLL = 0.001
 _LONGEST_POLL = 0.05
@@ -63,8 +64,11 @@ class NodeLocks:
     def _hold(self, name: str, holder: str, deadline: float) -> Iterator[None]:
         lock = self._enter(name)
         try:
-            if not lock.acquire(timeout=max(0.0, deadline - self._clock())):
-                raise _busy(holder)
+            if not lock.acquire(blocking=False):
+                with waiting():
+                    got = lock.acquire(timeout=max(0.0, deadline - self._clock()))
+                if not got:
+                    raise _busy(holder)
             try:
                 self._lock_range(name, holder, deadline)
                 try:
@@ -96,7 +100,8 @@ class NodeLocks:
             left = deadline - self._clock()
             if left <= 0:
                 raise _busy(f"{holder} in another process of this driver")
-            threading.Event().wait(min(pause, left))
+            with waiting():
+                threading.Event().wait(min(pause, left))
             pause = min(2 * pause, _LONGEST_POLL)
 
     def _opened(self) -> int:

@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar
 import structlog
 
 from dra_driver.errors import SilenceError
+from dra_driver.host.turns import waiting
 
 T = TypeVar("T")
 _Inbox: TypeAlias = SimpleQueue[Callable[[], object]]
@@ -87,7 +88,8 @@ class NvmlCalls:
         answer: Future[T] = Future()
         self._thread().put(lambda: self._call(lane, call, answer))
         try:
-            return answer.result(max(0.0, end - self._clock()))
+            with waiting():
+                return answer.result(max(0.0, end - self._clock()))
         except TimeoutError:
             self._give_up(lane, answer, seconds)
             return answer.result(0)
@@ -134,7 +136,9 @@ class NvmlCalls:
         """
         end = self._clock() + seconds
         while lane.silence is None:
-            if lane.lock.acquire(timeout=max(0.0, end - self._clock())):
+            with waiting():
+                entered = lane.lock.acquire(timeout=max(0.0, end - self._clock()))
+            if entered:
                 return
             if end >= lane.end:
                 break

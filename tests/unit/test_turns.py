@@ -1,0 +1,119 @@
+"""Turns at computing: one at a time, the oldest call first, and nobody waits for what hangs."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dra_driver.host.turns import Turns
+
+LONG = 30.0
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def in_line(turns: Turns, count: int) -> None:
+    """Wait until so many threads stand in line."""
+    until = time.monotonic() + 10
+    while len(turns._line) != count:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_call_that_waited_goes_before_those_that_began_after_it() -> None:
+    turns = Turns(LONG)
+    order: list[str] = []
+    away, answer = threading.Event(), threading.Event()
+
+    def oldest() -> None:
+        with turns.turn():
+            with turns.waiting():
+                away.set()
+                answer.wait(10)
+            order.append("oldest")
+
+    def younger(name: str) -> Callable[[], None]:
+        def call() -> None:
+            with turns.turn():
+                order.append(name)
+
+        return call
+
+    threads = [started(oldest)]
+    assert away.wait(10)
+    with turns.turn():  # the oldest let others have it, so this one has it at once
+        for count, name in enumerate(("second", "third"), 1):
+            threads.append(started(younger(name)))
+            in_line(turns, count)
+        answer.set()
+        in_line(turns, 3)
+    for thread in threads:
+        thread.join(10)
+    assert order == ["oldest", "second", "third"]
+
+
+def test_what_hangs_with_a_turn_in_hand_stops_nobody() -> None:
+    turns = Turns(0.01)
+    hung, release = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        with turns.turn():
+            hung.set()
+            release.wait(10)
+
+    thread = started(hangs)
+    assert hung.wait(10)
+    with turns.turn(), turns.waiting():  # without a turn there is none to give away
+        assert turns._taken
+    release.set()
+    thread.join(10)
+    assert (turns._taken, turns._line) == (False, [])
+
+
+def test_an_error_gives_the_turn_back() -> None:
+    turns = Turns(LONG)
+    with pytest.raises(ZeroDivisionError), turns.turn():
+        raise ZeroDivisionError
+    assert not turns._taken
+    with pytest.raises(ZeroDivisionError), turns.turn(), turns.waiting():
+        raise ZeroDivisionError
+    assert not turns._taken
+
+
+@pytest.mark.parametrize("patience", [LONG, 0.0005])
+def test_no_turn_is_lost_or_had_by_two(patience: float) -> None:
+    """Who loses patience computes beside the others, but the turn is there again in the end."""
+    turns = Turns(patience)
+    inside: list[int] = []
+    most = 0
+
+    def compute(pick: random.Random) -> None:
+        nonlocal most
+        inside.append(1)
+        most = max(most, len(inside))
+        time.sleep(pick.choice((0, 0.0004)))
+        inside.pop()
+
+    def calls(pick: random.Random) -> None:
+        for _ in range(60):
+            with turns.turn():
+                compute(pick)
+                with turns.waiting():
+                    time.sleep(pick.choice((0, 0.0004)))
+                compute(pick)
+
+    threads = [
+        started(lambda seed=seed: calls(random.Random(seed)))  # noqa: S311
+        for seed in range(8)
+    ]
+    for thread in threads:
+        thread.join(60)
+    assert (turns._taken, turns._line) == (False, [])
+    if patience == LONG:
+        assert most == 1
