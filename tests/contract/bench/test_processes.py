@@ -267,6 +267,15 @@ def command(*words: str, seconds: float = 20.0) -> Workload:
     return Workload(kind=WorkloadKind.COMMAND, seconds=seconds, command=words)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as on a terminal: whoever runs tests in the background of a script ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Path) -> None:
     said: list[str] = []
     kept: list[int] = []
