@@ -3,8 +3,8 @@
 Threads share one interpreter. Of eight calls that compute at once all eight end last; one after
 another, the first ends in an eighth of that time and the last no later. So a call computes in its
 turn, and lets others have it while it waits: for the API server, a disk, a lock, hardware. A turn
-is no lock: what has waited for it long enough goes on without, so a call that hangs with a turn in
-hand costs the others that long and no more.
+is no lock: one that lasts too long is taken away, so a call that hangs in it costs the others that
+long once, and goes on without when it does.
 """
 
 import heapq
@@ -12,71 +12,78 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-_PATIENCE_SECONDS = 0.1
-"""Longer than some calls compute; shorter than what anybody would notice at the start of a pod."""
+_LONGEST_SECONDS = 0.1
+"""Of a turn, which takes some milliseconds; shorter than what anybody notices at a pod's start."""
+
+
+@dataclass(order=True, slots=True)
+class _Place:
+    """A call's place in the line, by when it began; `come` is held until its turn has come."""
+
+    number: int
+    come: threading.Lock = field(default_factory=threading.Lock, compare=False)
 
 
 class Turns:
     """One turn, and a line of threads for it in the order in which their calls began."""
 
-    def __init__(self, patience: float = _PATIENCE_SECONDS) -> None:
-        self._patience = patience
+    def __init__(self, longest: float = _LONGEST_SECONDS) -> None:
+        self._longest = longest
         self._mutex = threading.Lock()
-        self._taken = False
-        self._line: list[tuple[int, threading.Lock]] = []
+        self._has: _Place | None = None
+        self._line: list[_Place] = []
         self._numbers = itertools.count()
         self._thread = threading.local()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Compute in turn; the call begins here."""
-        self._thread.number = next(self._numbers)
-        self._thread.has = self._take(self._thread.number)
+        place = self._thread.place = _Place(next(self._numbers))
+        self._take(place)
         try:
             yield
         finally:
-            self._give()
+            self._thread.place = None
+            self._give(place)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let others have this thread's turn meanwhile, if it has one."""
-        if not self._give():
+        """Let others have the turn of this thread's call meanwhile, if it answers one."""
+        place: _Place | None = getattr(self._thread, "place", None)
+        if place is None:
             yield
             return
+        self._give(place)
         try:
             yield
         finally:
-            self._thread.has = self._take(self._thread.number)
+            self._take(place)
 
-    def _take(self, number: int) -> bool:
+    def _take(self, place: _Place) -> None:
         with self._mutex:
-            if not self._taken:
-                self._taken = True
-                return True
-            mine = threading.Lock()
-            mine.acquire()
-            entry = (number, mine)
-            heapq.heappush(self._line, entry)
-        if mine.acquire(timeout=self._patience):
-            return True
-        with self._mutex:
-            if entry not in self._line:
-                return True  # it came this moment
-            self._line.remove(entry)
-            heapq.heapify(self._line)
-        return False
+            if self._has is None:
+                self._has = place
+                return
+            place.come.acquire(blocking=False)
+            heapq.heappush(self._line, place)
+            before = self._has
+        while not place.come.acquire(timeout=self._longest):
+            with self._mutex:
+                if self._has is before:
+                    self._pass_on()
+                before = self._has
 
-    def _give(self) -> bool:
-        if not getattr(self._thread, "has", False):
-            return False
-        self._thread.has = False
+    def _give(self, place: _Place) -> None:
         with self._mutex:
-            if self._line:
-                heapq.heappop(self._line)[1].release()
-            else:
-                self._taken = False
-        return True
+            if self._has is place:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        self._has = heapq.heappop(self._line) if self._line else None
+        if self._has is not None:
+            self._has.come.release()
 
 
 _of_calls = Turns()

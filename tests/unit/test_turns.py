@@ -58,7 +58,7 @@ def test_a_call_that_waited_goes_before_those_that_began_after_it() -> None:
     assert order == ["oldest", "second", "third"]
 
 
-def test_what_hangs_with_a_turn_in_hand_stops_nobody() -> None:
+def test_what_hangs_in_its_turn_stops_nobody() -> None:
     turns = Turns(0.01)
     hung, release = threading.Event(), threading.Event()
 
@@ -66,30 +66,51 @@ def test_what_hangs_with_a_turn_in_hand_stops_nobody() -> None:
         with turns.turn():
             hung.set()
             release.wait(10)
+            with turns.waiting():  # it has no turn to give away, and stands in line again
+                pass
 
     thread = started(hangs)
     assert hung.wait(10)
-    with turns.turn(), turns.waiting():  # without a turn there is none to give away
-        assert turns._taken
+    with turns.turn():
+        assert not release.is_set()
     release.set()
     thread.join(10)
-    assert (turns._taken, turns._line) == (False, [])
+    assert not thread.is_alive()
+    assert (turns._has, turns._line) == (None, [])
+
+
+def test_outside_of_a_call_there_is_nothing_to_wait_for() -> None:
+    turns = Turns(LONG)
+    release, taken = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with turns.turn():
+            taken.set()
+            release.wait(10)
+
+    thread = started(call)
+    assert taken.wait(10)
+    with turns.waiting():
+        pass
+    release.set()
+    thread.join(10)
+    assert turns._has is None
 
 
 def test_an_error_gives_the_turn_back() -> None:
     turns = Turns(LONG)
     with pytest.raises(ZeroDivisionError), turns.turn():
         raise ZeroDivisionError
-    assert not turns._taken
+    assert turns._has is None
     with pytest.raises(ZeroDivisionError), turns.turn(), turns.waiting():
         raise ZeroDivisionError
-    assert not turns._taken
+    assert turns._has is None
 
 
-@pytest.mark.parametrize("patience", [LONG, 0.0005])
-def test_no_turn_is_lost_or_had_by_two(patience: float) -> None:
-    """Who loses patience computes beside the others, but the turn is there again in the end."""
-    turns = Turns(patience)
+@pytest.mark.parametrize("longest", [LONG, 0.0005])
+def test_no_turn_is_lost_or_had_by_two(longest: float) -> None:
+    """Of turns that are taken away several are had at once, and the line is empty in the end."""
+    turns = Turns(longest)
     inside: list[int] = []
     most = 0
 
@@ -114,6 +135,6 @@ def test_no_turn_is_lost_or_had_by_two(patience: float) -> None:
     ]
     for thread in threads:
         thread.join(60)
-    assert (turns._taken, turns._line) == (False, [])
-    if patience == LONG:
+    assert (turns._has, turns._line) == (None, [])
+    if longest == LONG:
         assert most == 1

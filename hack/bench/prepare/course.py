@@ -81,7 +81,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/bench/prepare", description=__doc__)
     parser.add_argument("--apiserver", choices=("real", "fake"), default="real")
     parser.add_argument(
-        "--callers", type=numbers, default=[1, 8], help="calls at once, at most 8 (default: 1,8)"
+        "--callers",
+        type=numbers,
+        default=[1, 8],
+        help="calls at once; of more than there are GPUs all have admin access (default: 1,8)",
     )
     parser.add_argument(
         "--config",
@@ -255,7 +258,7 @@ def _cases(
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
             floor = yardsticks.measure(config, options.rounds)
-            gpus = devices[:callers]
+            gpus = list(itertools.islice(itertools.cycle(devices), callers))
             had = (
                 shares_of(stage, kubelet, options.shares, config, gpus)
                 if config in SHARED_BY
@@ -282,8 +285,15 @@ def _case(
     config: str,
     rounds: int,
 ) -> Object:
-    """Let one caller per device prepare, prepare again and unprepare a claim, all at once."""
-    steps = [_steps(kubelet, stage.claim(device, CONFIGS.get(config))) for device in devices]
+    """Let a caller for each of `devices` prepare, prepare again and unprepare, all at once.
+
+    Where one is there more than once, all claims have admin access, and no config.
+    """
+    if len(set(devices)) < len(devices):
+        claims = [stage.standing(device) for device in devices]
+    else:
+        claims = [stage.claim(device, CONFIGS.get(config)) for device in devices]
+    steps = [_steps(kubelet, claim) for claim in claims]
     at_once(steps, WARM_UP)
     taken = at_once(steps, rounds, meter=lambda: cpu_seconds(driver.pid))
     times = dict(zip(STEPS, map(summary, taken.times), strict=True))
