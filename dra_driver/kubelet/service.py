@@ -10,7 +10,7 @@ of the unprepare that gives it back. (k8s.io/kubernetes pkg/kubelet/cm/dra/manag
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ import structlog
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.errors import DriverError
+from dra_driver.host.listeners import Listeners
 from dra_driver.host.turns import turn
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
@@ -74,14 +75,13 @@ class CallThreads:
 
 Work = Callable[[ClaimRef, float], tuple[PreparedDevice, ...]]
 
-Listener = Callable[[ClaimRef], object]
-"""Is told of a claim before the kubelet has its answer, so it must not block."""
-
 
 class ClaimCalls:
     """Both calls, whatever version they came in.
 
-    `prepared` and `unprepared` listen to what succeeded. Deadlines are values of `clock`.
+    Deadlines are values of `clock`. Listeners, told of a claim before the kubelet has its answer:
+        prepared: it is prepared, for the first time or again.
+        unprepared: it was unprepared.
     """
 
     def __init__(
@@ -90,14 +90,12 @@ class ClaimCalls:
         metrics: Metrics,
         *,
         clock: Callable[[], float],
-        prepared: Sequence[Listener] = (),
-        unprepared: Sequence[Listener] = (),
     ) -> None:
         self._claims = claims
         self._metrics = metrics
         self._clock = clock
-        self._prepared = prepared
-        self._unprepared = unprepared
+        self.prepared: Listeners[[ClaimRef]] = Listeners()
+        self.unprepared: Listeners[[ClaimRef]] = Listeners()
         self._lock = threading.Lock()
         self._running: list[str] = []
         self._calm_at = 0.0
@@ -123,14 +121,12 @@ class ClaimCalls:
 
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
         devices = self._claims.prepare(ref, deadline=deadline)
-        for listener in self._prepared:
-            listener(ref)
+        self.prepared(ref)
         return devices
 
     def _unprepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
         self._claims.unprepare(ref, deadline=deadline)
-        for listener in self._unprepared:
-            listener(ref)
+        self.unprepared(ref)
         return ()
 
     def _answer(

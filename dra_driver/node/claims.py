@@ -63,14 +63,10 @@ class ClaimWork:
         )
         self.events = ClaimEvents(context.kube, node=settings.node_name)
         self._gpus = gpus
-        self.news = ClaimNews(lambda: self.calls.busy())  # noqa: PLW0108 (it is built below)
-        self.calls = ClaimCalls(
-            self.preparer,
-            context.metrics,
-            clock=context.clock,
-            prepared=(self.news.prepared,),
-            unprepared=(self.news.unprepared,),
-        )
+        self.calls = ClaimCalls(self.preparer, context.metrics, clock=context.clock)
+        self.news = ClaimNews(self.calls.busy)
+        self.calls.prepared.add(self.news.prepared)
+        self.calls.unprepared.add(self.news.unprepared)
         self.health_stream = HealthStream(self.device_health, may_begin=watcher.wait_until_looked)
         self._status = StatusWriter(
             context.kube,

@@ -342,14 +342,11 @@ def test_no_pod_waits_for_it(place: Place) -> None:
     place.server.fail("patch", "resourceclaims", delay=3.0, times=9)
     place.put("gpu-1")
     place.writer.start()
-    rings = (lambda ref: place.writer.changed([ref]),)
     calls = ClaimCalls(
-        place.driver.preparer,
-        Metrics(driver="d", node="n", version="1"),
-        clock=time.monotonic,
-        prepared=rings,
-        unprepared=rings,
+        place.driver.preparer, Metrics(driver="d", node="n", version="1"), clock=time.monotonic
     )
+    for done in (calls.prepared, calls.unprepared):
+        done.add(lambda ref: place.writer.changed([ref]))
     started = time.monotonic()
     answer = calls.prepare([REF], 10)[REF.uid]
     took = time.monotonic() - started

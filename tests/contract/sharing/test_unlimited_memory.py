@@ -36,13 +36,12 @@ def server() -> Iterator[ApiServer]:
 
 
 def calls_beside(thread: UnlimitedMemory, node: Node) -> ClaimCalls:
-    return ClaimCalls(
-        node.driver.preparer,
-        Metrics(driver="d", node="n", version="1"),
-        clock=time.monotonic,
-        prepared=(thread.prepared,),
-        unprepared=(thread.unprepared,),
+    calls = ClaimCalls(
+        node.driver.preparer, Metrics(driver="d", node="n", version="1"), clock=time.monotonic
     )
+    calls.prepared.add(thread.prepared)
+    calls.unprepared.add(thread.unprepared)
+    return calls
 
 
 class Telling:

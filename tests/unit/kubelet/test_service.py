@@ -181,13 +181,11 @@ def test_listeners_are_told_of_each_success_and_of_no_failure() -> None:
             raise ConflictError("no")
         return (DEVICE,)
 
-    service = ClaimCalls(
-        RecordedClaims(outcome),
-        metrics(),
-        clock=Clock(),
-        prepared=(lambda one: prepared.append(one.uid), lambda one: prepared.append(one.name)),
-        unprepared=(lambda one: unprepared.append(one.uid),),
+    service = ClaimCalls(RecordedClaims(outcome), metrics(), clock=Clock())
+    service.prepared.add(
+        lambda one: prepared.append(one.uid), lambda one: prepared.append(one.name)
     )
+    service.unprepared.add(lambda one: unprepared.append(one.uid))
     service.prepare([ref("bad")], 45)
     service.prepare([ref("good")], 45)
     service.unprepare([ref("bad")], 45)
