@@ -88,3 +88,11 @@ class Turns:
 
 _of_calls = Turns()
 turn, waiting = _of_calls.turn, _of_calls.waiting
+
+
+def acquired(lock: threading.Lock, seconds: float) -> bool:
+    """Acquire a lock: at once, or within so many seconds while others have the turn."""
+    if lock.acquire(blocking=False):
+        return True
+    with waiting():
+        return lock.acquire(timeout=seconds)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.host import ofd_lock
-from dra_driver.host.turns import waiting
+from dra_driver.host.turns import acquired, waiting
 
 _FIRST_POLL = 0.001
 _LONGEST_POLL = 0.05
@@ -64,11 +64,8 @@ class NodeLocks:
     def _hold(self, name: str, holder: str, deadline: float) -> Iterator[None]:
         lock = self._enter(name)
         try:
-            if not lock.acquire(blocking=False):
-                with waiting():
-                    got = lock.acquire(timeout=max(0.0, deadline - self._clock()))
-                if not got:
-                    raise _busy(holder)
+            if not acquired(lock, max(0.0, deadline - self._clock())):
+                raise _busy(holder)
             try:
                 self._lock_range(name, holder, deadline)
                 try:

@@ -20,7 +20,7 @@ from typing import TypeAlias, TypeVar
 import structlog
 
 from dra_driver.errors import SilenceError
-from dra_driver.host.turns import waiting
+from dra_driver.host.turns import acquired, waiting
 
 T = TypeVar("T")
 _Inbox: TypeAlias = SimpleQueue[Callable[[], object]]
@@ -136,9 +136,7 @@ class NvmlCalls:
         """
         end = self._clock() + seconds
         while lane.silence is None:
-            with waiting():
-                entered = lane.lock.acquire(timeout=max(0.0, end - self._clock()))
-            if entered:
+            if acquired(lane.lock, max(0.0, end - self._clock())):
                 return
             if end >= lane.end:
                 break
