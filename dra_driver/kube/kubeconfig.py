@@ -74,20 +74,20 @@ def _connect_by(pool: urllib3.HTTPConnectionPool) -> Connect:
 
     def connect(timeout: float) -> socket.socket:
         # What a pool calls itself when a request needs a connection. Nothing public stops there.
-        connection: Any = pool._new_conn()  # noqa: SLF001
+        connection: Any = pool._new_conn()  # noqa: SLF001 (see above)
         connection.timeout = timeout
         try:
             if pool.proxy is None:
                 connection.connect()
             else:
-                pool._prepare_proxy(connection)  # noqa: SLF001
-        except urllib3.exceptions.SSLError as error:
-            connection.close()
-            raise ssl.SSLError(str(error)) from error
+                pool._prepare_proxy(connection)  # noqa: SLF001 (see above)
         except urllib3.exceptions.HTTPError as error:
+            connection.close()
+            if isinstance(error, urllib3.exceptions.SSLError):
+                raise ssl.SSLError(str(error)) from error
             # It wraps what the system said: refused, no such name, timed out.
             cause = error.__cause__
-            raise cause if isinstance(cause, OSError) else OSError(str(error))  # noqa: B904
+            raise (cause if isinstance(cause, OSError) else OSError(str(error))) from None
         made: socket.socket = connection.sock
         return made
 

@@ -238,13 +238,13 @@ class StatusWriter(Worker):
             pass
         while not self._stop.is_set():
             try:
-                self.look(self._turn())
+                self.look(self._to_look_at())
             except DriverError as error:
                 self._next = self._clock() + _PERIOD
                 self._say("claim status not written", str(error))
             self._wait(max(0.0, self._next - self._clock()))
 
-    def _turn(self) -> Collection[ClaimUid] | None:
+    def _to_look_at(self) -> Collection[ClaimUid] | None:
         """Return the claims to look at; None for all."""
         with self._lock:
             changed, self._changed = self._changed, set()

@@ -175,6 +175,15 @@ def test_many_threads_share_one_client(server: ApiServer, client: KubeClient) ->
     assert len(answers) == 16
 
 
+def in_pod(server: ApiServer, directory: Path) -> KubeClient:
+    """The client of a pod that has its ServiceAccount in this directory."""
+    environment = {
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(server.port),
+    }
+    return KubeClient.in_cluster(environment, directory=directory)
+
+
 class TestCredentials:
     def test_a_renewed_token_is_read_again_after_a_401(self, tmp_path: Path) -> None:
         file = tmp_path / "token"
@@ -205,11 +214,7 @@ class TestCredentials:
         shutil.copy(certificate[0], tmp_path / "ca.crt")
         with ApiServer(token="pod-token", tls=certificate) as server:
             server.put(CLAIM)
-            environment = {
-                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-                "KUBERNETES_SERVICE_PORT": str(server.port),
-            }
-            client = KubeClient.in_cluster(environment, directory=tmp_path)
+            client = in_pod(server, tmp_path)
             assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
             client.close()
 
@@ -223,11 +228,7 @@ class TestCredentials:
         other = make_certificate(tmp_path / "other")
         shutil.copy(other[0], tmp_path / "ca.crt")
         with ApiServer(tls=certificate) as server:
-            environment = {
-                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-                "KUBERNETES_SERVICE_PORT": str(server.port),
-            }
-            client = KubeClient.in_cluster(environment, directory=tmp_path)
+            client = in_pod(server, tmp_path)
             with pytest.raises(UnavailableError, match="TLS with the API server failed"):
                 client.get_claim("default", "web", timeout=5)
             assert server.log == []
@@ -243,11 +244,7 @@ class TestCredentials:
         shutil.copy(make_certificate(tmp_path / "former")[0], tmp_path / "ca.crt")
         with ApiServer(tls=certificate) as server:
             server.put(CLAIM)
-            environment = {
-                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-                "KUBERNETES_SERVICE_PORT": str(server.port),
-            }
-            client = KubeClient.in_cluster(environment, directory=tmp_path)
+            client = in_pod(server, tmp_path)
             with pytest.raises(UnavailableError, match="TLS with the API server failed"):
                 client.get_claim("default", "web", timeout=5)
             (tmp_path / "ca.crt").unlink()
