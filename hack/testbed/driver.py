@@ -159,15 +159,15 @@ class DriverProcess:
         words = ["unshare", "--mount", "sh", "-c", script]
         return [*words, str(folder), str(SERVICE_ACCOUNT_FOLDER)]
 
-    def wait_log(self, event: str, *, timeout: float = 60) -> Object:
-        """Wait for a log line of this life with the given event text; return its facts.
+    def wait_log(self, event: str, *, timeout: float = 60, **facts: object) -> Object:
+        """Wait for a log line of this life with the given event text and facts; return all of it.
 
         Raises:
             TestbedError: The driver ended, or the line did not come in time.
         """
 
         def look() -> Object | None:
-            line = next(iter(self.events(event)), None)
+            line = next((one for one in self.events(event) if facts.items() <= one.items()), None)
             if line is None and not self.running():
                 raise TestbedError(f"{self.command} ended before '{event}':\n{self.tail()}")
             return line

@@ -15,7 +15,7 @@ from apiserver.server import ApiServer
 from dra_driver.devices.health.record import DAMAGED, FILE
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from worlds.process import SLICES, ProcessNode, eventually
-from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
 
 XID = ["gpu.nvidia.com/xid"]
 SOON = 2.0
@@ -32,11 +32,7 @@ def start(node: ProcessNode, gpus: int) -> None:
     node.driver.start()
     node.driver.wait_log("driver started")
     node.wait_devices(gpus)
-    # The listener may begin with the GPUs that are described first.
-    eventually(
-        lambda: any(one["gpus"] == gpus for one in node.driver.events("gpu events are heard")),
-        f"events of {gpus} GPUs to be heard",
-    )
+    wait_until_heard(node, gpus)
 
 
 def specs(node: ProcessNode) -> list[Any]:
@@ -161,7 +157,7 @@ def test_what_a_mig_device_has_taints_it_alone_until_it_is_gone(node: ProcessNod
     node.driver.start()
     node.driver.wait_log("driver started")
     eventually(lambda: node.api.objects(SLICES), "slices")
-    node.driver.wait_log("gpu events are heard")
+    wait_until_heard(node, 8)
     node.driver.wait_log("slices published")  # 195 devices, which takes a while
     raise_xid_on_device(machine, mine, 62)
     tainted_within(node, {"gpu-0-mig-2g20gb-14-0": XID}, SOON)
@@ -181,7 +177,7 @@ def test_shares_of_a_sick_gpu_are_tainted_with_it(node: ProcessNode) -> None:
     node.driver.start()
     node.driver.wait_log("driver started")
     eventually(lambda: len(node.devices()) == 12, "shares")
-    node.driver.wait_log("gpu events are heard")
+    wait_until_heard(node, 4)
     before = contents(node)
     machine.emit_xid(uuid_of(machine, 2), 62)
     names = ["gpu-2", "gpu-2-share-0-of-2", "gpu-2-share-1-of-2"]

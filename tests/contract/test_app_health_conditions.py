@@ -13,7 +13,7 @@ from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import raise_xid_on_device
 from dra_driver.simulator.machine import Machine
 from worlds.process import SLICES, ProcessNode, eventually
-from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
 
 SOON = 2.0
 
@@ -25,11 +25,11 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
     node.driver.kill()
 
 
-def start(node: ProcessNode, kubelet: KubeletClient) -> None:
+def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> None:
     node.driver.start()
     node.driver.wait_log("driver started")
     eventually(lambda: node.api.objects(SLICES), "slices")
-    node.driver.wait_log("gpu events are heard")
+    wait_until_heard(node, gpus)
     kubelet.register(driver=node.driver)
 
 
@@ -142,7 +142,7 @@ def test_of_a_mig_device_only_its_own_claim_is_told(node: ProcessNode) -> None:
     mine = machine.create_mig(gpu, "2g.20gb", 0)
     machine.create_mig(gpu, "1g.10gb", 4)
     with KubeletClient(node.place.registry) as kubelet:
-        start(node, kubelet)
+        start(node, kubelet, gpus=8)
         prepared(node, kubelet, mine="gpu-0-mig-2g20gb-14-0", other="gpu-0-mig-1g10gb-19-4")
         raise_xid_on_device(machine, mine, 62)
         eventually(lambda: healthy(node, "mine") == "False", "sick")
@@ -157,7 +157,7 @@ def mig_claims(node: ProcessNode, kubelet: KubeletClient) -> tuple[Machine, str]
     machine.set_mig_mode(gpu, enabled=True)
     machine.create_mig(gpu, "2g.20gb", 0)
     node.driver.env["MIG"] = "on-demand"
-    start(node, kubelet)
+    start(node, kubelet, gpus=8)
     prepared(node, kubelet, found="gpu-0-mig-2g20gb-14-0", made="gpu-0-mig-1g10gb-19-4")
     return machine, gpu
 
@@ -203,7 +203,7 @@ def test_after_a_reset_of_the_gpu_a_new_driver_says_at_once_what_is_gone(
     node.driver.kill()  # as it has the GPU open
     machine.reset_gpu(gpu)
     with KubeletClient(node.place.registry) as kubelet:
-        start(node, kubelet)
+        start(node, kubelet, gpus=8)
         eventually(lambda: healthy(node, "made") == "False", "the loss")
         assert reasons(node) == dict.fromkeys(("found", "made"), "MigDeviceMissing")
         wrote = len(node.api.seen("patch", "resourceclaims"))

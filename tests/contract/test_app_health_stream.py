@@ -17,7 +17,7 @@ from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from dra_driver.simulator.machine import Machine
 from worlds.process import SLICES, ProcessNode, eventually
-from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
 
 UNKNOWN, HEALTHY, UNHEALTHY = range(3)
 SOON = 2.0
@@ -61,11 +61,11 @@ def prepared(node: ProcessNode, kubelet: KubeletClient, **devices: str) -> None:
         assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
 
 
-def start(node: ProcessNode, kubelet: KubeletClient) -> Told:
+def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> Told:
     node.driver.start()
     node.driver.wait_log("driver started")
     eventually(lambda: node.api.objects(SLICES), "slices")
-    node.driver.wait_log("gpu events are heard")
+    wait_until_heard(node, gpus)
     kubelet.register(driver=node.driver)
     return Told(kubelet)
 
@@ -122,7 +122,7 @@ def test_a_mig_device_alone_and_its_neighbour_stays_well(node: ProcessNode) -> N
     mine = machine.create_mig(gpu, "2g.20gb", 0)
     machine.create_mig(gpu, "1g.10gb", 4)
     with KubeletClient(node.place.registry) as kubelet:
-        told = start(node, kubelet)
+        told = start(node, kubelet, gpus=8)
         names = {"mine": "gpu-0-mig-2g20gb-14-0", "other": "gpu-0-mig-1g10gb-19-4"}
         prepared(node, kubelet, **names)
         raise_xid_on_device(machine, mine, 62)
@@ -140,7 +140,7 @@ def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
     mine = machine.create_mig(gpu, "2g.20gb", 0)
     machine.create_mig(gpu, "1g.10gb", 4)
     with KubeletClient(node.place.registry) as kubelet:
-        told = start(node, kubelet)
+        told = start(node, kubelet, gpus=8)
         names = {"mine": "gpu-0-mig-2g20gb-14-0", "other": "gpu-0-mig-1g10gb-19-4"}
         prepared(node, kubelet, whole="gpu-3", **names)
         well = dict.fromkeys((*names.values(), "gpu-3"), HEALTHY)
@@ -192,7 +192,7 @@ def with_mig(node: ProcessNode, kubelet: KubeletClient) -> tuple[Machine, Told]:
     machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
     machine.set_mig_mode(uuid_of(machine, 0), enabled=True)
     node.driver.env["MIG"] = "on-demand"
-    return machine, start(node, kubelet)
+    return machine, start(node, kubelet, gpus=8)
 
 
 def cycle(node: ProcessNode, kubelet: KubeletClient, name: str) -> Iterator[None]:

@@ -62,7 +62,7 @@ def test_a_restarted_driver_knows_and_what_programs_cause_is_nothing(scene: Scen
 def test_where_no_execute_is_set_the_pod_is_evicted(scene: Scene) -> None:
     settings = scene.node.driver_settings
     scene.node.restart_driver(settings | {"TAINT_LOSS": "NoExecute"})
-    scene.node.driver.wait_log("gpu events are heard")
+    scene.node.driver.wait_log("gpu events are heard", gpus=8)
     try:
         there = scene.pod("there", templates=[wanting_it(scene)])
         other = scene.pod("other", templates=[scene.template("any")])

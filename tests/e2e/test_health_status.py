@@ -228,7 +228,7 @@ def test_shares_of_a_sick_gpu_are_sick_with_it(scene: Scene) -> None:
     scene.node.restart_driver(settings | {"SHARE_CONFIG": folder})
     try:
         wait_until(lambda: f"{DEVICE}-share-0-of-2" in scene.node.devices(), "shares", timeout=30)
-        scene.node.driver.wait_log("gpu events are heard")
+        scene.node.driver.wait_log("gpu events are heard", gpus=8)
         expression = f'device.attributes["gpu.nvidia.com"].uuid == "{uuid(scene)}"'
         template = scene.template(
             deviceClassName="gpu.resource.nvidia.com", selectors=cel(expression)

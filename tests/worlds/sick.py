@@ -19,6 +19,11 @@ def machine_of(node: ProcessNode, profile: str, version: str = KNOWS_RECOVERY) -
     return machine
 
 
+def wait_until_heard(node: ProcessNode, gpus: int) -> None:
+    """Wait until events of so many GPUs are heard: first they are of those described first."""
+    node.driver.wait_log("gpu events are heard", gpus=gpus)
+
+
 def uuid_of(machine: Machine, minor: int) -> str:
     """The UUID of one of a machine's GPUs."""
     return next(gpu.uuid for gpu in machine.gpus if gpu.minor == minor)

@@ -190,12 +190,16 @@ class PodRunner:
         if work.kind is WorkloadKind.COMMAND:
             return self._commands(strategy, work, pods)
         self._await_ready(pods)
-        seen = self._seen(strategy, pods)
+        self._check_sharing(strategy, pods)
         moment = pods.now() + _LEAD_SECONDS
         for number in pods.able():
             name = manifests.pod_name(number)
             body = manifests.beginning(moment)
             self._client.merge(PODS, name, body, namespace=self.namespace, timeout=_TIMEOUT)
+        seen = (
+            f"{len(pods.able())} of {strategy.tenants} pods running",
+            *self._claims_said(_LEAD_SECONDS),
+        )
         spent = _LEAD_SECONDS + work.warm_up + work.seconds + self._patience
         self._wait(lambda: pods.look().are_over, spent)
         return case_of(strategy, pods.gathered(), seen=seen, is_simulated=self._is_simulated)
@@ -222,8 +226,8 @@ class PodRunner:
                     f" {self.card.name}: what they did cannot be compared; name one node by --node"
                 )
 
-    def _seen(self, strategy: Strategy, pods: "_Pods") -> tuple[str, ...]:
-        """Return how the tenants share their device; raise if that is not as the strategy says."""
+    def _check_sharing(self, strategy: Strategy, pods: "_Pods") -> None:
+        """Raise DeviceError if the tenants do not share their device as the strategy says."""
         is_mps = strategy.sharing in UNDER_MPS
         for number in pods.able():
             ready = pods.heard[number].ready
@@ -240,16 +244,22 @@ class PodRunner:
                 " a node's GPUs; have it fill one first (--share-placement pack), or name a node"
                 " with one (--node)"
             )
-        return (f"{len(pods.able())} of {strategy.tenants} pods running", *self._claims_said())
 
-    def _claims_said(self) -> tuple[str, ...]:
+    def _claims_said(self, seconds: float) -> tuple[str, ...]:
         """Return which devices the claims of a case have, and how the driver says they are shared.
 
-        A pod with a share has a claim that the scheduler has made for it.
+        A pod with a share has a claim that the scheduler has made for it. The driver says it a
+        moment after the pod's start, which is waited for at most so many seconds.
         """
-        found = _items(
-            self._client.list(RESOURCE_CLAIMS, namespace=self.namespace, timeout=_TIMEOUT)
-        )
+        found: list[JsonObject] = []
+
+        def is_said() -> bool:
+            found[:] = _items(
+                self._client.list(RESOURCE_CLAIMS, namespace=self.namespace, timeout=_TIMEOUT)
+            )
+            return all(map(manifests.sharing_said, found))
+
+        self._wait(is_said, seconds)
         devices = sorted(filter(None, map(manifests.allocated, found)))
         sharing = [text for one in found for text in manifests.sharing_said(one)]
         return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
@@ -263,7 +273,10 @@ class PodRunner:
                 f"after {self._patience:g} s pod {manifests.pod_name(number)} does not run:"
                 f" {self._why(number)}",
             )
-        seen = (f"{strategy.tenants} pods begun", *self._claims_said())
+        seen = (
+            f"{strategy.tenants} pods begun",
+            *self._claims_said(min(work.seconds, _LEAD_SECONDS)),
+        )
         self._wait(pods.have_ended, work.seconds)
         tenants = tuple(self._ended(number, one) for number, one in enumerate(pods.objects()))
         return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
