@@ -45,8 +45,8 @@ _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _SUFFIX = ".json"
 _MODE, _RELEASED_MODE = 0o600, 0o400
 
-_MOST_PEEKED = 512
-"""Records that are kept in memory: the tenants of eight GPUs with as many as MPS serves of each."""
+_MOST_PEEKED = 4096
+"""Records that are kept in memory: more claims than a kubelet runs pods for, 4 KiB each."""
 
 
 def check_uid(uid: str) -> ClaimUid:

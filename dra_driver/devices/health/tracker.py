@@ -64,6 +64,7 @@ class HealthTracker:
         self._on_begin = on_begin
         self._lock = threading.Lock()
         self._gpus: dict[str, GpuHealth] | None = None
+        self._in_force: Mapping[str, GpuConditions] | None = None
         self._described: dict[str, Gpu] = {}
         self._kept: tuple[Inventory, Inventory] | None = None
 
@@ -74,8 +75,14 @@ class HealthTracker:
 
     def in_force(self) -> Mapping[str, GpuConditions]:
         """Return what is wrong now, by UUID of GPUs that are not well, the gravest first."""
-        found = {uuid: debounce.in_force(one.conditions) for uuid, one in self.current().items()}
-        return {uuid: conditions for uuid, conditions in found.items() if conditions}
+        with self._lock:
+            if self._in_force is None:  # asked for each device of each claim
+                known = self._known().items()
+                found = {uuid: debounce.in_force(one.conditions) for uuid, one in known}
+                self._in_force = {
+                    uuid: conditions for uuid, conditions in found.items() if conditions
+                }
+            return self._in_force
 
     def hear(self, event: GpuEvent) -> bool:
         """Take an event; return whether it is time to look at the GPUs."""
@@ -188,7 +195,7 @@ class HealthTracker:
         Returns what has come into force, and what is no more.
         """
         before = self._known()
-        self._gpus = dict(after)
+        self._gpus, self._in_force = dict(after), None
         self._file.write(self._gpus)
         begun: list[_News] = []
         passed: list[_News] = []

@@ -64,6 +64,20 @@ def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> No
     assert records.peek(ref.uid) is None
 
 
+def test_of_a_thousand_records_none_is_read_twice(driver: Driver) -> None:
+    ref = driver.api.add("gpu-1", uid="seen", name="seen")
+    driver.prepare(ref)
+    records = driver.claims.records
+    first = records.peek(ref.uid)
+    assert first is not None
+    for number in range(1000):
+        other = replace(ref, uid=ClaimUid(f"other-{number}"))
+        records.write(replace(first, ref=other), durable=False)
+    once, again = list(records.readable()), list(records.readable())
+    assert len(once) == 1001
+    assert all(one is other for one, other in zip(once, again, strict=True))
+
+
 @pytest.mark.parametrize("mode", CONFIGS)
 def test_what_another_process_has_changed_is_read_as_it_is_by_now(
     driver: Driver, mode: str
