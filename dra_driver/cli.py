@@ -14,11 +14,11 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError, SetupError
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ start.
 """
 
 import difflib
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from dra_driver.dataclass import dataclass
 
 DYNAMIC_MIG: Final = "DynamicMIG"
 """The peer's feature gate that means `--mig on-demand`, and `--mig existing` if it is false."""

@@ -7,9 +7,10 @@ place. Pure.
 """
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
+
+from dra_driver.dataclass import dataclass
 
 _INDEX = re.compile(r"[0-9]{1,4}")
 _UUID = re.compile(r"gpu-[0-9a-f][0-9a-f-]{7,35}")

@@ -9,11 +9,11 @@ that grow a short text into a huge value, are refused here before they are built
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import yaml
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.problems import DuplicateKeys, Path
 

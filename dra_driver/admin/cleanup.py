@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,6 +44,7 @@ from dra_driver.common_settings import (
     ProcRoot,
     SysRoot,
 )
+from dra_driver.dataclass import dataclass
 from dra_driver.devices import control_groups
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.making import MigInstances

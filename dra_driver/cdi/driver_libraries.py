@@ -13,9 +13,9 @@ NVIDIA's installer makes and programs open by name.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.devices.driver_root.libraries import Found

@@ -11,11 +11,11 @@ socket: whoever has UID 0, as root in a container has, may set the mode of every
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.driver_libraries import DriverLibraries, find_driver_libraries
 from dra_driver.cdi.roots import Roots
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 from dra_driver.devices.driver_root.programs import (
     MPS_CONTROL,

@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import assert_never
 
 from dra_driver.cdi.devices import gpu_edits, mig_edits, watched_nodes
@@ -19,6 +19,7 @@ from dra_driver.cdi.hooks import find_hook_program, watched_places
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
 from dra_driver.devices.shares import ConsumableShare, Share

@@ -13,11 +13,11 @@ Operator installs beside it.
 
 import mmap
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 from dra_driver.errors import DeviceError
 

@@ -6,9 +6,11 @@ runtime sees them, paths of the container as the container sees them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import TypeVar
+
+from dra_driver.dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -8,10 +8,11 @@ A driver in a container comes when it will, often after this process, and with i
 So where they are is looked up when it is used: `Roots.now`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import SetupError
 
 _CONTROL_NODE = "nvidiactl"

@@ -9,9 +9,10 @@ label.
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.errors import StateError
 from dra_driver.gpu_words import GpuWord, gpu_word, words

@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from dra_driver.dataclass import dataclass
 
 _LONGEST_NAME = 32
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._:/@+-]")

@@ -7,10 +7,11 @@ that the new kind lacks. Pure.
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement, is_gpu_uuid
 from dra_driver.devices.names import DeviceName, gpu_name, share_suffix

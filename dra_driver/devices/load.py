@@ -4,8 +4,9 @@ Filled by nvml/load.py. Memory is in bytes, shares of time are 0 to 1. What NVML
 None: in MIG mode how busy a GPU is, and of some processes how much memory they have.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from dra_driver.dataclass import dataclass
 
 
 class ProcessKind(StrEnum):

@@ -9,9 +9,11 @@ number of NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import NewType
+
+from dra_driver.dataclass import dataclass
 
 _GPU_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,120}")
 

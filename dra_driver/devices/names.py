@@ -8,8 +8,9 @@ Device.name, at most 63 bytes).
 """
 
 import re
-from dataclasses import dataclass
 from typing import NewType
+
+from dra_driver.dataclass import dataclass
 
 DRIVER_NAME = "gpu.nvidia.com"
 """The DRA driver's name: in ResourceSlices, allocation results and the kubelet's registration."""

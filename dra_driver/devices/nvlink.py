@@ -9,9 +9,9 @@ group; one that this driver switches as claims come and go keeps its place.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Gpu, GpuUuid
 
 _Links = Mapping[frozenset[GpuUuid], int]

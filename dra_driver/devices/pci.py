@@ -6,9 +6,9 @@ tree (Documentation/ABI/testing/sysfs-bus-pci) and may be missing in virtual mac
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import PciAddress
 
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")

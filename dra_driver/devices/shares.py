@@ -9,9 +9,9 @@ A `ConsumableShare` is as large as its claim asked for: the scheduler gives the 
 several claims, each with a share id, and sums up what they consume of its capacities (KEP-5075).
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
 
 Divisible = Gpu | MigDevice | Partition

@@ -15,11 +15,12 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import structlog
+
+from dra_driver.dataclass import dataclass
 
 log = structlog.get_logger()
 

@@ -12,7 +12,9 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from dra_driver.dataclass import dataclass
 
 _LONGEST_SECONDS = 0.1
 """Of a turn, which takes some milliseconds; shorter than what anybody notices at a pod's start."""

@@ -11,13 +11,13 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import urlencode
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import AccessError, SetupError, UnavailableError
 from dra_driver.kube.connections import (
     BrokenError,

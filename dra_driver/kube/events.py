@@ -7,8 +7,9 @@ are made as client-go makes them: the object's, and the time. Nothing here talks
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from dra_driver.dataclass import dataclass
 
 _LONGEST_NOTE = 1024
 _LONGEST_INSTANCE = 128

@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -21,6 +20,7 @@ from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import Credentials, KubeClient
 from dra_driver.kube.connections import Connect, Connections

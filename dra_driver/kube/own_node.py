@@ -7,8 +7,8 @@ watch is opened only where there are listeners.
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from dra_driver.dataclass import dataclass
 from dra_driver.fields import texts_by_name
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import NODES

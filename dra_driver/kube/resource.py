@@ -3,8 +3,9 @@
 Rule: Kubernetes API conventions, "Resource URIs". Nothing here talks to a server.
 """
 
-from dataclasses import dataclass
 from urllib.parse import quote
+
+from dra_driver.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ closed at once on stop(). The client library's own informer does neither.
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
 from dra_driver.fields import at, entries
 from dra_driver.host.worker import LogOnce, Worker

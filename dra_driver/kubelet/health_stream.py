@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import structlog
 
 from dra_driver.claims.report.device_health import Reported, Wellness
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kubelet.protos import dra_health_v1_pb2 as v1

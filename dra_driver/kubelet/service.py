@@ -12,7 +12,6 @@ of the unprepare that gives it back. (k8s.io/kubernetes pkg/kubelet/cm/dra/manag
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
-from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -21,6 +20,7 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.claims.prepare.preparer import ClaimPreparer
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 from dra_driver.host.listeners import Listeners
 from dra_driver.host.turns import turn

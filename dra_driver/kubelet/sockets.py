@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError
 from dra_driver.host.files import is_of_the_disk

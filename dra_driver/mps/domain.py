@@ -10,11 +10,12 @@ A domain is one claim's, or shared: claims join it and leave (mps/members.py).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NewType
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import MALFORMED, seal, unseal

@@ -3,12 +3,13 @@
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.metadata import version
 from pathlib import Path
 
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.claims.state.holdings import Holdings, open_holdings
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.boot import read_boot_id

@@ -10,7 +10,6 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -21,6 +20,7 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
 from dra_driver.claims.state.holdings import Holdings
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.findings import Cause, Severity

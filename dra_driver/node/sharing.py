@@ -6,7 +6,6 @@ the memory of shares is limited, and what limits pods (for claims/memory/watch.p
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.hooks import find_hook_program
@@ -15,6 +14,7 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.memory.pod_groups import PodGroups
 from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.claims.state.holdings import Holdings
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.members import SharedDomains

@@ -4,11 +4,12 @@ Their labels come and go with containers, so nothing of them is kept between scr
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from dra_driver.dataclass import dataclass
 
 _GPU = ("gpu", "device", "uuid")
 _CONTAINER = ("namespace", "pod", "container", "claim", *_GPU)

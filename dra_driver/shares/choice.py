@@ -7,10 +7,10 @@ config manager.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError
 from dra_driver.words import named
 

@@ -10,10 +10,10 @@ division into more shares would leave tenants without service.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import assert_never
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice

@@ -1,8 +1,9 @@
 """What a share config makes of a node. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.shares import Division
 

@@ -5,9 +5,9 @@ driver's own. So a driver that starts with a damaged config goes on as it was, a
 shares keep what they have.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import StateError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.host.files import read_whole, write_whole

@@ -5,10 +5,10 @@ parts. Out: a sealed file in the driver's directory, written when something of i
 Nothing but status reads it.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import StateError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.host.files import read_whole, write_whole

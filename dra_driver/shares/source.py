@@ -10,12 +10,13 @@ content: a ConfigMap's volume is replaced behind symlinks, and an editor may wri
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import CONTROLLER
 from dra_driver.errors import ConfigError, DriverError, StateError, UnavailableError
 from dra_driver.host.files import read_whole

@@ -10,10 +10,11 @@ of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NewType, Protocol
 
 from dra_driver.cdi.model import Edits
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import ConsumableShare, Share

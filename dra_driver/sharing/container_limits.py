@@ -15,9 +15,10 @@ In a claim that the scheduler made for container limits the name of a request sa
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError
 from dra_driver.sharing.base import DeviceKey, DeviceUuid, ShareUnit, key_uuid
 from dra_driver.sharing.share_limits import ShareLimits, key_of, uuid_of

@@ -7,10 +7,11 @@ Pure; which one a device gets is chosen in sharing/share_memory.py.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.sharing.base import SharingPlan

@@ -10,9 +10,9 @@ GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from dra_driver.cdi.model import Edits
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind, GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import MIB, memory_of

@@ -11,12 +11,12 @@ import re
 import select
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root.programs import NVIDIA_SMI, SEARCHED, find_program
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.versions import running_driver

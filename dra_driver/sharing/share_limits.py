@@ -10,8 +10,9 @@ smallest counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import (
     MIB,

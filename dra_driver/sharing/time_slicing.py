@@ -13,12 +13,12 @@ so, for `dra-driver status`.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name

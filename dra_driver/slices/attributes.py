@@ -7,9 +7,10 @@ note of each that the API would refuse: strings have at most 64 bytes, versions 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, kind_of
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
 from dra_driver.devices.nvlink import Joined

@@ -8,9 +8,9 @@ What is asked for is rounded up to the next step. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
+from dra_driver.dataclass import dataclass
 from resource_nvidia_com.quantity import Quantity
 
 ALLOWS_MULTIPLE = "allowMultipleAllocations"

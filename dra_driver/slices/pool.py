@@ -8,8 +8,8 @@ the slices about are in slices/publish/writes.py.
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, mapping, objects
 
 DEVICES_PER_SLICE = 64

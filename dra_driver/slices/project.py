@@ -10,9 +10,10 @@ published as the partition it was allocated as. Nothing here talks to a server o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import (
     Gpu,

@@ -5,9 +5,10 @@ Pure.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import NodeDevice, name_of
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
 from dra_driver.devices.nvlink import Joined

@@ -7,7 +7,7 @@ not seen in hardware, so claims of one pod with several shares of a device are t
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
 from dra_driver.claims.model.devices import (
@@ -19,6 +19,7 @@ from dra_driver.claims.model.devices import (
 )
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.report.descriptions import memory_limit
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name

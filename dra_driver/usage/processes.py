@@ -10,9 +10,9 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.holders import harmless
 
 _LONGEST_STAT = 4096

@@ -12,10 +12,10 @@ for first. A look waits for it a second at most.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, parse_claim
 from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
 from dra_driver.host.worker import LogOnce

@@ -9,10 +9,10 @@ on hanging by itself, and the next who asks waits for the same one.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce
 from dra_driver.usage.model import NodeUse

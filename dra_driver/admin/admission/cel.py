@@ -11,12 +11,13 @@ understood.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import NoneType
 from typing import get_args
 
 from pydantic.fields import FieldInfo
 
+from dra_driver.dataclass import dataclass
 from resource_nvidia_com.decode import VFIO_KIND
 from resource_nvidia_com.problems import fields_at, inner_model, rule_of
 from resource_nvidia_com.quantity import PATTERN

@@ -6,13 +6,13 @@ has worked on a GPU that is simulated is not believed.
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.listening import Listener
 from dra_driver.admin.bench.model import Case, Result, Tenant, Usage
 from dra_driver.admin.bench.strategies import Strategy
+from dra_driver.dataclass import dataclass
 
 _LATE = "it was not ready in time"
 _ENDLESS = "it was ready, and had not ended long after its time"

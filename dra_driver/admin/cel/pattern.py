@@ -6,10 +6,11 @@ alternatives, repeats and anchors; anything else is said to be unknown. Pure.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
+from dra_driver.dataclass import dataclass
 
 _MOST_REPEATS = 1000
 _MOST_STATES = 5_000

@@ -4,8 +4,9 @@ Macros are nodes too: `has`, the comprehensions, `cel.bind` and `optMap`. So who
 expression is false can speak of what its author wrote. Pure.
 """
 
-from dataclasses import dataclass
 from typing import Literal as OneOf
+
+from dra_driver.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

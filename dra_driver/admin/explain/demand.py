@@ -8,7 +8,7 @@ that end before others start may have those of later ones. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dra_driver.admin.api.allocations import user_of
 from dra_driver.admin.api.nodes import Node, selects, term_text
@@ -21,6 +21,7 @@ from dra_driver.admin.explain.requests import (
     selectors_of,
 )
 from dra_driver.claims.model.claim import is_pod_group
+from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, at, full_name, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 

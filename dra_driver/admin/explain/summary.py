@@ -5,7 +5,6 @@ enough is not spoken of. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from dra_driver.admin.cel.selector import Fault
@@ -19,6 +18,7 @@ from dra_driver.admin.explain.answers import (
 from dra_driver.admin.explain.demand import Demand
 from dra_driver.admin.explain.reasons import Kind
 from dra_driver.admin.explain.requests import ALL, DeviceRequest
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.words import count
 

@@ -6,7 +6,6 @@ Pure.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.explain.allocated import users_text
@@ -14,6 +13,7 @@ from dra_driver.admin.explain.answers import NodeAnswer, RequestAnswer
 from dra_driver.admin.explain.demand import AllocatedClaim, Demand
 from dra_driver.admin.explain.summary import Finding, names_text
 from dra_driver.admin.table import aligned
+from dra_driver.dataclass import dataclass
 from dra_driver.words import count
 
 _LOOKED_AT = (

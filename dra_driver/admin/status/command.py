@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -38,6 +38,7 @@ from dra_driver.common_settings import (
     Seconds,
     SysRoot,
 )
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.exclusion import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError

@@ -4,11 +4,12 @@ A record of another boot says nothing of now.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from dra_driver.admin.table import aligned
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.health.debounce import GpuCondition, in_force
 from dra_driver.devices.health.record import HealthRecord, read_health
 from dra_driver.errors import StateError

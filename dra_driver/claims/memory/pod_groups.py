@@ -15,9 +15,9 @@ make groups in a container cannot pass one off as another pod's. Links are not f
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 
 _PODS = "kubepods"

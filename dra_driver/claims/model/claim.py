@@ -7,10 +7,11 @@ Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, NewType
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError
 from dra_driver.fields import at
 from resource_nvidia_com.quantity import Quantity

@@ -12,10 +12,10 @@ Devices with admin access stand in no group: they are seen, never changed.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 from dra_driver.claims.model.claim import Claim, ConfigSource, OpaqueConfig, Result
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.decode import Config, decode

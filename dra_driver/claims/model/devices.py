@@ -6,10 +6,11 @@ this driver still read; and the devices again, on the GPUs that are there.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
 from dra_driver.claims.model.claim import allocation_id
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (

@@ -12,7 +12,7 @@ a pending cleanup (`released`), done or not: to undo is harmless when it is repe
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
@@ -37,6 +37,7 @@ from dra_driver.claims.model.devices import (
     record_json,
     record_of,
 )
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import StateError, VersionError

@@ -9,7 +9,7 @@ the name of its device: that it is one, its share id says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from dra_driver.cdi.spec import claim_device_id
@@ -18,6 +18,7 @@ from dra_driver.claims.model.config import ConfigGroup, group_by_config
 from dra_driver.claims.model.devices import DeviceRecord, recorded
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.state.divisions import Divisions
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory

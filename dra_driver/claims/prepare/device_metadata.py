@@ -24,7 +24,6 @@ import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from dra_driver.claims.model.claim import ClaimUid, is_label
 from dra_driver.claims.model.devices import DeviceRecord, restored
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import check_uid
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined

@@ -1,7 +1,6 @@
 """Builds once all that knows of this node's claims, below the driver's own directory."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
@@ -17,6 +16,7 @@ from dra_driver.claims.prepare.transaction import Transaction
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.sharing.base import Sharing

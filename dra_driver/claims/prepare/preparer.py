@@ -14,7 +14,7 @@ claims/prepare/cleanup.py.
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -37,6 +37,7 @@ from dra_driver.claims.state.holdings import Rival, parts_of
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import check_uid
 from dra_driver.claims.state.validity import has_devices_of, why_gone
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.exclusion import admitting
 from dra_driver.devices.kinds import overlap
 from dra_driver.devices.names import DRIVER_NAME

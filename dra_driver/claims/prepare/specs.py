@@ -6,7 +6,7 @@ file (cdi/store.py); and the files with device metadata that it mounts
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -20,6 +20,7 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.strategies import Strategies
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.errors import DriverError

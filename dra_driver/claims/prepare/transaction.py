@@ -14,7 +14,7 @@ waited for (`complete`): the GPU's other users need not.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dra_driver.cdi.model import Spec
 from dra_driver.claims.model.record import ClaimRecord, RecordState
@@ -24,6 +24,7 @@ from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.state.holdings import Holdings
+from dra_driver.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ Every step takes the claim's lock, as the kubelet's calls do, and gives way to t
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import structlog
 
@@ -24,6 +23,7 @@ from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.validity import why_gone
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient

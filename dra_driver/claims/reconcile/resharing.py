@@ -11,7 +11,6 @@ nothing; one that does not let us list claims is told of, and not waited for.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -20,6 +19,7 @@ from dra_driver.claims.model.claim import ClaimRef, ref_of, uid_of
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.prepare.allocation import part_named
 from dra_driver.claims.state.divisions import Change, Divisions
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME, ShareName, parse_device_name
 from dra_driver.errors import AccessError, DriverError, NotFoundError, TransientError
 from dra_driver.fields import objects

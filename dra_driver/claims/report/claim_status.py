@@ -12,7 +12,7 @@ GPU at this moment, is taken from what was written before (`kept`).
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, assert_never
 
 from dra_driver.claims.model.claim import ClaimRef
@@ -27,6 +27,7 @@ from dra_driver.claims.model.devices import (
 )
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.descriptions import description_of, strategy_of
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumableSlot, ShareSlot, Slot

@@ -9,12 +9,12 @@ unless it was known to be wrong before. How taints are set changes nothing here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from dra_driver.claims.model.devices import DeviceRecord, RecordedDevice, RecordedMig, undivided
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import Condition, Conditions, prepared
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Severity
 from dra_driver.devices.model import Inventory

@@ -8,9 +8,10 @@ itself. What a claim was in between is not told, and nothing is lost at the end.
 
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.dataclass import dataclass
 from dra_driver.host.listeners import Listeners
 from dra_driver.host.worker import Worker
 

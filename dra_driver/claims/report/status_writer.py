@@ -24,7 +24,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
@@ -55,6 +54,7 @@ from dra_driver.claims.report.claim_status import (
     stored_entries,
 )
 from dra_driver.claims.state.validity import has_devices_of
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     AccessError,

@@ -15,13 +15,13 @@ first. A whole GPU and its first shares need no such look where counters keep th
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from dra_driver.claims.model.devices import DeviceRecord, RecordedShare
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.in_force import DivisionsInForce
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumableSlot, Division, ShareSlot

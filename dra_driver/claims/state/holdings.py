@@ -7,7 +7,7 @@ of these GPUs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.claims.model.claim import ClaimUid
@@ -21,6 +21,7 @@ from dra_driver.claims.model.devices import (
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
 from dra_driver.devices.shares import ConsumableSlot, ShareStrategy

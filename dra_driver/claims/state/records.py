@@ -20,13 +20,13 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, decode, encode, released, written_by
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.host.files import (
     TEMPORARY_SUFFIX,

@@ -12,12 +12,12 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.records import check_uid
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import GpuUuid, MigUuid
 from dra_driver.errors import DriverError, StateError, VersionError
 from dra_driver.host.envelope import MALFORMED

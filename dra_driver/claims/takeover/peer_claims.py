@@ -6,7 +6,6 @@ damaged is told as such. A claim has ended when its CDI spec is gone: the kubele
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.store import SpecStore
@@ -18,6 +17,7 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     parse_checkpoint,
     read_checkpoint,
 )
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import GpuName, MigName, parse_device_name
 from dra_driver.errors import DriverError, StateError
 

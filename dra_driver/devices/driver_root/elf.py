@@ -7,9 +7,10 @@ not a well-formed ELF file has no SONAME: driver folders hold other files too.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from dra_driver.dataclass import dataclass
 
 _MAGIC = b"\x7fELF"
 _PT_LOAD, _PT_DYNAMIC = 1, 2

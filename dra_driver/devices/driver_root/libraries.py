@@ -12,9 +12,9 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 
 LIBRARY_FOLDERS = (

@@ -7,9 +7,9 @@ CDI hook program is not one of these: it belongs to the container toolkit (cdi/h
 
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 
 NVIDIA_SMI = "nvidia-smi"

@@ -10,8 +10,9 @@ something that has to last has to have lasted: two looks, so that one alone deci
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.health.findings import UNREACHED, Cause, Examination, Finding, Remedy
 from dra_driver.devices.model import InstanceId
 

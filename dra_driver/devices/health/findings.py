@@ -10,10 +10,11 @@ compares them.
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import SickGpu, Vitals
 from dra_driver.errors import ConfigError
 

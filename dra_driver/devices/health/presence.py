@@ -12,11 +12,11 @@ no process uses.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import GpuUuid, Inventory, MigDevice, MigUuid
 
 log = structlog.get_logger()

@@ -8,12 +8,13 @@ another name, for people; a newer version's is left alone, and nothing is writte
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity, finding_of
 from dra_driver.devices.model import InstanceId

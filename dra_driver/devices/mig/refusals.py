@@ -13,10 +13,11 @@ Kept in memory: after a restart one try shows it again.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import GpuUuid, Inventory, MigMode, MigSlot, Refusal
 from dra_driver.errors import HeldError

@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import TypeAlias, TypeVar
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import SilenceError
 from dra_driver.host.turns import acquired, waiting
 

@@ -15,11 +15,11 @@ MPS does not account for, its server has, which is in the list of those that com
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.devices.nvml.errors import ABSENT_FACT, optional
 

@@ -15,12 +15,12 @@ them.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import pynvml
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.nvml.errors import nvml_errors
 from dra_driver.errors import DeviceError
 

@@ -11,12 +11,12 @@ field; in a virtual machine the other end may be known as a switch and have no a
 import uuid as uuids
 from collections.abc import Callable
 from ctypes import byref
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pynvml
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Fabric, GpuUuid, NvLink, PciAddress
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors, told

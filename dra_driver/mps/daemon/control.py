@@ -8,13 +8,13 @@ host's, have no effect on it.
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import structlog
 
 from dra_driver.cdi.driver_libraries import find_driver_libraries
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.devices.versions import running_driver

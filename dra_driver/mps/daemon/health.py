@@ -13,10 +13,10 @@ while it has clients. There is never more than one probe, also where the last on
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 from dra_driver.mps.daemon.limits import Ask
 from dra_driver.mps.daemon.probe import Outcome, Place, Probe, Prober, Server

@@ -8,9 +8,9 @@ and writes what is 1 GiB or more in whole GiB, rounded down: 10240M as 10G, and 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain
 

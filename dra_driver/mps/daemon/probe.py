@@ -17,11 +17,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY
 from dra_driver.mps.daemon import mounts, probe_client

@@ -20,9 +20,10 @@ import signal
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from dra_driver.dataclass import dataclass
 
 FILES = 65_536
 """How many files, links and folders the tmpfs takes: about 1 KiB of the kernel's memory each."""

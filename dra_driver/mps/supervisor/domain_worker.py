@@ -11,10 +11,10 @@ import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
 from dra_driver.host.worker import Worker
 from dra_driver.mps.daemon.health import HangWatch, Liveness, WorkerTiming, server_fault

@@ -10,11 +10,12 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.errors import DeviceError, StateError
 from dra_driver.host.files import file_error

@@ -5,11 +5,12 @@ and after a reboot (another boot id) nothing that it says about the machine is t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.mps.domain import Daemon, daemon_json, daemon_of

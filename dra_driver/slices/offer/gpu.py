@@ -7,9 +7,10 @@ claims have stays published as it was allocated. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import Device, GpuPart, NodeDevice
 from dra_driver.devices.mig import partitions as dividing
 from dra_driver.devices.model import (

@@ -10,9 +10,10 @@ schedulers before Kubernetes 1.37 pay for counters with the square of the nodes 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.mig.partitions import found_by_others, made_here
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode, MigProfile, MigSlot
 

@@ -5,9 +5,10 @@ config asks, and the setting `--share-placement`. Out: a `ShareOffer`. Pure.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.shares import Division, ShareStrategy

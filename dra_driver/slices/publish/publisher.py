@@ -10,10 +10,10 @@ stay when the driver stops (the kubelet removes them if it stays away).
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError, InvalidError, UnavailableError
 from dra_driver.host.worker import LogOnce, Worker

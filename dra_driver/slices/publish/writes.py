@@ -9,10 +9,11 @@ Pure: nothing here talks to a server.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TypeGuard
 
+from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, at, mapping, number, objects, text
 from dra_driver.slices.pool import DesiredPool
 from resource_nvidia_com.quantity import Quantity

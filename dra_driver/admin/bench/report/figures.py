@@ -6,10 +6,10 @@ different machines can be compared.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dra_driver.admin.bench.model import Case, Report, Result
 from dra_driver.admin.bench.strategies import Sharing, Strategy
+from dra_driver.dataclass import dataclass
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -7,7 +7,6 @@ fonts that the reader has.
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -18,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from dra_driver.admin.bench.model import Case, Report, Sweep
 from dra_driver.admin.bench.report.figures import Comparison, alone, compared
 from dra_driver.admin.bench.strategies import Sharing
+from dra_driver.dataclass import dataclass
 
 _STYLE: Any = {
     "font.family": "sans-serif",

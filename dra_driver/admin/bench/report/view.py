@@ -4,7 +4,6 @@ A figure that is not there is a dash; nothing is made up for it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from dra_driver.admin.bench.model import Case, Report, Usage
 from dra_driver.admin.bench.report.figures import (
@@ -15,6 +14,7 @@ from dra_driver.admin.bench.report.figures import (
     results,
 )
 from dra_driver.admin.table import aligned
+from dra_driver.dataclass import dataclass
 
 NONE = "–"  # noqa: RUF001 (a dash)
 SIMULATED = (

@@ -4,7 +4,6 @@ How often steps are made, and when, is not said here (admin/bench/tenant/arrival
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from dra_driver.admin.bench.tenant import kernels
 from dra_driver.admin.bench.tenant.device import (
@@ -16,6 +15,7 @@ from dra_driver.admin.bench.tenant.device import (
     unsigned,
 )
 from dra_driver.admin.bench.workload import MIB, Workload, WorkloadKind
+from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 
 _CHUNK_MIB = 256

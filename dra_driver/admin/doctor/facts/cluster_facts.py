@@ -7,7 +7,7 @@ refusal names the permission that lacks.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -15,6 +15,7 @@ from functools import partial
 from http import HTTPStatus
 
 from dra_driver.admin.doctor.facts.once import Once
+from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
 from dra_driver.fields import Object, at, mapping, objects, text
