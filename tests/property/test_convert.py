@@ -14,6 +14,8 @@ from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.convert.manifests import Converted, convert
 from dra_driver.admin.convert.selectors import expression
 from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.fields import at
+from dra_driver.manifest import read_documents
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import slices_of
 from dra_driver.slices.project import Offered
@@ -223,6 +225,19 @@ def test_what_does_not_pass_is_told(groups: list[list[Json]], data: st.DataObjec
     lost = found.reports["f"].findings
     assert all(one.text and "\n" not in one.text for one in lost)
     assert lost or errors(found.text) == []
+
+
+@given(anything)
+def test_a_value_that_is_not_looked_at_stays_as_it_is(value: Json) -> None:
+    claim = {
+        "apiVersion": "resource.k8s.io/v1beta1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "annotations": {"a": value}},
+        "spec": {"devices": {}},
+    }
+    (before,) = read_documents(json.dumps(claim))
+    (after,) = read_documents(of([claim]).text)
+    assert at(after.value, "metadata") == at(before.value, "metadata")
 
 
 @cache

@@ -26,8 +26,8 @@ _EXACTLY = (
     *("adminAccess", "tolerations", "capacity"),
 )
 GONE: Mapping[str, str] = {
-    "controller": "the scheduler allocates all claims now, no driver's controller does: see that "
-    "the requests say what is meant",
+    "controller": "the scheduler allocates all claims now, no driver's controller does: check "
+    "that the requests ask for the right devices",
     "suitableNodes": "a class selects devices, not nodes: write a nodeSelector or nodeAffinity in "
     "the pods",
 }

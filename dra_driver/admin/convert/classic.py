@@ -121,8 +121,8 @@ def claim(value: Object, found: Known) -> Outcome:
         return Outcome(losses=(asked,))
     losses = [loss((*path, field), UNKNOWN_FIELD) for field in spec if field not in _CLAIM_FIELDS]
     if spec.get("allocationMode") == "Immediate":
-        why = "the scheduler allocates a claim when a pod needs it: nothing keeps devices before"
-        losses.append(loss((*path, "allocationMode"), f"{why}; create the pod early instead"))
+        why = "a claim is allocated when a pod first needs it: create the pod earlier to hold the"
+        losses.append(loss((*path, "allocationMode"), f"{why} devices"))
     new = {field: one for field, one in value.items() if field != "status"}
     new = replaced(new, path, {"devices": _devices(name, asked)})
     return Outcome(objects=({**new, "apiVersion": VERSION},), losses=tuple(losses))
@@ -137,8 +137,8 @@ def _asked(value: Object, path: Path, found: Known) -> Asked | Problem:
         return _missing(value, path)
     if asked.request is None:
         kind, _, name = _referred(value, path)
-        why = f"left out: {plain(kind)} {plain(name)} asks for what is not offered"
-        return loss((*path, _REFERENCE), f"{why}, as said there: remove the claim from its pods")
+        why = f"left out: {plain(kind)} {plain(name)} asks for something that is not offered"
+        return loss((*path, _REFERENCE), f"{why}: remove the claim from its pods")
     return asked
 
 

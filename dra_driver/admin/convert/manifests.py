@@ -24,15 +24,15 @@ from resource_nvidia_com.rules import plain
 
 _GROUP = "resource.k8s.io/"
 _FIRST_DRIVER = (*GROUPS, "nas.gpu.resource.nvidia.com")
-_BY_CLUSTER = "left out: drivers and the cluster make it, nobody applies it"
+_BY_CLUSTER = "left out: a driver or the cluster creates it: remove it from the manifests"
 LEFT_OUT: Mapping[str, str] = {
     "PodScheduling": _BY_CLUSTER,
     "PodSchedulingContext": _BY_CLUSTER,
     "ResourceSlice": _BY_CLUSTER,
     "NodeAllocationState": _BY_CLUSTER,
-    "ResourceClaimParameters": "left out: drivers made it of their own parameters: give the claim "
-    "with the parameters that it was made from",
-    "ResourceClassParameters": "left out: drivers made it of their own parameters: write a "
+    "ResourceClaimParameters": "left out: a driver generated it from its own parameters: convert "
+    "those with the claim",
+    "ResourceClassParameters": "left out: a driver generated it from its own parameters: write a "
     "DeviceClass with selectors",
 }
 """Kinds of older versions for which there is nothing to write."""

@@ -81,8 +81,8 @@ def _gpu(spec: Object, losses: list[Problem]) -> Object | None:
         path = ("spec", "selector")
         found = expression(spec["selector"], path, losses)
         if found is False:
-            why = "no GPU can be had like this now: one in MIG mode is offered as MIG devices"
-            losses.append(loss(path, f"{why}; ask for those, and remove the claim for the GPU"))
+            why = "GPUs in MIG mode are offered as MIG devices only: ask for those, and remove the"
+            losses.append(loss(path, f"{why} claim for the GPU"))
             return None
         if isinstance(found, str):
             exactly["selectors"] = [{"cel": {"expression": found}}]

@@ -41,7 +41,7 @@ class Templates:
         known = self.made.get((namespace, resource, amount))
         if known:
             return known, None
-        name = f"{resource.replace('/', '-').replace('.com', '')}-{amount}"
+        name = f"nvidia-{resource.removeprefix(PREFIX)}-{amount}"
         while (namespace, name) in self.taken:
             name += "-converted"
         self.taken.add((namespace, name))
@@ -163,8 +163,8 @@ def _exchange(resources: Any, resource: str, claim: str) -> None:
 
 
 def _more(resource: str, path: Path) -> Problem:
-    why = f"no other container asks for as many {resource} as this one, so it has devices of its"
-    return loss(path, f"{why} own now: ask for as many as a container to have the same devices")
+    why = f"this init container asks for another amount of {resource} than the containers, so it"
+    return loss(path, f"{why} gets devices of its own: ask for the same amount to share theirs")
 
 
 def _label(resource: str) -> str:

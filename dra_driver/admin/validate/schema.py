@@ -29,7 +29,7 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "integer": (int, "a whole number"),
 }
 
-CONVERTS = "`dra-driver convert FILE` does what it can"
+CONVERTS = "`dra-driver convert FILE` converts it"
 """Said of what older APIs have, after what to write instead."""
 
 _EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"

@@ -115,4 +115,4 @@ def test_validate_refuses_older_apis_and_points_here(
 ) -> None:
     (tmp_path / "a.yaml").write_text(text)
     assert cli.main(["validate", str(tmp_path / "a.yaml")]) == 1
-    assert "; `dra-driver convert FILE` does what it can\n" in capsys.readouterr().out
+    assert "; `dra-driver convert FILE` converts it\n" in capsys.readouterr().out

@@ -53,7 +53,7 @@ LOST = (
     Lost(
         name="immediate",
         text=claim("{resourceClassName: gpu.nvidia.com, allocationMode: Immediate}"),
-        lines=((4, "spec.allocationMode: the scheduler allocates a claim when a pod needs it"),),
+        lines=((4, "spec.allocationMode: a claim is allocated when a pod first needs it: create"),),
     ),
     Lost(
         name="unknown-field-of-a-claim",
@@ -108,8 +108,11 @@ LOST = (
         name="gpu-in-mig-mode",
         text=asking("{selector: {migEnabled: true}}"),
         lines=(
-            (4, "spec.selector: no GPU can be had like this now: one in MIG mode is offered as"),
-            (9, "spec.parametersRef: left out: GpuClaimParameters p asks for what is not offered"),
+            (4, "spec.selector: GPUs in MIG mode are offered as MIG devices only: ask for"),
+            (
+                9,
+                "spec.parametersRef: left out: GpuClaimParameters p asks for something that is not",
+            ),
         ),
         printed=0,
     ),
@@ -174,7 +177,7 @@ LOST = (
         text=asking("{profile: 1c.2g.10gb}", "ComputeInstanceClaimParameters"),
         lines=(
             (2, "kind: left out: compute instances of a MIG device are not offered: ask for a"),
-            (9, "spec.parametersRef: left out: ComputeInstanceClaimParameters p asks for what is"),
+            (9, "spec.parametersRef: left out: ComputeInstanceClaimParameters p asks for some"),
         ),
         printed=0,
     ),
@@ -186,12 +189,12 @@ LOST = (
             printed=printed,
         )
         for version, kind, begin, printed in (
-            ("resource.k8s.io/v1alpha1", "PodScheduling", "left out: drivers and", 0),
-            ("resource.k8s.io/v1alpha2", "PodSchedulingContext", "left out: drivers and", 0),
-            ("resource.k8s.io/v1beta1", "ResourceSlice", "left out: drivers and", 0),
-            ("resource.k8s.io/v1alpha2", "ResourceClaimParameters", "left out: drivers made it", 0),
-            ("resource.k8s.io/v1alpha2", "ResourceClassParameters", "left out: drivers made it", 0),
-            ("nas.gpu.resource.nvidia.com/v1alpha1", "NodeAllocationState", "left out: driv", 0),
+            ("resource.k8s.io/v1alpha1", "PodScheduling", "left out: a driver or", 0),
+            ("resource.k8s.io/v1alpha2", "PodSchedulingContext", "left out: a driver or", 0),
+            ("resource.k8s.io/v1beta1", "ResourceSlice", "left out: a driver or", 0),
+            ("resource.k8s.io/v1alpha2", "ResourceClaimParameters", "left out: a driver gen", 0),
+            ("resource.k8s.io/v1alpha2", "ResourceClassParameters", "left out: a driver gen", 0),
+            ("nas.gpu.resource.nvidia.com/v1alpha1", "NodeAllocationState", "left out: a dr", 0),
             ("gpu.nvidia.com/v1alpha1", "ComputeDomain", "left as it was: this driver has no", 1),
         )
     ),
@@ -254,7 +257,7 @@ LOST = (
     Lost(
         name="another-amount-in-an-init-container",
         text=pod(f"[{limits('a', 'nvidia.com/gpu', 2)}]", f"[{limits('b', 'nvidia.com/gpu', 1)}]"),
-        lines=((6, "spec.initContainers[0].resources.limits.nvidia.com/gpu: no other container"),),
+        lines=((6, "spec.initContainers[0].resources.limits.nvidia.com/gpu: this init container"),),
         printed=3,
     ),
     Lost(
