@@ -1,5 +1,6 @@
 """Manifests of each older API become those of tests/data/convert, with the losses told there."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,16 @@ def test_the_installed_classes_are_those_that_are_left_out() -> None:
         for f in ("gpu.yaml", "mig.yaml")
     }
     assert set(INSTALLED) == shipped
+
+
+def test_claims_in_place_of_limits_are_of_classes_that_the_install_has() -> None:
+    shipped = {
+        found["metadata"]["name"]
+        for file in (REPOSITORY / "deviceclasses").glob("*.yaml")
+        for found in yaml.safe_load_all(file.read_text())
+        if found["kind"] == "DeviceClass"
+    }
+    text = (DATA / "device-plugin" / "out.yaml").read_text()
+    used = set(re.findall(r"deviceClassName: (\S+)", text))
+    assert len(used) == 3
+    assert used <= shipped
