@@ -85,6 +85,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             model="Validate",
             summary="check the claim configs and share configs in manifests",
         ),
+        "convert": Command(
+            module="dra_driver.admin.convert.command",
+            model="Convert",
+            summary="turn manifests of older APIs into what this driver takes",
+        ),
         "classes": Command(
             module="dra_driver.admin.classes",
             model="Classes",

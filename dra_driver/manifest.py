@@ -58,6 +58,13 @@ class Document:
         self._indexes: dict[int, dict[str, tuple[yaml.Node, yaml.Node]]] = {}
         self.value = _Reader(most=_GROWTH + 10 * parts).value(node)
 
+    @property
+    def text(self) -> str:
+        """The document as it is written, without what stands before its first value."""
+        begin, end = self._node.start_mark, self._node.end_mark
+        indent = self._text[begin.index - begin.column : begin.index]
+        return ("" if indent.strip() else indent) + self._text[begin.index : end.index]
+
     def place(self, path: Path) -> Place:
         """Return where the key of the part at `path` stands, or of the innermost that is there."""
         return _place(self._find(path)[0])

@@ -178,8 +178,13 @@ def _whole(resource: str) -> str | None:
     """Return the condition for devices that serve a name undivided; None: shares alone do."""
     if resource == GPU:
         return f"{_ATTRIBUTES}.?type.orValue('') == 'gpu'"
+    profile = mig_profile(resource)
+    return f"{_ATTRIBUTES}.?profile.orValue('') == '{profile}'" if profile else None
+
+
+def mig_profile(resource: str) -> str | None:
+    """Return the profile of the MIG devices that a resource name is for; None if for none."""
     match = _MIG.fullmatch(resource.removeprefix(PREFIX))
     if match is None:
         return None
-    profile = match["profile"] + (f"+{match['extra']}" if match["extra"] else "")
-    return f"{_ATTRIBUTES}.?profile.orValue('') == '{profile}'"
+    return match["profile"] + (f"+{match['extra']}" if match["extra"] else "")

@@ -46,6 +46,7 @@ NAVIGATION = {
         "docs/compatibility.md",
         "docs/migrating-from-the-device-plugin.md",
         "docs/taking-over.md",
+        "docs/converting.md",
     ],
     "Use": [
         "docs/claim-configs.md",

@@ -221,3 +221,17 @@ SAMPLE: dict[str, Any] = {
     "numbers": [0, -1, 10737418240, 1.5, -0.25, 1e100],
     "others": [None, True, False, {}, []],
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("# one\na: 1\n---\n# two\nb: 2\n", ["a: 1\n", "b: 2\n"]),
+        ("  a: 1\n  b: 2\n", ["  a: 1\n  b: 2\n"]),
+        ("--- {a: 1}\n---\n- b # here\n", ["{a: 1}", "- b # here\n"]),
+        ("--- &x\na: [&x2 1]\n", ["&x\na: [&x2 1]\n"]),
+        ("a: |+\n  b\n\n---\n\nc: 1", ["a: |+\n  b\n\n", "c: 1"]),
+    ],
+)
+def test_a_document_knows_its_text(text: str, parts: list[str]) -> None:
+    assert [document.text for document in read_documents(text)] == parts

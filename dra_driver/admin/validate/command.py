@@ -7,7 +7,7 @@ if something could not be read. It needs no node, no GPU and no cluster.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -60,7 +60,7 @@ class Validate(BaseSettings):
                 reason = getattr(error, "strerror", None) or str(error)
                 sys.stderr.write(f"error: {name} cannot be read: {reason}\n")
                 unreadable = True
-        sys.stdout.write(_as_json(reports) if self.output == "json" else _as_text(reports))
+        sys.stdout.write(_as_json(reports) if self.output == "json" else as_text(reports))
         errors = sum(report.errors for report in reports.values())
         if self.output == "text" and (reports or not unreadable):
             sys.stderr.write(summary(reports) + "\n")
@@ -95,7 +95,8 @@ def summary(reports: dict[str, FileReport]) -> str:
     return f"{counted} in {count(len(reports), 'file')}: {found}{more}"
 
 
-def _as_text(reports: dict[str, FileReport]) -> str:
+def as_text(reports: Mapping[str, FileReport]) -> str:
+    """Return a line for each finding, with its place."""
     return "".join(
         f"{name}:{one.line}:{one.column}: {'warning: ' if one.severity == 'warning' else ''}"
         f"{f'{one.subject}: ' if one.subject else ''}{one.text}\n"

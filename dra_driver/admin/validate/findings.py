@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from dra_driver.admin.validate import near_misses, objects, references
+from dra_driver.admin.validate import near_misses, objects, references, schema
 from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain
 from dra_driver.admin.validate.node_configs import (
     Wrong,
@@ -214,9 +214,10 @@ def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
     try:
         decode(config.parameters)
     except InvalidConfigError as error:
-        yield from (
-            (("parameters", *problem.path), _located(problem)) for problem in error.problems
-        )
+        is_old = at(config.parameters, "apiVersion") == objects.OLD_CONFIGS
+        converts = f"; {schema.CONVERTS}" if is_old else ""
+        for problem in error.problems:
+            yield ("parameters", *problem.path), f"{_located(problem)}{converts}"
 
 
 def _located(problem: Problem) -> str:

@@ -39,6 +39,9 @@ _INSTEAD: Mapping[str, str] = {
 }
 """What has taken the place of kinds that resource.k8s.io had before v1alpha3."""
 
+OLD_CONFIGS = "gpu.nvidia.com/v1alpha1"
+"""What the group of claim configs was, before it was renamed."""
+
 _CLASSIC = ("gpu.resource.nvidia.com/", "nas.gpu.resource.nvidia.com/")
 """Groups of NVIDIA's first driver, for resource.k8s.io/v1alpha2."""
 
@@ -65,7 +68,7 @@ class Pod:
 def problems(value: Mapping[str, object]) -> Iterator[Problem]:
     """Yield what a cluster refuses of an object, and what kubectl drops of it."""
     if {"apiVersion", "kind"} <= value.keys():
-        yield from _doubled(value)
+        yield from doubled(value)
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     if text := _outdated(version, kind):
         yield Problem(path=(text.partition(":")[0],), text=text)
@@ -101,20 +104,23 @@ def pod_of(value: Mapping[str, object]) -> Pod | None:
 
 def _outdated(version: str, kind: str) -> str:
     """Say why no cluster takes this version of a kind, after the field; nothing if one does."""
-    if version.startswith(_CLASSIC):
+    if version.startswith(_CLASSIC) or (version == OLD_CONFIGS and kind.endswith("Parameters")):
         return (
             f"apiVersion: {plain(version)} is of NVIDIA's driver before resource.k8s.io/v1alpha3, "
             f"and nothing reads it now: ask for devices in a ResourceClaimTemplate of {_VERSION}, "
-            "and say how they are shared in its spec.spec.devices.config"
+            f"and say how they are shared in its spec.spec.devices.config; {schema.CONVERTS}"
         )
     if not version.startswith(f"{_GROUP}/"):
         return _wrong_group(version, kind)
     single = kind.removesuffix("List")
     if single in _INSTEAD:
-        return f"kind: {_GROUP} has had no {single} since v1alpha3: write {_INSTEAD[single]}"
+        instead = _INSTEAD[single]
+        return (
+            f"kind: {_GROUP} has had no {single} since v1alpha3: write {instead}; {schema.CONVERTS}"
+        )
     if single in _DEVICE_KINDS and version != _VERSION:
         why = _OUTDATED.get(version, "there is no such version")
-        return f"apiVersion: {plain(version)}: {why}: write {_VERSION}"
+        return f"apiVersion: {plain(version)}: {why}: write {_VERSION}; {schema.CONVERTS}"
     if single not in (*_DEVICE_KINDS, *_OTHER_KINDS):
         near = hint(kind, _DEVICE_KINDS).strip()
         return f"kind: {_GROUP} has no {shown(kind)}{f': {near}' if near else ''}"
@@ -131,7 +137,7 @@ def _wrong_group(version: str, kind: str) -> str:
     return f"apiVersion: a {kind} is of {_VERSION}, not of {shown(version)}"
 
 
-def _doubled(value: object, path: Path = ()) -> Iterator[Problem]:
+def doubled(value: object, path: Path = ()) -> Iterator[Problem]:
     """Yield keys that stand twice; kubectl sends the last one, and drops the others in silence."""
     if isinstance(value, DuplicateKeys):
         for key in value.duplicates:
@@ -140,7 +146,7 @@ def _doubled(value: object, path: Path = ()) -> Iterator[Problem]:
             yield Problem(path=where, text=f"{text}: make one of them")
     if isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _doubled(one, (*path, key))
+            yield from doubled(one, (*path, key))
     elif isinstance(value, list):
         for index, one in enumerate(value):
-            yield from _doubled(one, (*path, index))
+            yield from doubled(one, (*path, index))

@@ -29,6 +29,9 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "integer": (int, "a whole number"),
 }
 
+CONVERTS = "`dra-driver convert FILE` converts it"
+"""Said of what older APIs have, after what to write instead."""
+
 _EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"
 _BELOW_EXACTLY = (
     *("adminAccess", "allocationMode", "capacity", "count"),
@@ -47,7 +50,7 @@ _MOVED: Mapping[str, Mapping[str, str]] = {
     ),
     "core.v1.PodResourceClaim": {
         "source": "write resourceClaimName or resourceClaimTemplateName beside `name`, which have "
-        "been there since Kubernetes 1.31"
+        f"been there since Kubernetes 1.31; {CONVERTS}"
     },
 }
 """Fields of older versions of the API, by the schema that had them, and what to write instead."""

@@ -1,0 +1,185 @@
+"""Claims, templates and classes of v1alpha1 and v1alpha2, which drivers allocated themselves. Pure.
+
+A claim named a ResourceClass, which named a driver, and an object of that driver with parameters.
+In v1 it asks for devices of a DeviceClass. Those of other drivers stay as they are: only they know
+their parameters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dra_driver.admin.convert.claims import INSTALLED
+from dra_driver.admin.convert.outcome import (
+    SPECS,
+    UNKNOWN_FIELD,
+    VERSION,
+    Object,
+    Outcome,
+    loss,
+    replaced,
+)
+from dra_driver.admin.convert.parameters import GROUPS, KINDS, Asked, read
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import mapping, text
+from resource_nvidia_com.problems import Path, Problem
+from resource_nvidia_com.rules import plain, shown
+
+VERSIONS = ("resource.k8s.io/v1alpha1", "resource.k8s.io/v1alpha2")
+_DRIVER = "gpu.resource.nvidia.com"
+_WHOLE_GPUS = (
+    f"device.driver == '{DRIVER_NAME}' && "
+    f"device.attributes['{DRIVER_NAME}'].?type.orValue('') == 'gpu' && "
+    f"!('replicas' in device.attributes['{DRIVER_NAME}'])"
+)
+"""What the class gpu.nvidia.com selects (deviceclasses/gpu.yaml)."""
+
+_REFERENCE = "parametersRef"
+_CLAIM_FIELDS = ("resourceClassName", _REFERENCE, "allocationMode")
+
+Key = tuple[str, str, str]
+"""Kind, namespace and name of parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the files have that claims refer to: drivers by their class, and parameters."""
+
+    drivers: Mapping[str, str]
+    asked: Mapping[Key, Asked]
+    referred: frozenset[Key]
+
+
+def known(values: list[Object]) -> Known:
+    """Gather what claims can refer to."""
+    claims = [one for one in values if one.get("apiVersion") in VERSIONS]
+    return Known(
+        drivers={
+            _name(one): text(one, "driverName")
+            for one in claims
+            if one.get("kind") == "ResourceClass"
+        },
+        asked={key(one): read(key(one)[0], one) for one in values if is_parameters(one)},
+        referred=frozenset(
+            _referred(one, path) for one in claims for path in (("spec",), ("spec", "spec"), ())
+        ),
+    )
+
+
+def is_parameters(value: Object) -> bool:
+    """Tell whether an object is of the parameters that are read."""
+    group = str(value.get("apiVersion")).partition("/")[0]
+    return group in GROUPS and value.get("kind") in KINDS
+
+
+def key(value: Object) -> Key:
+    """Return by what parameters are found."""
+    return str(value.get("kind")), _namespace(value), _name(value)
+
+
+def parameters(value: Object, found: Known) -> Outcome:
+    """Return what is lost of parameters: they themselves are in the claims that refer to them."""
+    losses = found.asked[key(value)].losses
+    if key(value) not in found.referred:
+        text_ = "left out: nothing in these files refers to it: give the file with the claim too"
+        losses = (*losses, loss(("metadata", "name"), text_))
+    return Outcome(losses=losses)
+
+
+def resource_class(value: Object, found: Known) -> Outcome:
+    """Return a ResourceClass as a DeviceClass."""
+    driver, name = text(value, "driverName"), _name(value)
+    if driver != _DRIVER:
+        return _of_another(value, ("driverName",), driver)
+    losses = []
+    if "suitableNodes" in value:
+        instead = "write a nodeSelector or nodeAffinity in the pods"
+        losses.append(loss(("suitableNodes",), f"a class selects devices, not nodes: {instead}"))
+    if _REFERENCE in value and _referred(value, ()) not in found.asked:
+        losses.append(_missing(value, ()))
+    if name in INSTALLED:
+        return Outcome(losses=tuple(losses))
+    new = {
+        "apiVersion": VERSION,
+        "kind": "DeviceClass",
+        "metadata": value.get("metadata"),
+        "spec": {"selectors": [{"cel": {"expression": _WHOLE_GPUS}}]},
+    }
+    return Outcome(objects=(new,), losses=tuple(losses))
+
+
+def claim(value: Object, found: Known) -> Outcome:
+    """Return a claim or template as one of v1."""
+    path = SPECS[str(value["kind"])]
+    spec = mapping(value, *path)
+    name, reference = text(spec, "resourceClassName"), mapping(spec, _REFERENCE)
+    ours = reference.get("apiGroup") in GROUPS or (name in INSTALLED and not reference)
+    driver = found.drivers.get(name, _DRIVER if ours else "")
+    if driver != _DRIVER:
+        return _of_another(value, (*path, "resourceClassName"), driver)
+    asked = _asked(value, path, found)
+    if isinstance(asked, Problem):
+        return Outcome(losses=(asked,))
+    losses = [loss((*path, field), UNKNOWN_FIELD) for field in spec if field not in _CLAIM_FIELDS]
+    if spec.get("allocationMode") == "Immediate":
+        why = "a claim is allocated when a pod first needs it: create the pod earlier to hold the"
+        losses.append(loss((*path, "allocationMode"), f"{why} devices"))
+    new = {field: one for field, one in value.items() if field != "status"}
+    new = replaced(new, path, {"devices": _devices(name, asked)})
+    return Outcome(objects=({**new, "apiVersion": VERSION},), losses=tuple(losses))
+
+
+def _asked(value: Object, path: Path, found: Known) -> Asked | Problem:
+    """Return what a claim asks for, or why nothing can take its place."""
+    if not mapping(value, *path, _REFERENCE):
+        return read("GpuClaimParameters", {})
+    asked = found.asked.get(_referred(value, path))
+    if asked is None:
+        return _missing(value, path)
+    if asked.request is None:
+        kind, _, name = _referred(value, path)
+        why = f"left out: {plain(kind)} {plain(name)} asks for something that is not offered"
+        return loss((*path, _REFERENCE), f"{why}: remove the claim from its pods")
+    return asked
+
+
+def _devices(class_name: str, asked: Asked) -> Object:
+    request = asked.request or {}
+    if class_name not in INSTALLED and request["name"] == "gpu":
+        request = replaced(request, ("exactly", "deviceClassName"), class_name)
+    config = {"opaque": {"driver": DRIVER_NAME, "parameters": asked.config}}
+    requests: Object = {"requests": [request]}
+    return {**requests, "config": [config]} if asked.config else requests
+
+
+def _missing(value: Object, path: Path) -> Problem:
+    kind, _, name = _referred(value, path)
+    if kind not in KINDS:
+        why = f"left out: {shown(kind)} is no kind of parameters of NVIDIA's driver: write a claim"
+        return loss((*path, _REFERENCE), f"{why} of {VERSION} by hand")
+    why = f"left out: no {kind} {plain(name)} of its namespace is in these files"
+    return loss((*path, _REFERENCE), f"{why}: give the file that has it too")
+
+
+def _of_another(value: Object, path: Path, driver: str) -> Outcome:
+    if driver:
+        why = f"left as it was: it is of the driver {plain(driver)}: ask its vendor how"
+        return Outcome(objects=(value,), losses=(loss(path, f"{why} it is written now"),))
+    why = "left as it was: no ResourceClass in these files says of which driver it is"
+    losses = (loss(path, f"{why}: give the file with the class too"),)
+    return Outcome(objects=(value,), losses=losses)
+
+
+def _referred(value: Object, path: Path) -> Key:
+    reference = mapping(value, *path, _REFERENCE)
+    kind = text(reference, "kind")
+    # Those of a class are of the cluster.
+    namespace = "" if kind == "DeviceClassParameters" else _namespace(value)
+    return kind, namespace, text(reference, "name")
+
+
+def _name(value: Object) -> str:
+    return text(value, "metadata", "name")
+
+
+def _namespace(value: Object) -> str:
+    return text(value, "metadata", "namespace")

@@ -1,0 +1,60 @@
+"""`dra-driver convert FILE…`: manifests of older APIs as those that run with this driver.
+
+In: files, folders, or `-` for stdin; give together what refers to each other. Out: YAML for kubectl
+on stdout, and on stderr a line for each thing that it does not carry over, `FILE:LINE:COLUMN:
+object: field: why: what to do`. The exit status is 1 if there is such a line, 2 if something could
+not be read. It needs no node, no GPU and no cluster.
+"""
+
+import sys
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
+
+from dra_driver.admin.convert.manifests import convert
+from dra_driver.admin.validate.command import as_text, read_manifests
+
+
+class Convert(BaseSettings):
+    """Turn claims, classes, parameters and pods of older APIs into what this driver takes."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        env_prefix="convert_",
+        cli_prog_name="dra-driver convert",
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+    )
+
+    files: CliPositionalArg[list[str]] = Field(
+        description="Manifests (YAML or JSON), those together that refer to each other; folders "
+        "are searched for them; - reads stdin."
+    )
+
+    @field_validator("files")
+    @classmethod
+    def _some_files(cls, value: list[str]) -> list[str]:
+        if not value:
+            raise ValueError("name at least one file, or - for stdin")
+        return value
+
+    def cli_cmd(self) -> None:
+        """Convert and print. Ends the process with status 1 or 2 unless all is carried over."""
+        texts: dict[str, str] = {}
+        unreadable = False
+        for name in self.files:
+            try:
+                texts |= dict(read_manifests(name))
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                sys.stderr.write(f"error: {name} cannot be read: {reason}\n")
+                unreadable = True
+        converted = convert(texts)
+        sys.stdout.write(converted.text)
+        lost = as_text(converted.reports)
+        sys.stderr.write(lost)
+        if lost or unreadable:
+            raise SystemExit(1 if lost else 2)

@@ -1,0 +1,207 @@
+"""What the manifests of some files become: text for kubectl, and what was lost, with its place.
+
+In: texts by the names of their files. Out: one text of YAML. A document that needs no change is
+printed as it is written; one that is changed is written from its values, without its comments.
+All of it is looked at as `validate` does, so that nothing is printed in silence that a cluster
+refuses.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import yaml
+
+from dra_driver.admin.convert import claims, classic, pods
+from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, loss
+from dra_driver.admin.convert.parameters import GROUPS
+from dra_driver.admin.validate.findings import FileReport, Finding, check_manifest
+from dra_driver.admin.validate.objects import doubled
+from dra_driver.fields import text
+from dra_driver.manifest import BrokenManifestError, Document, read_documents
+from resource_nvidia_com.problems import Path, dotted
+from resource_nvidia_com.rules import plain
+
+_GROUP = "resource.k8s.io/"
+_FIRST_DRIVER = (*GROUPS, "nas.gpu.resource.nvidia.com")
+_BY_CLUSTER = "left out: a driver or the cluster creates it: remove it from the manifests"
+LEFT_OUT: Mapping[str, str] = {
+    "PodScheduling": _BY_CLUSTER,
+    "PodSchedulingContext": _BY_CLUSTER,
+    "ResourceSlice": _BY_CLUSTER,
+    "NodeAllocationState": _BY_CLUSTER,
+    "ResourceClaimParameters": "left out: a driver generated it from its own parameters: convert "
+    "those with the claim",
+    "ResourceClassParameters": "left out: a driver generated it from its own parameters: write a "
+    "DeviceClass with selectors",
+}
+"""Kinds of older versions for which there is nothing to write."""
+
+_OTHERS = (
+    "left as it was: this driver has no such kind; if it is of NVIDIA's compute domains, see the "
+    "documentation of that driver"
+)
+_PLAIN = re.compile(r"[A-Za-z/]([A-Za-z0-9_./:@-]*[A-Za-z0-9/])?|[0-9]+[KMGT]i")
+_WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What is printed, and by file what was lost."""
+
+    text: str
+    reports: Mapping[str, FileReport]
+
+
+def convert(files: Mapping[str, str]) -> Converted:
+    """Convert the documents of some files, which may refer to each other."""
+    documents: dict[str, list[Document]] = {}
+    findings: dict[str, list[Finding]] = {name: [] for name in files}
+    for name, content in files.items():
+        try:
+            documents[name] = list(read_documents(content))
+        except BrokenManifestError as error:
+            line, column = error.place.line, error.place.column
+            findings[name].append(Finding(line=line, column=column, subject="", text=str(error)))
+    run = _Run([document for found in documents.values() for document in found])
+    printed: list[str] = []
+    for name, found in documents.items():
+        for document in found:
+            printed += run.printed(document, findings[name])
+    reports = {}
+    for name, lost in findings.items():
+        lost.sort(key=lambda one: (one.line, one.column))
+        reports[name] = FileReport(configs=0, objects=0, findings=tuple(lost))
+    return Converted(text="---\n".join(printed), reports=reports)
+
+
+class _Run:
+    """Converts documents one by one, knowing all of them."""
+
+    def __init__(self, documents: list[Document]) -> None:
+        values = [one for document in documents for _, one in _objects(document.value)]
+        self._known = classic.known(values)
+        self._templates = pods.Templates(
+            taken={
+                (text(one, "metadata", "namespace"), text(one, "metadata", "name"))
+                for one in values
+                if one.get("kind") == "ResourceClaimTemplate"
+            }
+        )
+
+    def printed(self, document: Document, findings: list[Finding]) -> list[str]:
+        """Return the texts that take a document's place; add what is lost to `findings`."""
+        objects: list[Object] = []
+        is_changed = False
+        for where, one in _objects(document.value):
+            outcome = self._outcome(one)
+            objects += outcome.objects
+            findings += (
+                _finding(document, one, (*where, *problem.path), _below(where, problem.text))
+                for problem in outcome.losses
+            )
+            is_kept = outcome.objects == (one,)
+            is_changed |= not is_kept
+            if not (is_kept and outcome.losses):
+                findings += _refused(document, one, where, outcome.objects)
+        if not is_changed:
+            return [document.text.removesuffix("\n") + "\n"]
+        if _is_list(document.value) and objects:
+            return [_written({"apiVersion": "v1", "kind": "List", "items": objects})]
+        return [_written(one) for one in objects]
+
+    def _outcome(self, value: Object) -> Outcome:
+        version = str(value.get("apiVersion"))
+        if classic.is_parameters(value):
+            return classic.parameters(value, self._known)
+        if version.partition("/")[0] in _FIRST_DRIVER:
+            return _nowhere(value)
+        if version.startswith(_GROUP):
+            return self._of_devices(value, version)
+        return pods.convert(value, self._templates) or Outcome(objects=(value,))
+
+    def _of_devices(self, value: Object, version: str) -> Outcome:
+        kind = str(value.get("kind"))
+        if kind == "ResourceClass":
+            return classic.resource_class(value, self._known)
+        if kind in SPECS:
+            is_classic = version in classic.VERSIONS and kind != "DeviceClass"
+            return classic.claim(value, self._known) if is_classic else claims.convert(value)
+        if kind in LEFT_OUT and version != VERSION:
+            return _nowhere(value)
+        return Outcome(objects=(value,))
+
+
+def _nowhere(value: Object) -> Outcome:
+    """Say why nothing takes an object's place."""
+    kind = str(value.get("kind"))
+    why = loss(("kind",), LEFT_OUT.get(kind, _OTHERS))
+    return Outcome(objects=() if kind in LEFT_OUT else (value,), losses=(why,))
+
+
+def _objects(value: object) -> Iterator[tuple[Path, Object]]:
+    """Yield (path, object) of a document, or of the objects of a list."""
+    if not isinstance(value, Mapping):
+        return
+    if not _is_list(value):
+        yield (), value
+        return
+    kind = str(value["kind"]).removesuffix("List")
+    # The items of a typed list may leave out what the list says.
+    known = {"apiVersion": value.get("apiVersion"), "kind": kind} if kind else {}
+    for index, item in enumerate(value["items"]):
+        if isinstance(item, Mapping):
+            yield ("items", index), item if "kind" in item else {**known, **item}
+
+
+def _is_list(value: object) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and str(value.get("kind")).endswith("List")
+        and isinstance(value.get("items"), list)
+    )
+
+
+def _refused(
+    document: Document, value: Object, where: Path, written: tuple[Object, ...]
+) -> Iterator[Finding]:
+    """Yield what a cluster refuses of what takes an object's place."""
+    for problem in doubled(value):
+        yield _finding(document, value, (*where, *problem.path), _below(where, problem.text))
+    for one in written:
+        for found in check_manifest(_written(one)).findings:
+            if found.severity == "error":
+                yield _finding(document, value, where, f"as it is printed: {found.text}")
+
+
+def _below(where: Path, said: str) -> str:
+    """Return a text that begins with a path, behind the place of its object in a list."""
+    return f"{dotted(where)}.{said}" if where else said
+
+
+def _finding(document: Document, value: Object, path: Path, said: str) -> Finding:
+    place = document.place(path)
+    subject = f"{plain(str(value.get('kind')))} {plain(text(value, 'metadata', 'name'))}".rstrip()
+    return Finding(line=place.line, column=place.column, subject=subject, text=said)
+
+
+def _written(value: Object) -> str:
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text so that any reader of YAML takes it for text, and what occurs twice twice."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    style = "|" if "\n" in value else '"'
+    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        style = ""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style or None)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_multi_representer(dict, yaml.SafeDumper.represent_dict)

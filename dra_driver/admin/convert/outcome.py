@@ -1,0 +1,41 @@
+"""What becomes of one object: the objects that take its place, and what they do not carry over."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from resource_nvidia_com.problems import Path, Problem, dotted
+
+Object = Mapping[str, object]
+
+VERSION = "resource.k8s.io/v1"
+"""The version that is written."""
+
+SPECS: Mapping[str, Path] = {
+    "ResourceClaim": ("spec",),
+    "ResourceClaimTemplate": ("spec", "spec"),
+    "DeviceClass": ("spec",),
+}
+"""Where objects of each kind say what devices they are about."""
+
+UNKNOWN_FIELD = "no version of this API had this field: check its spelling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The objects that take an object's place, none where it is left out, and what is lost."""
+
+    objects: tuple[Object, ...] = ()
+    losses: tuple[Problem, ...] = ()
+
+
+def loss(path: Path, text: str) -> Problem:
+    """Return what is lost of a field: why, and what to do instead."""
+    return Problem(path=path, text=f"{dotted(path)}: {text}")
+
+
+def replaced(holder: object, path: Path, value: object) -> dict[str, object]:
+    """Return an object in which another value stands at a path of keys."""
+    fields = dict(holder) if isinstance(holder, Mapping) else {}
+    key, *rest = path
+    fields[str(key)] = replaced(fields.get(str(key)), tuple(rest), value) if rest else value
+    return fields

@@ -1,0 +1,179 @@
+"""Pods and workloads: claims where they stand now, and templates for resources of a device plugin.
+
+In: a pod, or a workload with a template of one. Out: the same with its claims as core/v1 has them
+since Kubernetes 1.31, and with a claim for each `nvidia.com/gpu` or `nvidia.com/mig-…` in a
+container's limits. An init container has the devices of a container that asks for as many, as with
+the device plugin; one that goes on beside the containers has its own.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.admin.classes import class_name, mig_profile
+from dra_driver.admin.convert.outcome import VERSION, Object, Outcome, loss
+from dra_driver.admin.convert.parameters import mig_devices
+from dra_driver.admin.validate.objects import pod_of
+from dra_driver.fields import at, entries, text
+from resource_nvidia_com.problems import Path, Problem
+from resource_nvidia_com.quantity import Quantity
+from resource_nvidia_com.resource_names import GPU, PREFIX
+
+_SHARED = f"{GPU}.shared"
+_BY_NAME = "resourceClaimName", "resourceClaimTemplateName"
+_DEVICES = re.compile(rf"{re.escape(PREFIX)}(gpu|mig-)")
+"""Resource names that a share config may have given; others are of other device plugins."""
+
+_NO_LABEL = re.compile(r"[^a-z0-9-]")
+
+
+@dataclass(slots=True, kw_only=True)
+class Templates:
+    """The templates that pods of the files need, and the names that are taken."""
+
+    taken: set[tuple[str, str]]
+    made: dict[tuple[str, str, int], str] = field(default_factory=dict)
+
+    def for_(self, namespace: str, resource: str, amount: int) -> tuple[str, Object | None]:
+        """Return the name of a template, and the template itself the first time."""
+        known = self.made.get((namespace, resource, amount))
+        if known:
+            return known, None
+        name = f"nvidia-{resource.removeprefix(PREFIX)}-{amount}"
+        while (namespace, name) in self.taken:
+            name += "-converted"
+        self.taken.add((namespace, name))
+        self.made[namespace, resource, amount] = name
+        metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+        request = {
+            "name": _label(resource),
+            "exactly": {**_asked(resource), **({"count": amount} if amount > 1 else {})},
+        }
+        return name, {
+            "apiVersion": VERSION,
+            "kind": "ResourceClaimTemplate",
+            "metadata": metadata,
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        }
+
+
+def convert(value: Object, templates: Templates) -> Outcome | None:
+    """Return a pod or workload with the templates that it needs; None if it is none of these."""
+    found = pod_of(value)
+    if found is None:
+        return None
+    new = copy.deepcopy(dict(value))
+    spec: Any = at(new, *found.path, "spec")
+    if not isinstance(spec, dict):
+        return None
+    for claim in entries(spec, "resourceClaims"):
+        _lift(claim)
+    losses: list[Problem] = []
+    needed = _claimed(spec, (*found.path, "spec"), losses)
+    made = []
+    for claim_name, resource, amount in needed:
+        name, template = templates.for_(text(value, "metadata", "namespace"), resource, amount)
+        claims = entries(spec, "resourceClaims")
+        spec["resourceClaims"] = [*claims, {"name": claim_name, _BY_NAME[1]: name}]
+        made += [template] if template else []
+    return Outcome(objects=(*made, new), losses=tuple(losses))
+
+
+def _lift(claim: object) -> None:
+    """Put what stood under `source` up to Kubernetes 1.30 beside the claim's name."""
+    source = at(claim, "source")
+    if isinstance(claim, dict) and isinstance(source, Mapping) and source.keys() <= {*_BY_NAME}:
+        del claim["source"]
+        claim.update(source)
+
+
+def _claimed(spec: Any, path: Path, losses: list[Problem]) -> list[tuple[str, str, int]]:
+    """Put claims in the place of resources; return (claim, resource, amount) of each."""
+    taken = {text(one, "name") for one in entries(spec, "resourceClaims")}
+    reusable: dict[tuple[str, int], str] = {}
+    made = []
+    for container, where in _containers(spec, path):
+        is_init = "initContainers" in where
+        ends_before = is_init and at(container, "restartPolicy") != "Always"
+        for resource, amount in _plugin_resources(container, where, losses):
+            name = reusable.get((resource, amount), "") if ends_before else ""
+            if not name:
+                name = _free(_label(resource), taken)
+                taken.add(name)
+                made.append((name, resource, amount))
+                if ends_before and any(one == resource for one, _ in reusable):
+                    losses.append(_more(resource, (*where, "resources", "limits", resource)))
+            if not is_init or ends_before:
+                reusable.setdefault((resource, amount), name)
+            _exchange(container["resources"], resource, name)
+    return made
+
+
+def _containers(spec: Any, path: Path) -> Iterator[tuple[Any, Path]]:
+    """Yield (container, its place); init containers last, as they may have what others have."""
+    for part in ("containers", "initContainers"):
+        for index, one in enumerate(entries(spec, part)):
+            yield one, (*path, part, index)
+
+
+def _plugin_resources(
+    container: Any, path: Path, losses: list[Problem]
+) -> Iterator[tuple[str, int]]:
+    """Yield (name, amount) of the resources of a device plugin that can be claimed."""
+    limits = at(container, "resources", "limits")
+    for resource, written in list(limits.items()) if isinstance(limits, Mapping) else ():
+        amount = _whole(written)
+        if not _DEVICES.match(resource) or not amount:
+            continue
+        if _asked(resource):
+            yield resource, amount
+        else:
+            why = "left as it was: a share config gives this name to shares, and the class behind"
+            how = f"it serves limits too: `dra-driver classes {resource}` prints the class"
+            losses.append(loss((*path, "resources", "limits", resource), f"{why} {how}"))
+
+
+def _whole(written: object) -> int:
+    """Return an amount; 0 if it is none, which `validate` says."""
+    try:
+        amount, rest = divmod(Quantity.parse(str(written)).nanos, 10**9)
+    except ValueError:
+        return 0
+    return 0 if rest or amount < 0 else amount
+
+
+def _asked(resource: str) -> Object:
+    """Return what is asked for in place of a resource; nothing if that is not known."""
+    if resource in (GPU, _SHARED):
+        return {"deviceClassName": class_name(resource)}
+    profile = None if resource.endswith(".shared") else mig_profile(resource)
+    return mig_devices(profile) if profile else {}
+
+
+def _exchange(resources: Any, resource: str, claim: str) -> None:
+    for part in ("limits", "requests"):
+        amounts = resources.get(part)
+        if isinstance(amounts, dict):
+            amounts.pop(resource, None)
+            if not amounts:
+                del resources[part]
+    resources["claims"] = [*entries(resources, "claims"), {"name": claim}]
+
+
+def _more(resource: str, path: Path) -> Problem:
+    why = f"this init container asks for another amount of {resource} than the containers, so it"
+    return loss(path, f"{why} gets devices of its own: ask for the same amount to share theirs")
+
+
+def _label(resource: str) -> str:
+    return _NO_LABEL.sub("-", resource.removeprefix(PREFIX))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free

@@ -1,0 +1,200 @@
+"""What `convert` carries over, rule by rule."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from dra_driver.admin.convert.manifests import convert
+
+CONFIG = "{apiVersion: gpu.nvidia.com/v1alpha1, kind: MigDeviceConfig, sharing: {strategy: MPS}}"
+
+
+def converted(text: str) -> list[Any]:
+    """What is printed of a manifest of which nothing is lost."""
+    found = convert({"f": text})
+    assert found.reports["f"].findings == ()
+    return list(yaml.safe_load_all(found.text))
+
+
+def asked(parameters: str, kind: str = "GpuClaimParameters") -> Any:
+    """The devices of a claim for parameters of the first driver."""
+    (claim,) = converted(
+        f"apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: {kind}\n"
+        f"metadata: {{name: p}}\nspec: {parameters}\n---\n"
+        "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClaim\nmetadata: {name: c}\n"
+        "spec: {resourceClassName: gpu.nvidia.com, allocationMode: WaitForFirstConsumer, "
+        f"parametersRef: {{apiGroup: gpu.resource.nvidia.com, kind: {kind}, name: p}}}}\n"
+    )
+    return claim["spec"]["devices"]
+
+
+def pods(*specs: str, namespace: str = "n") -> list[Any]:
+    return converted(
+        "---\n".join(
+            f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: {namespace}}}\n"
+            f"spec: {spec}\n"
+            for spec in specs
+        )
+    )
+
+
+def container(limits: str, name: str = "a") -> str:
+    return f"{{name: {name}, image: i, resources: {{limits: {limits}}}}}"
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2"])
+def test_a_claim_without_parameters_asks_for_a_gpu(version: str) -> None:
+    (claim,) = converted(
+        f"apiVersion: resource.k8s.io/{version}\nkind: ResourceClaim\nmetadata: {{name: c}}\n"
+        "spec: {resourceClassName: gpu.nvidia.com}\nstatus: {driverName: d}\n"
+    )
+    assert claim == {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c"},
+        "spec": {
+            "devices": {
+                "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+            }
+        },
+    }
+
+
+def test_settings_of_the_first_driver_have_their_names_of_today() -> None:
+    devices = asked(
+        "{sharing: {strategy: MPS, mpsConfig: {activeThreadPercentage: 20, "
+        "pinnedDeviceMemoryLimit: {timeSlice: 1Gi}}}}".replace("timeSlice", '"0"')
+    )
+    assert devices["config"][0]["opaque"]["parameters"] == {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "GpuConfig",
+        "sharing": {
+            "strategy": "MPS",
+            "mpsConfig": {
+                "defaultActiveThreadPercentage": 20,
+                "defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"},
+            },
+        },
+    }
+    devices = asked("{sharing: {strategy: TimeSlicing, timeSlicingSettings: {timeSlice: Short}}}")
+    assert devices["config"][0]["opaque"]["parameters"]["sharing"] == {
+        "strategy": "TimeSlicing",
+        "timeSlicingConfig": {"interval": "Short"},
+    }
+
+
+def test_a_profile_is_a_selector_of_mig_devices() -> None:
+    (request,) = asked("{profile: 1g.5gb+me}", "MigDeviceClaimParameters")["requests"]
+    assert request["exactly"] == {
+        "deviceClassName": "mig.nvidia.com",
+        "selectors": [
+            {"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile == '1g.5gb+me'"}}
+        ],
+    }
+
+
+def test_a_class_that_shares_loses_nothing() -> None:
+    (found,) = converted(
+        "apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: DeviceClassParameters\n"
+        "metadata: {name: p}\nspec: {sharable: true}\n---\n"
+        "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\n"
+        "metadata: {name: mine, labels: {a: b}}\ndriverName: gpu.resource.nvidia.com\n"
+        "parametersRef: {apiGroup: gpu.resource.nvidia.com, kind: DeviceClassParameters, name: p}\n"
+    )
+    assert (found["kind"], found["metadata"]) == (
+        "DeviceClass",
+        {"name": "mine", "labels": {"a": "b"}},
+    )
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2", "v1"])
+def test_a_config_changes_its_group_in_objects_of_any_version(version: str) -> None:
+    (found,) = converted(
+        f"apiVersion: resource.k8s.io/{version}\nkind: DeviceClass\nmetadata: {{name: c}}\n"
+        f"spec: {{config: [{{opaque: {{driver: gpu.nvidia.com, parameters: {CONFIG}}}}}]}}\n"
+    )
+    assert found["spec"]["config"][0]["opaque"]["parameters"] == {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "MigDeviceConfig",
+        "sharing": {"strategy": "MPS"},
+    }
+
+
+def test_a_flat_request_is_put_under_exactly_in_v1_too() -> None:
+    (found,) = converted(
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\n"
+        "spec: {devices: {requests: [{name: a, deviceClassName: gpu.nvidia.com, count: 2}]}}\n"
+    )
+    assert found["spec"]["devices"]["requests"] == [
+        {"name": "a", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}
+    ]
+
+
+def test_pods_of_a_namespace_have_one_template_for_each_amount() -> None:
+    one = f"{{containers: [{container('{nvidia.com/gpu: 1}')}]}}"
+    names = [(found["kind"], found["metadata"]["name"]) for found in pods(one, one)]
+    assert names == [("ResourceClaimTemplate", "nvidia-gpu-1"), ("Pod", "p"), ("Pod", "p")]
+
+
+def test_a_template_takes_no_name_that_is_taken() -> None:
+    taken = (
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\n"
+        "metadata: {name: nvidia-gpu-1}\nspec: {spec: {}}\n---\n"
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
+        f"spec: {{containers: [{container('{nvidia.com/gpu: 1}')}]}}\n"
+    )
+    _, template, pod = converted(taken)
+    assert template["metadata"] == {"name": "nvidia-gpu-1-converted"}
+    (claim,) = pod["spec"]["resourceClaims"]
+    assert claim == {"name": "gpu", "resourceClaimTemplateName": "nvidia-gpu-1-converted"}
+
+
+def test_each_container_has_devices_of_its_own_beside_its_other_claims() -> None:
+    spec = (
+        "{resourceClaims: [{name: gpu, resourceClaimName: mine}], containers: ["
+        "{name: a, image: i, resources: {limits: {nvidia.com/gpu: 1}, claims: [{name: gpu}]}}, "
+        f"{container('{nvidia.com/gpu: 1}', 'b')}]}}"
+    )
+    *_, pod = pods(spec)
+    assert [one["resources"] for one in pod["spec"]["containers"]] == [
+        {"claims": [{"name": "gpu"}, {"name": "gpu-2"}]},
+        {"claims": [{"name": "gpu-3"}]},
+    ]
+    assert [one["name"] for one in pod["spec"]["resourceClaims"]] == ["gpu", "gpu-2", "gpu-3"]
+
+
+def test_init_containers_have_the_devices_of_others_that_ask_for_as_many() -> None:
+    one = container("{nvidia.com/gpu: 1}", "b")
+    beside = "{name: c, image: i, restartPolicy: Always, resources: {limits: {nvidia.com/gpu: 1}}}"
+    *_, pod = pods(
+        f"{{initContainers: [{one}, {beside}], containers: [{container('{nvidia.com/gpu: 1}')}]}}"
+    )
+    first, second = pod["spec"]["initContainers"]
+    assert first["resources"] == pod["spec"]["containers"][0]["resources"]
+    assert second["resources"] == {"claims": [{"name": "gpu-2"}]}
+
+    last = one.replace("b", "c", 1)
+    *_, pod = pods(f"{{initContainers: [{one}, {last}], containers: [{{name: a, image: i}}]}}")
+    first, second = pod["spec"]["initContainers"]
+    assert first["resources"] == second["resources"] == {"claims": [{"name": "gpu"}]}
+
+
+@pytest.mark.parametrize("limits", ["{nvidia.com/gpu: 0}", "{nvidia.com/hostdev: 1}", "{cpu: 1}"])
+def test_other_resources_are_left_alone(limits: str) -> None:
+    spec = f"{{containers: [{container(limits)}]}}"
+    (pod,) = pods(spec)
+    assert pod["spec"] == yaml.safe_load(spec)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "0x10", "1_000", "yes", "NULL", "~", "y", "1:30", "a: b", "a #b", "", " ", "-"]
+)
+def test_text_stays_text(text: str) -> None:
+    found = convert(
+        {
+            "f": "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\n"
+            f"metadata: {{name: c, annotations: {{a: '{text}'}}}}\nspec: {{devices: {{}}}}\n"
+        }
+    )
+    assert f'    a: "{text}"\n' in found.text

@@ -1,0 +1,118 @@
+"""`dra-driver convert`: what goes where, and with which exit status."""
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver import cli
+
+CLAIM = """\
+apiVersion: resource.k8s.io/v1alpha2
+kind: ResourceClaim
+metadata: {name: c}
+spec:
+  resourceClassName: gpu.nvidia.com
+  parametersRef: {apiGroup: gpu.resource.nvidia.com, kind: GpuClaimParameters, name: p}
+"""
+PARAMETERS = """\
+apiVersion: gpu.resource.nvidia.com/v1alpha1
+kind: GpuClaimParameters
+metadata: {name: p}
+spec: {count: 3}
+"""
+OLD_CONFIG = """\
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: c}
+spec:
+  config:
+  - opaque:
+      driver: gpu.nvidia.com
+      parameters: {apiVersion: gpu.nvidia.com/v1alpha1, kind: GpuConfig}
+"""
+OTHER = "data:   {a: [1,\n  2]}   # as it is"
+
+
+def test_files_refer_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text(CLAIM)
+    (tmp_path / "b.yaml").write_text(PARAMETERS)
+    assert cli.main(["convert", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    (request,) = yaml.safe_load(printed.out)["spec"]["devices"]["requests"]
+    assert request == {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 3}}
+
+
+def test_other_documents_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"# first\n---\n{OTHER}\n---\n{OTHER}"))
+    assert cli.main(["convert", "-"]) == 0
+    assert capsys.readouterr() == (f"{OTHER}\n---\n{OTHER}\n", "")
+
+
+def test_a_loss_names_file_and_place_and_is_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(CLAIM)
+    assert cli.main(["convert", str(tmp_path / "a.yaml")]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        f"{tmp_path}/a.yaml:6:3: ResourceClaim c: spec.parametersRef: left out: no "
+        "GpuClaimParameters p of its namespace is in these files: give the file that has it too\n"
+    )
+
+
+def test_a_file_that_is_no_yaml_is_status_1_and_the_others_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [\n")
+    (tmp_path / "good.yaml").write_text(OTHER)
+    assert cli.main(["convert", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == f"{OTHER}\n"
+    assert printed.err.startswith(f"{tmp_path}/bad.yaml:2:1: not valid YAML: ")
+
+
+def test_a_file_that_cannot_be_read_is_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "good.yaml").write_text(OTHER)
+    assert cli.main(["convert", str(tmp_path / "none.yaml"), str(tmp_path / "good.yaml")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == f"{OTHER}\n"
+    assert printed.err == (
+        f"error: {tmp_path}/none.yaml cannot be read: No such file or directory\n"
+    )
+
+
+def test_no_file_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["convert"]) == 2
+    assert "FILES" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CLAIM,
+        PARAMETERS,
+        PARAMETERS.replace("gpu.resource.", "gpu."),
+        CLAIM.replace("v1alpha2", "v1beta1"),
+        "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: c}\n",
+        OLD_CONFIG,
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"
+            "  containers: [{name: a, image: i, resources: {claims: [{name: g}]}}]\n"
+            "  resourceClaims: [{name: g, source: {resourceClaimName: g}}]\n"
+        ),
+    ],
+)
+def test_validate_refuses_older_apis_and_points_here(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    assert cli.main(["validate", str(tmp_path / "a.yaml")]) == 1
+    assert "; `dra-driver convert FILE` converts it\n" in capsys.readouterr().out

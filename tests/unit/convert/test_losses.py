@@ -1,0 +1,291 @@
+"""Each thing that `convert` cannot carry over is one line: field, why, what to do."""
+
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from dra_driver.admin.convert.manifests import convert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A manifest, the place and text of each line, and how many objects are printed."""
+
+    name: str
+    text: str
+    lines: tuple[tuple[int, str], ...]
+    printed: int = 1
+
+
+def claim(spec: str, version: str = "v1alpha2", kind: str = "ResourceClaim") -> str:
+    return (
+        f"apiVersion: resource.k8s.io/{version}\nkind: {kind}\nmetadata: {{name: c}}\n"
+        f"spec: {spec}\n"
+    )
+
+
+def asking(spec: str, kind: str = "GpuClaimParameters") -> str:
+    """Parameters, and from the sixth line on the claim that refers to them."""
+    reference = f"{{apiGroup: gpu.resource.nvidia.com, kind: {kind}, name: p}}"
+    return (
+        f"apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: {kind}\nmetadata: {{name: p}}\n"
+        f"spec: {spec}\n---\n"
+        + claim(f"{{resourceClassName: gpu.nvidia.com, parametersRef: {reference}}}")
+    )
+
+
+def pod(containers: str, init: str = "[]") -> str:
+    return (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"
+        f"  containers: {containers}\n  initContainers: {init}\n"
+    )
+
+
+def limits(name: str, resource: str, amount: int) -> str:
+    return f"{{name: {name}, image: i, resources: {{limits: {{{resource}: {amount}}}}}}}"
+
+
+UNREADABLE = "cannot be read: write one property of a GPU, andExpression or orExpression"
+REFERENCE = "{apiGroup: gpu.resource.nvidia.com, kind: GpuClaimParameters, name: gone}"
+
+LOST = (
+    Lost(
+        name="immediate",
+        text=claim("{resourceClassName: gpu.nvidia.com, allocationMode: Immediate}"),
+        lines=((4, "spec.allocationMode: a claim is allocated when a pod first needs it: create"),),
+    ),
+    Lost(
+        name="unknown-field-of-a-claim",
+        text=claim("{resourceClassName: gpu.nvidia.com, parameterRef: {}}"),
+        lines=((4, "spec.parameterRef: no version of this API had this field: check its"),),
+    ),
+    Lost(
+        name="parameters-in-another-file",
+        text=claim(f"{{resourceClassName: gpu.nvidia.com, parametersRef: {REFERENCE}}}"),
+        lines=((4, "spec.parametersRef: left out: no GpuClaimParameters gone of its namespace"),),
+        printed=0,
+    ),
+    Lost(
+        name="parameters-that-drivers-made",
+        text=claim(
+            "{resourceClassName: gpu.nvidia.com, parametersRef: {apiGroup: "
+            "gpu.resource.nvidia.com, kind: ResourceClaimParameters, name: p}}"
+        ),
+        lines=((4, 'spec.parametersRef: left out: "ResourceClaimParameters" is no kind of'),),
+        printed=0,
+    ),
+    Lost(
+        name="class-in-another-file",
+        text=claim("{resourceClassName: fast}"),
+        lines=((4, "spec.resourceClassName: left as it was: no ResourceClass in these files"),),
+    ),
+    Lost(
+        name="class-of-another-driver",
+        text="apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: nic}\n"
+        "driverName: net.example.com\n---\n" + claim("{resourceClassName: nic}"),
+        lines=(
+            (4, "driverName: left as it was: it is of the driver net.example.com: ask its vendor"),
+            (9, "spec.resourceClassName: left as it was: it is of the driver net.example.com:"),
+        ),
+        printed=2,
+    ),
+    Lost(
+        name="parameters-of-a-class-in-another-file",
+        text="apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: mine}\n"
+        "driverName: gpu.resource.nvidia.com\n"
+        "parametersRef: {kind: DeviceClassParameters, name: p}\n",
+        lines=((5, "parametersRef: left out: no DeviceClassParameters p of its namespace is in"),),
+    ),
+    Lost(
+        name="parameters-that-nothing-refers-to",
+        text="apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: GpuClaimParameters\n"
+        "metadata: {name: p}\nspec: {count: 1}\n",
+        lines=((3, "metadata.name: left out: nothing in these files refers to it: give the file"),),
+        printed=0,
+    ),
+    Lost(
+        name="gpu-in-mig-mode",
+        text=asking("{selector: {migEnabled: true}}"),
+        lines=(
+            (4, "spec.selector: GPUs in MIG mode are offered as MIG devices only: ask for"),
+            (
+                9,
+                "spec.parametersRef: left out: GpuClaimParameters p asks for something that is not",
+            ),
+        ),
+        printed=0,
+    ),
+    Lost(
+        name="index",
+        text=asking("{selector: {orExpression: [{index: 0}, {uuid: GPU-1}]}}"),
+        lines=((4, "spec.selector.orExpression[0].index: GPUs are not chosen by their index now"),),
+    ),
+    *(
+        Lost(
+            name=f"unreadable-selector-{number}",
+            text=asking(f"{{selector: {selector}}}"),
+            lines=((4, text),),
+        )
+        for number, (selector, text) in enumerate(
+            (
+                ("[]", f"spec.selector: {UNREADABLE}"),
+                ("{}", f"spec.selector: {UNREADABLE}"),
+                ("{uuid: a, index: 1}", f"spec.selector: {UNREADABLE}"),
+                ("{andExpression: []}", f"spec.selector.andExpression: a list {UNREADABLE}"),
+                ("{uuid: 7}", f"spec.selector.uuid: 7 {UNREADABLE}"),
+                ("{colour: red}", f'spec.selector.colour: "red" {UNREADABLE}'),
+                ("{migEnabled: 1}", f"spec.selector.migEnabled: 1 {UNREADABLE}"),
+                ("{memory: {value: 1Gi, operator: Is}}", "spec.selector.memory: "),
+                ("{memory: {value: big, operator: Equals}}", "spec.selector.memory: "),
+                ("{driverVersion: {value: new, operator: Equals}}", "spec.selector.driverVersion"),
+            )
+        )
+    ),
+    Lost(
+        name="unknown-field-of-parameters",
+        text=asking("{cuont: 2}"),
+        lines=((4, "spec.cuont: no version of this API had this field: check its spelling"),),
+    ),
+    Lost(
+        name="connections",
+        text=asking("{sharing: {strategy: MPS, mpsConfig: {maxConnections: 4}}}"),
+        lines=((4, "spec.sharing.mpsConfig.maxConnections: an MPS daemon has no limit of its"),),
+    ),
+    Lost(
+        name="settings-of-another-strategy",
+        text=asking("{sharing: {strategy: TimeSlicing, mpsConfig: {}}}"),
+        lines=(
+            (
+                6,
+                "as it is printed: spec.devices.config[0].opaque.parameters.sharing: cannot use ",
+            ),
+        ),
+    ),
+    Lost(
+        name="one-gpu-for-mig-devices",
+        text=asking("{profile: 1g.5gb, gpuClaimName: g}", "MigDeviceClaimParameters"),
+        lines=((4, "spec.gpuClaimName: MIG devices of one GPU are asked for in one claim now:"),),
+    ),
+    Lost(
+        name="uninitialized",
+        text=asking("{profile: 1g.5gb, uninitialized: true}", "MigDeviceClaimParameters"),
+        lines=((4, "spec.uninitialized: a MIG device has its compute instance from the start:"),),
+    ),
+    Lost(
+        name="compute-instance",
+        text=asking("{profile: 1c.2g.10gb}", "ComputeInstanceClaimParameters"),
+        lines=(
+            (2, "kind: left out: compute instances of a MIG device are not offered: ask for a"),
+            (9, "spec.parametersRef: left out: ComputeInstanceClaimParameters p asks for some"),
+        ),
+        printed=0,
+    ),
+    *(
+        Lost(
+            name=f"nothing-for-{kind}",
+            text=f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\n",
+            lines=((2, f"kind: {begin}"),),
+            printed=printed,
+        )
+        for version, kind, begin, printed in (
+            ("resource.k8s.io/v1alpha1", "PodScheduling", "left out: a driver or", 0),
+            ("resource.k8s.io/v1alpha2", "PodSchedulingContext", "left out: a driver or", 0),
+            ("resource.k8s.io/v1beta1", "ResourceSlice", "left out: a driver or", 0),
+            ("resource.k8s.io/v1alpha2", "ResourceClaimParameters", "left out: a driver gen", 0),
+            ("resource.k8s.io/v1alpha2", "ResourceClassParameters", "left out: a driver gen", 0),
+            ("nas.gpu.resource.nvidia.com/v1alpha1", "NodeAllocationState", "left out: a dr", 0),
+            ("gpu.nvidia.com/v1alpha1", "ComputeDomain", "left as it was: this driver has no", 1),
+        )
+    ),
+    Lost(
+        name="controller",
+        text=claim("{controller: d, devices: {}}", "v1alpha3"),
+        lines=((4, "spec.controller: the scheduler allocates all claims now, no driver's"),),
+    ),
+    Lost(
+        name="suitable-nodes",
+        text=claim("{suitableNodes: {nodeSelectorTerms: []}}", "v1alpha3", "DeviceClass"),
+        lines=((4, "spec.suitableNodes: a class selects devices, not nodes: write a node"),),
+    ),
+    Lost(
+        name="class-of-the-install",
+        text=claim("{}", "v1beta1", "DeviceClass").replace("name: c", "name: mig.nvidia.com"),
+        lines=((3, "metadata.name: left out: the driver's install has the class mig.nvidia.com"),),
+        printed=0,
+    ),
+    Lost(
+        name="imex",
+        text=claim(
+            "{devices: {config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: "
+            "gpu.nvidia.com/v1alpha1, kind: ImexChannelConfig}}}]}}",
+            "v1beta1",
+        ),
+        lines=((4, "spec.devices.config[0].opaque.parameters.kind: left out: this driver has no"),),
+    ),
+    *(
+        Lost(
+            name=f"attribute-{name}",
+            text=claim(
+                "{devices: {requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, "
+                "selectors: [{cel: {expression: \"device.attributes['gpu.nvidia.com']."
+                f'{name} == 0"}}}}]}}}}]}}}}',
+                "v1beta2",
+            ),
+            lines=((4, f'{where}: no device has the attribute "{name}" now: {instead}'),),
+        )
+        for where in ("spec.devices.requests[0].exactly.selectors[0].cel.expression",)
+        for name, instead in (
+            ("index", "choose GPUs by uuid, productName or resource.kubernetes.io/pciBusID"),
+            ("minor", "choose GPUs by uuid, productName or resource.kubernetes.io/pciBusID"),
+            ("parentIndex", "use parentUUID"),
+            ("pcieBusID", "use device.attributes['resource.kubernetes.io'].pciBusID"),
+        )
+    ),
+    Lost(
+        name="matched-attribute",
+        text=claim(
+            "{devices: {constraints: [{matchAttribute: gpu.nvidia.com/parentIndex}]}}", "v1beta1"
+        ),
+        lines=((4, 'spec.devices.constraints[0].matchAttribute: no device has the attribute "'),),
+    ),
+    Lost(
+        name="name-of-a-share-config",
+        text=pod(f"[{limits('a', 'nvidia.com/mig-1g.5gb.shared', 1)}]"),
+        lines=((5, "spec.containers[0].resources.limits.nvidia.com/mig-1g.5gb.shared: left as"),),
+    ),
+    Lost(
+        name="another-amount-in-an-init-container",
+        text=pod(f"[{limits('a', 'nvidia.com/gpu', 2)}]", f"[{limits('b', 'nvidia.com/gpu', 1)}]"),
+        lines=((6, "spec.initContainers[0].resources.limits.nvidia.com/gpu: this init container"),),
+        printed=3,
+    ),
+    Lost(
+        name="doubled-key",
+        text=claim("{resourceClassName: gpu.nvidia.com}") + "spec: {resourceClassName: mine}\n",
+        lines=((5, "spec.resourceClassName: left as it was: no ResourceClass in these files"),),
+    ),
+    Lost(
+        name="doubled-key-of-what-is-printed",
+        text=claim("{}") + "spec: {resourceClassName: gpu.nvidia.com}\n",
+        lines=((5, "spec: this key stands twice, and all but the last are dropped"),),
+    ),
+    Lost(
+        name="what-no-cluster-took",
+        text=claim("{devices: {requests: [{name: a, deviceClassNam: b}]}}", "v1beta1"),
+        lines=(
+            (1, 'as it is printed: spec.devices.requests[0]: unknown field "deviceClassNam": '),
+            (1, 'as it is printed: spec.devices.requests[0].exactly: missing field "deviceClassNa'),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("lost", LOST, ids=lambda lost: str(lost.name))
+def test_a_loss_is_a_line_with_its_place(lost: Lost) -> None:
+    converted = convert({"f": lost.text})
+    found = converted.reports["f"].findings
+    assert [one.line for one in found] == [line for line, _ in lost.lines]
+    for one, (_, text) in zip(found, lost.lines, strict=True):
+        assert one.text[: len(text)] == text
+    assert len(list(yaml.safe_load_all(converted.text))) == lost.printed

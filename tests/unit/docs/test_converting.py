@@ -1,0 +1,43 @@
+"""docs/converting.md: its example is what the command prints, and it names all that is lost."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dra_driver.admin.convert import claims, manifests, parameters, selectors
+from dra_driver.admin.convert.manifests import convert
+from dra_driver.admin.validate.command import as_text
+
+PAGE = (Path(__file__).parents[3] / "docs" / "converting.md").read_text()
+LOST = PAGE.partition("## What is not carried over")[2]
+
+
+def test_the_example_is_what_the_command_prints() -> None:
+    (before,) = re.findall(r"\$ cat claim\.yaml\n(.*?)```", PAGE, re.DOTALL)
+    (after,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (said,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    found = convert({"claim.yaml": before})
+    assert found.text == after
+    assert as_text(found.reports) == said
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {
+            *claims.GONE,
+            *claims.ATTRIBUTES,
+            *manifests.LEFT_OUT,
+            *parameters.LOST,
+            *selectors.LOST,
+        }
+    ),
+)
+def test_the_page_names_all_that_is_lost(name: str) -> None:
+    assert re.search(rf"\b{name}\b", LOST)
+
+
+@pytest.mark.parametrize("kind", parameters.KINDS)
+def test_the_page_names_each_kind_of_parameters(kind: str) -> None:
+    assert re.search(rf"\b{kind}\b", PAGE)
