@@ -48,6 +48,7 @@ NAVIGATION = {
         "docs/taking-over.md",
     ],
     "Use": [
+        "docs/writing-pods.md",
         "docs/claim-configs.md",
         "docs/time-slicing.md",
         "docs/mps.md",
