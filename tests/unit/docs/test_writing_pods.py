@@ -1,4 +1,4 @@
-"""docs/writing-pods.md: ten examples that `validate` accepts, and whose selectors find devices."""
+"""README and docs/writing-pods.md: examples that `validate` accepts, and whose selectors find devices."""
 
 import re
 import subprocess
@@ -18,7 +18,9 @@ from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import slices_of
 from dra_driver.slices.project import OF_DEFAULTS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "writing-pods.md").read_text()
+REPOSITORY = Path(__file__).parents[3]
+PAGE = (REPOSITORY / "docs" / "writing-pods.md").read_text()
+README = (REPOSITORY / "README.md").read_text()
 SECTIONS = dict(
     re.findall(r"^## (\d+)\. .*?\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL),
 )
@@ -60,15 +62,15 @@ def test_there_are_ten_examples_and_no_other_yaml() -> None:
     assert len(BLOCK.findall(PAGE)) == 10
 
 
-def test_validate_accepts_every_example(tmp_path: Path) -> None:
-    for number, text in enumerate(BLOCK.findall(PAGE), start=1):
+def test_validate_accepts_every_example_and_the_readmes(tmp_path: Path) -> None:
+    for number, text in enumerate(BLOCK.findall(PAGE + README), start=1):
         (tmp_path / f"{number}.yaml").write_text(text)
     command = [str(Path(sys.executable).parent / "dra-driver"), "validate", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout + done.stderr
     assert "warning" not in said
-    assert said.splitlines()[-1].endswith("3 configs in 10 files: no errors")
+    assert said.splitlines()[-1].endswith("3 configs in 11 files: no errors")
 
 
 @pytest.mark.parametrize("number", SECTIONS)
