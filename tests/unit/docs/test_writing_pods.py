@@ -1,4 +1,4 @@
-"""README and docs/writing-pods.md: examples that `validate` accepts, and whose selectors find devices."""
+"""README and docs/writing-pods.md: `validate` takes the examples, and selectors find devices."""
 
 import re
 import subprocess
