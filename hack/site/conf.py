@@ -49,6 +49,7 @@ NAVIGATION = {
         "docs/converting.md",
     ],
     "Use": [
+        "docs/writing-pods.md",
         "docs/claim-configs.md",
         "docs/time-slicing.md",
         "docs/mps.md",

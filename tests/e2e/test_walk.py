@@ -71,7 +71,13 @@ def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
         assert word in found, found
 
     scene = Scene(node)
-    (resources,) = blocks("README.md", "Install it on a cluster", "yaml")
+    manifest, resources = blocks("README.md", "Install it on a cluster", "yaml")
+    template, _ = yaml.safe_load_all(manifest)
+    made = scene.make(template["kind"], "large-gpu", {"spec": template["spec"]})
+    claiming = scene.pod("claiming", templates=[made])
+    scene.running(claiming, timeout=120)
+    assert len(scene.gpus(claiming)) == 1
+    scene.delete(claiming)
     limits = yaml.safe_load(resources)["resources"]["limits"]
     pod = scene.pod(limits=limits)
     scene.running(pod, timeout=120)

@@ -1,4 +1,7 @@
-"""docs/share-config.md: its errors are those of the driver, its examples are right."""
+"""docs/share-config.md: its errors are those of the driver, its examples are right.
+
+The files that the driver refuses, with the whole of its errors, are in tests/data.
+"""
 
 import codecs
 import re
@@ -12,20 +15,32 @@ from resource_nvidia_com.device_plugin import MOST_REPLICAS, DevicePluginFile
 from resource_nvidia_com.problems import fields_at
 
 PAGE = (Path(__file__).parents[3] / "docs" / "share-config.md").read_text()
-ROWS = re.findall(r"^\| `(.*)` \| `(FILE:.*)` \|$", PAGE, re.MULTILINE)
+BAD = Path(__file__).parents[2] / "data" / "bad-share-configs.tsv"
+ROWS = re.findall(r"^([^#\n].*)\t(FILE:.*)$", BAD.read_text(), re.MULTILINE)
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(("file", "error"), ROWS)
-def test_each_bad_file_has_the_error_that_the_page_says(file: str, error: str) -> None:
+def test_each_bad_file_has_its_error(file: str, error: str) -> None:
     data = codecs.decode(file, "unicode_escape").encode("latin-1")
     with pytest.raises(ConfigError) as caught:
         read_node_config(data, "FILE")
     assert str(caught.value) == error
 
 
-def test_the_page_has_many_bad_files_and_each_once() -> None:
+def test_there_are_many_bad_files_and_each_once() -> None:
     assert len({file for file, _ in ROWS}) == len(ROWS) >= 70
+
+
+def test_the_page_has_every_error_and_no_other() -> None:
+    """The page has a piece of each, with `…` for what varies."""
+    _, _, table = PAGE.partition("\n## Errors\n")
+    cells = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    excerpts = [one for cell in cells for one in re.findall(r"`([^`]+)`", cell)]
+    patterns = [".*".join(map(re.escape, one.split("…"))) for one in excerpts]
+    errors = [error for _, errors in ROWS for error in errors.split("; FILE:")]
+    assert [one for one in patterns if not any(re.search(one, error) for error in errors)] == []
+    assert [one for one in errors if not any(re.search(pattern, one) for pattern in patterns)] == []
 
 
 def test_the_examples_are_right() -> None:

@@ -1,4 +1,4 @@
-"""The text of a share config; its errors one by one are in docs/share-config.md."""
+"""The text of a share config; its errors one by one are in tests/data/bad-share-configs.tsv."""
 
 import json
 
