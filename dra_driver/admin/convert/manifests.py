@@ -8,7 +8,6 @@ refuses.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import yaml
 
@@ -17,6 +16,7 @@ from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, lo
 from dra_driver.admin.convert.parameters import GROUPS
 from dra_driver.admin.validate.findings import FileReport, Finding, check_manifest
 from dra_driver.admin.validate.objects import doubled
+from dra_driver.dataclass import dataclass
 from dra_driver.fields import text
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
 from resource_nvidia_com.problems import Path, dotted
