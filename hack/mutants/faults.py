@@ -36,15 +36,13 @@ class Mutant:
     line: int
     last: int
     """A test that runs none of the lines from `line` to this one cannot notice it."""
-    at_import: bool
-    """The lines run when the module is imported, so that any test which uses it may notice."""
     old: cst.CSTNode
     new: cst.CSTNode
 
 
 def _left_out(node: cst.Expr) -> Iterable[cst.CSTNode]:
     """A call whose answer nobody takes, left out."""
-    if isinstance(node.value, cst.Call):
+    if isinstance(node.value, cst.Call) and not m.matches(node.value, _QUIET):
         yield cst.Pass()
 
 
@@ -95,11 +93,10 @@ class Module:
                 module=self.name,
                 line=line,
                 last=last,
-                at_import=at_import,
                 old=old,
                 new=new,
             )
-            for number, (line, last, at_import, old, new) in enumerate(visitor.found)
+            for number, (line, last, old, new) in enumerate(visitor.found)
         ]
 
     def mutated(self, mutant: Mutant) -> str:
@@ -116,21 +113,19 @@ class _Visitor(cst.CSTVisitor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[int, int, bool, cst.CSTNode, cst.CSTNode]] = []
-        self._statements: list[tuple[int, bool]] = []
-        """Where those around this node begin, and whether each is a function's definition."""
+        self.found: list[tuple[int, int, cst.CSTNode, cst.CSTNode]] = []
+        self._statements: list[int] = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if m.matches(node, _QUIET):
             return False
         place = self.get_metadata(PositionProvider, node, None)
         if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement) and place:
-            self._statements.append((place.start.line, isinstance(node, cst.FunctionDef)))
+            self._statements.append(place.start.line)
         if place and self._statements:
             last = self._header_end(node) or place.end.line
-            line = self._statements[-1][0]
-            at_import = not any(function for _, function in self._statements[:-1])
-            self.found += [(line, last, at_import, node, changed) for changed in _changes(node)]
+            line = self._statements[-1]
+            self.found += [(line, last, node, changed) for changed in _changes(node)]
         return True
 
     def _header_end(self, node: cst.CSTNode) -> int | None:

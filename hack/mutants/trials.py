@@ -4,6 +4,7 @@ In: a room, a seed, how many. Out: for each mutant drawn what came of it, kept i
 so that the next run goes on. A result holds as long as the module and the tests it rests on do.
 """
 
+import ast
 import fcntl
 import json
 import random
@@ -22,7 +23,9 @@ from mutants.faults import Module, Mutant, difference
 from mutants.rooms import Room
 
 _RECORDING_S = 300
-_FILES_AT_ONCE = 5
+_FILES_AT_ONCE = 3
+_START_S = 25.0
+"""Seconds that Python, imports and pytest may take on a busy machine."""
 _BUDGET_S = 10.0
 """Seconds of tests that a mutant is worth, the shortest first."""
 KILLED, LATE, SURVIVED, UNTESTED = "killed", "late", "survived", "untested"
@@ -45,7 +48,7 @@ class Result:
     by: str
     """The test that failed."""
     rests_on: str
-    """A digest of the tests: of the file of the one that failed, or of all."""
+    """A digest of the tests: of the one that failed, or of all."""
 
 
 class Trials:
@@ -67,6 +70,8 @@ class Trials:
             name: Module(name, (repository / name).read_text()) for name in self._sources
         }
         self._seen: dict[str, Any] = {}
+        self._imported: dict[str, set[int]] = {}
+        self._functions: dict[str, dict[str, str]] = {}
 
     def drawn(self, seed: int, sample: int) -> tuple[list[Mutant], int]:
         """Return a sample, of which a smaller one is the beginning, and how many there are."""
@@ -76,10 +81,12 @@ class Trials:
         return every[:sample], len(every)
 
     def results(self) -> dict[str, Result]:
-        """Return what is known from before and still holds."""
-        kept = self._read("results.json")
-        found = (Result(**value) for value in kept.values())
-        return {result.key: result for result in found if result.rests_on == self._basis(result.by)}
+        """Return what came of each mutant when it was last tried."""
+        return {key: Result(**value) for key, value in self._read("results.json").items()}
+
+    def _holds(self, result: Result | None) -> bool:
+        """Tell whether the tests that a result rests on are as they were."""
+        return result is not None and result.rests_on == self._basis(result.by)
 
     def run(self, mutants: Sequence[Mutant], until: float) -> Iterator[Result]:
         """Try those of which nothing is known, until that time; keep and yield each result."""
@@ -87,9 +94,9 @@ class Trials:
         with self._alone(), tempfile.TemporaryDirectory(prefix="m") as scratch:
             copy_of.bring_up_to_date(self._repository, self._tree)
             known = self.results()
-            left = [mutant for mutant in mutants if mutant.key not in known]
+            left = [mutant for mutant in mutants if not self._holds(known.get(mutant.key))]
             if left:
-                self._seen = self._recorded(Path(scratch), until)
+                self._record(Path(scratch), until)
             for mutant in left:
                 if time.monotonic() >= until:
                     return
@@ -109,12 +116,18 @@ class Trials:
             yield
 
     def _basis(self, test: str) -> str:
-        """Return the digest of a test's file, or of all files if there is no such test."""
-        everything = sha256(json.dumps(self._digests, sort_keys=True).encode()).hexdigest()[:16]
-        return self._digests.get(test.partition("::")[0], everything)
+        """Return the digest of a test, or of all files if it is not there."""
+        file, _, name = test.partition("::")
+        if file in self._digests:
+            if file not in self._functions:
+                self._functions[file] = _functions((self._repository / file).read_text())
+            found = self._functions[file].get(name.partition("[")[0].rpartition("::")[2])
+            if found:
+                return found
+        return sha256(json.dumps(self._digests, sort_keys=True).encode()).hexdigest()[:16]
 
-    def _recorded(self, scratch: Path, until: float) -> dict[str, Any]:
-        """Return what each test runs, as far as there is time; files known already are not run."""
+    def _record(self, scratch: Path, until: float) -> None:
+        """Learn what each test runs, as far as there is time; files known already are not run."""
         support = _files(
             self._repository, ("tests/*.py", "tests/worlds/*.py", "tests/**/conftest.py")
         )
@@ -137,9 +150,16 @@ class Trials:
             seen = self._run_recorded(some, scratch)
             for name in some:
                 own = {test: one for test, one in seen.items() if test.partition("::")[0] == name}
-                files[name] = {"digest": self._digests[name], "tests": own}
+                files[name] = {
+                    "digest": self._digests[name],
+                    "imported": seen[observed.IMPORTED]["lines"],
+                    "tests": own,
+                }
             self._write("recording.json", {"basis": basis.hexdigest(), "files": files})
-        return {test: one for file in files.values() for test, one in file["tests"].items()}
+        for file in files.values():
+            self._seen |= file["tests"]
+            for module, lines in file["imported"].items():
+                self._imported.setdefault(module, set()).update(lines)
 
     def _run_recorded(self, tests: Sequence[str], scratch: Path) -> dict[str, Any]:
         output = scratch / "seen.json"
@@ -162,9 +182,12 @@ class Trials:
         module = self._modules[mutant.module]
         text = module.mutated(mutant)
         tests = self._that_notice(mutant)
-        outcome, by = (
-            (UNTESTED, "") if not tests else self._asked(mutant.module, text, tests, scratch)
-        )
+        outcome, by = UNTESTED, ""
+        # Unit tests first: they import least, and notice most.
+        for unit in (True, False):
+            some = {test: one for test, one in tests.items() if _is_unit(test) is unit}
+            if some and outcome in (UNTESTED, SURVIVED):
+                outcome, by = self._asked(mutant.module, text, some, scratch)
         return Result(
             key=mutant.key,
             module=mutant.module,
@@ -176,17 +199,25 @@ class Trials:
         )
 
     def _that_notice(self, mutant: Mutant) -> dict[str, float]:
-        """Return the tests that run the lines, the shortest first, as many as it is worth."""
+        """Return the tests that run the lines, as many as it is worth: unit tests, short ones."""
         lines = set(range(mutant.line, mutant.last + 1))
-        users = [
-            (one["seconds"], test, lines.intersection(one["lines"][mutant.module]))
+        hits = {
+            test
             for test, one in self._seen.items()
-            if mutant.module in one["lines"]
-        ]
+            if lines.intersection(one["lines"].get(mutant.module, ()))
+        }
+        # What importing the module runs concerns all who use it, or all who import it.
+        users = hits
+        if lines.intersection(self._imported.get(mutant.module, ())):
+            users = {test for test, one in self._seen.items() if mutant.module in one["lines"]}
+            users = users or set(self._seen)
         chosen: dict[str, float] = {}
         spent = 0.0
-        for seconds, test, hit in sorted(users, key=lambda user: user[:2]):
-            if (hit or mutant.at_import) and spent + seconds <= _BUDGET_S:
+        order = (
+            (test not in hits, not _is_unit(test), self._seen[test]["seconds"]) for test in users
+        )
+        for (*_, seconds), test in sorted(zip(order, users, strict=True)):
+            if spent + seconds <= _BUDGET_S:
                 chosen[test] = seconds
                 spent += seconds
         return chosen
@@ -199,7 +230,7 @@ class Trials:
         with copy_of.faulty(self._tree / module, text):
             status = cell.run(
                 lambda: observed.ask(self._tree, tests, output),
-                seconds=_BUDGET_S + 5 * sum(tests.values()),
+                seconds=_START_S + 5 * sum(tests.values()),
                 writable=(self._cache, scratch),
                 log=self._folder / "mutant.log",
             )
@@ -226,6 +257,26 @@ class Trials:
         new = self._folder / f"{name}.new"
         new.write_text(json.dumps(value, indent=1))
         new.replace(self._folder / name)
+
+
+def _functions(text: str) -> dict[str, str]:
+    """Return the digest of each function of a file, with its decorators."""
+    lines = text.splitlines()
+    return {
+        node.name: sha256(
+            "\n".join(lines[_first_line(node) - 1 : node.end_lineno]).encode()
+        ).hexdigest()[:16]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
+
+
+def _is_unit(test: str) -> bool:
+    return test.startswith("tests/unit/")
 
 
 def _files(repository: Path, patterns: Sequence[str]) -> list[str]:

@@ -57,7 +57,7 @@ from pathlib import Path
 from mutants import trials
 from mutants.rooms import Room
 
-trials._BUDGET_S = 6.0
+trials._START_S = 10.0
 room = Room(sources=("room/*.py",), tests=("tests/unit/test_*.py",))
 found = trials.Trials("room", room, repository=Path(sys.argv[1]), cache=Path(sys.argv[2]))
 mutants, every = found.drawn(seed=7, sample=100)
@@ -123,7 +123,7 @@ def changed(text: str) -> set[str]:
         ("raise ValueError\n", {"pass"}),
         ("ok = a < b\n", {"ok = a <= b", "ok = None"}),
         ("send('a')\n", {"send('XXaXX')", "send(None)", "pass"}),
-        ("log.info('said', key=1)\n", {"pass"}),
+        ("log.info('said', key=1)\n", set()),
         ("limit: int = 3\n", {"limit: int = 4", "limit: int = None"}),
         ("@cached(3)\ndef two() -> int:\n    return 2\n", {"return 3"}),
     ],

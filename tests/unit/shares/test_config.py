@@ -50,6 +50,17 @@ def test_each_problem_has_its_line_and_column() -> None:
     )
 
 
+def test_a_second_document_is_refused_where_it_begins() -> None:
+    assert refusal(b"version: v1\n---\nversion: v1\n") == (
+        "/etc/shares/a100:3:1: a second document: a share config is one; give each config a file "
+        "of its own"
+    )
+
+
+def test_a_file_of_just_the_largest_size_is_read() -> None:
+    assert read_node_config(b"#" * LARGEST, "f") == NodeConfig()
+
+
 def test_of_many_problems_ten_are_told() -> None:
     told = refusal("".join(f"field{number}: 1\n" for number in range(1000)).encode())
     assert told.count("unknown field") == 10
