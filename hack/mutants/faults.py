@@ -89,15 +89,20 @@ class Module:
         self._tree.visit(visitor)
         return [
             Mutant(
-                key=f"{self.name}:{self._digest}:{number}",
+                key=f"{self.name}:{self._digest}:{self._named(old, new)}",
                 module=self.name,
                 line=line,
                 last=last,
                 old=old,
                 new=new,
             )
-            for number, (line, last, old, new) in enumerate(visitor.found)
+            for line, last, old, new in visitor.found
         ]
+
+    def _named(self, old: cst.CSTNode, new: cst.CSTNode) -> str:
+        place = self._tree.resolve(PositionProvider)[old]
+        code = self._tree.module.code_for_node(new)
+        return sha256(f"{place.start} {place.end} {code}".encode()).hexdigest()[:12]
 
     def mutated(self, mutant: Mutant) -> str:
         """Return the whole text with one fault."""
