@@ -104,7 +104,8 @@ ROOMS = {
         sources=("dra_driver/mps/supervisor/lifecycle.py",),
         tests=(
             "tests/unit/mps/test_record.py",
-            "tests/contract/mps/test_supervisor*.py",
+            "tests/contract/mps/test_supervisor.py",
+            "tests/contract/mps/test_supervisor_disk.py",
             "tests/contract/mps/test_faults.py",
             "tests/contract/mps/test_lost_records.py",
             "tests/contract/mps/test_nvml_let_go.py",

@@ -201,22 +201,17 @@ class Trials:
     def _that_notice(self, mutant: Mutant) -> dict[str, float]:
         """Return the tests that run the lines, as many as it is worth: unit tests, short ones."""
         lines = set(range(mutant.line, mutant.last + 1))
-        hits = {
-            test
-            for test, one in self._seen.items()
-            if lines.intersection(one["lines"].get(mutant.module, ()))
-        }
-        # What importing the module runs concerns all who use it, or all who import it.
-        users = hits
-        if lines.intersection(self._imported.get(mutant.module, ())):
-            users = {test for test, one in self._seen.items() if mutant.module in one["lines"]}
-            users = users or set(self._seen)
+        # What importing the module runs may concern a test that runs nothing else of it.
+        at_import = lines.intersection(self._imported.get(mutant.module, ()))
+        order = []
+        for test, one in self._seen.items():
+            run = one["lines"].get(mutant.module, ())
+            is_hit = bool(lines.intersection(run))
+            if is_hit or at_import:
+                order.append((not is_hit, not run, not _is_unit(test), one["seconds"], test))
         chosen: dict[str, float] = {}
         spent = 0.0
-        order = (
-            (test not in hits, not _is_unit(test), self._seen[test]["seconds"]) for test in users
-        )
-        for (*_, seconds), test in sorted(zip(order, users, strict=True)):
+        for *_, seconds, test in sorted(order):
             if spent + seconds <= _BUDGET_S:
                 chosen[test] = seconds
                 spent += seconds
