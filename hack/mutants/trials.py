@@ -24,6 +24,7 @@ from mutants.rooms import Room
 
 _RECORDING_S = 300
 _FILES_AT_ONCE = 3
+_FEW = 10
 _START_S = 25.0
 """Seconds that Python, imports and pytest may take on a busy machine."""
 _BUDGET_S = 10.0
@@ -183,11 +184,10 @@ class Trials:
         text = module.mutated(mutant)
         tests = self._that_notice(mutant)
         outcome, by = UNTESTED, ""
-        # Unit tests first: they import least, and notice most.
-        for unit in (True, False):
-            some = {test: one for test, one in tests.items() if _is_unit(test) is unit}
+        # A few first: most faults are noticed at once, and few tests are in few files to import.
+        for some in (tests[:_FEW], tests[_FEW:]):
             if some and outcome in (UNTESTED, SURVIVED):
-                outcome, by = self._asked(mutant.module, text, some, scratch)
+                outcome, by = self._asked(mutant.module, text, dict(some), scratch)
         return Result(
             key=mutant.key,
             module=mutant.module,
@@ -198,7 +198,7 @@ class Trials:
             rests_on=self._basis(by),
         )
 
-    def _that_notice(self, mutant: Mutant) -> dict[str, float]:
+    def _that_notice(self, mutant: Mutant) -> list[tuple[str, float]]:
         """Return the tests that run the lines, as many as it is worth: unit tests, short ones."""
         lines = set(range(mutant.line, mutant.last + 1))
         # What importing the module runs may concern a test that runs nothing else of it.
@@ -209,11 +209,11 @@ class Trials:
             is_hit = bool(lines.intersection(run))
             if is_hit or at_import:
                 order.append((not is_hit, not run, not _is_unit(test), one["seconds"], test))
-        chosen: dict[str, float] = {}
+        chosen: list[tuple[str, float]] = []
         spent = 0.0
         for *_, seconds, test in sorted(order):
             if spent + seconds <= _BUDGET_S:
-                chosen[test] = seconds
+                chosen.append((test, seconds))
                 spent += seconds
         return chosen
 
