@@ -1,6 +1,6 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit e2e check format generate docs lock image bench bench-fleet bench-pods clean
+.PHONY: help setup demo test unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench-fleet: setup ## measure what slices cost a cluster of many nodes; ARGS are
 
 bench-pods: setup ## measure how long pods take to start, with claims and without; ARGS are passed on
 	@.venv/bin/python hack/bench/pods $(ARGS)
+
+mutants: setup ## put small faults into the rooms that must not break, and say which no test notices; ARGS are passed on
+	@.venv/bin/python hack/mutants $(ARGS)
 
 clean: ## remove what the other tasks made in this folder
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

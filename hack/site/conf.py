@@ -83,6 +83,7 @@ NAVIGATION = {
         "docs/how-it-works.md",
         "docs/simulator.md",
         "hack/cluster/README.md",
+        "docs/testing.md",
         "docs/chaos.md",
         "docs/decisions/README.md",
     ],

@@ -135,7 +135,7 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
-        (Spec(kind=KIND, devices=()), "needs at least one"),
+        (Spec(kind=KIND, devices=()), ": it has no device, but needs at least one"),
         (
             Spec(kind=KIND, devices=(SpecDevice(name="a", edits=SOME_EDITS),) * 2),
             "2 devices have the name 'a'",
@@ -159,13 +159,19 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
         (spec(Edits(additional_gids=(0,))), "'gpu-0' has no container edits"),
         (spec(Edits(env=("NOVALUE",))), "env 'NOVALUE' is not of the form NAME=value"),
         (spec(Edits(env=("=x",))), "env '=x'"),
+        (spec(Edits(env=("=x=y",))), "env '=x=y'"),
         (spec(common=Edits(env=("A=\0",))), "common edits: env"),
         (spec(Edits(device_nodes=(node(path=""),))), "device node '': the path is not absolute"),
+        (spec(Edits(device_nodes=(node(path="/dev/a\0"),))), "the path is not absolute"),
         (spec(Edits(device_nodes=(node(host_path=""),))), "host path '' is not absolute"),
         (spec(Edits(device_nodes=(node(type="x"),))), "type 'x' is not one of b, c, u, p"),
         (spec(Edits(device_nodes=(node(permissions="rwx"),))), "permissions 'rwx'"),
         (spec(Edits(device_nodes=(node(major=-1),))), "major -1 is not between"),
-        (spec(Edits(device_nodes=(node(file_mode=2**32),))), "file_mode 4294967296"),
+        (
+            spec(Edits(device_nodes=(node(file_mode=2**32),))),
+            "file_mode 4294967296 is not between 0 and 4294967295",
+        ),
+        (spec(Edits(device_nodes=(node(major=2**63),))), "not between 0 and 9223372036854775807"),
         (
             spec(Edits(mounts=(Mount(host_path="", container_path="/c", options=()),))),
             "mount '' to '/c'",
@@ -184,6 +190,7 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
             "hook 'prestart': env 'A'",
         ),
         (spec(Edits(env=("A=",), additional_gids=(-1,))), "group id -1"),
+        (spec(Edits(env=("A=",), additional_gids=(2**32,))), "group id 4294967296"),
     ],
 )
 def test_a_broken_rule_is_named(broken: Spec, problem: str) -> None:
@@ -191,6 +198,23 @@ def test_a_broken_rule_is_named(broken: Spec, problem: str) -> None:
         render(broken)
 
     assert problem in str(caught.value)
+
+
+def test_the_largest_numbers_and_every_kind_of_hook_and_node_are_written() -> None:
+    largest = {"major": 2**63 - 1, "minor": 2**63 - 1, "file_mode": 2**32 - 1, "gid": 2**32 - 1}
+    nodes = tuple(node(path=f"/dev/{kind}", type=kind, **largest) for kind in "bcup")
+    names = (
+        *("prestart", "createRuntime", "createContainer", "startContainer"),
+        *("poststart", "poststop"),
+    )
+    hooks = tuple(Hook(hook_name=name, path="/hook") for name in names)
+    edits = Edits(device_nodes=nodes, hooks=hooks, additional_gids=(2**32 - 1,))
+    written = render(spec(edits))["devices"][0]["containerEdits"]  # type: ignore[index]
+    assert [hook["hookName"] for hook in written["hooks"]] == list(names)
+    assert {one["type"]: one["major"] for one in written["deviceNodes"]} == dict.fromkeys(
+        "bcup", 2**63 - 1
+    )
+    assert written["additionalGids"] == [2**32 - 1]
 
 
 def test_claim_devices_are_named_as_the_peer_names_them() -> None:

@@ -2,6 +2,7 @@
 
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import (
+    GpuCondition,
     GpuConditions,
     after_absence,
     after_look,
@@ -48,6 +49,13 @@ def test_what_a_look_reads_counts_at_once_and_passes_after_a_minute_of_good_look
         sick = look(sick, WELL, now)
         assert values(sick) == ["gpu-reset"]
     assert values(look(sick, WELL, 1090)) == []
+
+
+def test_a_condition_of_which_only_the_beginning_is_known_is_in_force_and_new() -> None:
+    one = GpuCondition(finding=findings.ROWS_FAILED, since=1000)
+    assert one.is_in_force
+    assert (one.instance, one.absent_since, one.passed_at) == (None, None, None)
+    assert (one.relapses, one.was_away) == (0, False)
 
 
 def test_a_bad_look_in_between_starts_the_minute_anew_and_not_the_ailment() -> None:

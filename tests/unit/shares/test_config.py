@@ -1,11 +1,12 @@
 """The text of a share config; its errors one by one are in tests/data/bad-share-configs.tsv."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from dra_driver.errors import ConfigError
-from dra_driver.shares.config import LARGEST, read_node_config
+from dra_driver.shares.config import LARGEST, read_file, read_node_config
 from resource_nvidia_com.device_plugin import NodeConfig
 
 TEXT = """\
@@ -50,6 +51,17 @@ def test_each_problem_has_its_line_and_column() -> None:
     )
 
 
+def test_a_second_document_is_refused_where_it_begins() -> None:
+    assert refusal(b"version: v1\n---\nversion: v1\n") == (
+        "/etc/shares/a100:3:1: a second document: a share config is one; give each config a file "
+        "of its own"
+    )
+
+
+def test_a_file_of_just_the_largest_size_is_read() -> None:
+    assert read_node_config(b"#" * LARGEST, "f") == NodeConfig()
+
+
 def test_of_many_problems_ten_are_told() -> None:
     told = refusal("".join(f"field{number}: 1\n" for number in range(1000)).encode())
     assert told.count("unknown field") == 10
@@ -64,3 +76,16 @@ def test_a_file_that_is_too_large_is_not_looked_into() -> None:
 
 def test_a_file_that_is_not_utf_8_is_refused_where_it_is_not() -> None:
     assert refusal(b"version: v1\n# \xe9").startswith("/etc/shares/a100:2:3: it is not UTF-8")
+
+
+def test_a_file_that_a_person_names_is_read_and_named_in_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "shares.yaml"
+    with pytest.raises(ConfigError, match=f"there is no file {file}: name the share config as it"):
+        read_file(file)
+    file.write_text(TEXT)
+    assert read_file(file) == read_node_config(TEXT.encode(), "f")
+    file.write_text("versions: v1")
+    with pytest.raises(ConfigError, match=f"{file}:1:1: unknown field"):
+        read_file(file)
+    with pytest.raises(ConfigError, match=f"{tmp_path} cannot be read: "):
+        read_file(tmp_path)

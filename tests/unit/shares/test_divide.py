@@ -111,6 +111,16 @@ def test_mig_devices_are_divided_by_the_name_of_their_profile(
     assert found.divisions.keys() == {part(expected)}
 
 
+def test_each_resource_of_a_config_divides_devices_of_its_own() -> None:
+    name = "nvidia.com/mig-2g.20gb"
+    two = SharedResource(name=name, served_as="two", devices=AllDevices(), replicas=2)
+    found = divided(replace(SLICED, resources=(FOUR, two)), make.gpu(0), mig_gpu()).divisions
+    assert {device: (one.count, one.served_as) for device, one in found.items()} == {
+        part(make.gpu(0)): (4, GPU),
+        part(ONE): (2, "two"),
+    }
+
+
 def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device() -> None:
     mine = replace(ONE, made_here=True)
     gpu = make.gpu(1, mig=make.mig(mine), mig_mode=MigMode.ENABLED)
@@ -120,7 +130,7 @@ def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device(
 
 @pytest.mark.parametrize(
     ("capability", "cuda", "most"),
-    [((6, 1), (12, 2), 16), ((7, 0), (12, 2), 48), ((9, 0), (13, 1), 60)],
+    [((3, 5), (12, 2), 16), ((6, 1), (12, 2), 16), ((7, 0), (12, 2), 48), ((9, 0), (13, 1), 60)],
 )
 def test_mps_serves_so_many_clients_and_no_more(
     capability: tuple[int, int], cuda: tuple[int, int], most: int

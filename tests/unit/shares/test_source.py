@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.kube.own_node import OwnNode
-from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
+from dra_driver.shares.last_good import KeptConfig, kept
+from dra_driver.shares.source import ShareConfigEvents, ShareConfigs, ShareConfigState
 
 WHOLE = "sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: mig-1g.5gb, replicas: 3}]}}"
 HALF = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
@@ -40,17 +41,29 @@ def meanwhile() -> Meanwhile:
     return Meanwhile()
 
 
-@pytest.fixture
-def configs(file: Path, changes: list[None], meanwhile: Meanwhile) -> ShareConfigs:
-    nobody = OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5)  # type: ignore[arg-type]
+def made_for(
+    path: Path | None,
+    changes: list[None],
+    meanwhile: Meanwhile,
+    default: str = "",
+    keeps: Path | None = None,
+) -> ShareConfigs:
+    """Share configs of a Node without labels, on no thread."""
     made = ShareConfigs(
-        file,
-        default="",
-        labels=nobody,
+        path,
+        default=default,
+        labels=OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5),  # type: ignore[arg-type]
         events=ShareConfigEvents(None, "n1"),  # type: ignore[arg-type]
         on_change=lambda: changes.append(None),
+        kept=keeps,
     )
     made._stop = meanwhile  # type: ignore[assignment]
+    return made
+
+
+@pytest.fixture
+def configs(file: Path, changes: list[None], meanwhile: Meanwhile) -> ShareConfigs:
+    made = made_for(file, changes, meanwhile)
     made._look_once(file, "")
     assert (made.current().is_known, len(changes)) == (True, 1)
     return made
@@ -100,3 +113,87 @@ def test_what_is_no_plain_file_is_a_problem_and_not_waited_for(
     file.symlink_to("/dev/zero")
     configs._look_once(file, "")
     assert configs.current().problem == f"{file} cannot be read: it is not a plain file"
+
+
+def test_before_the_first_look_nothing_is_known_and_why_is_said(
+    file: Path, changes: list[None], meanwhile: Meanwhile
+) -> None:
+    one = made_for(file, changes, meanwhile)
+    assert one.current() == ShareConfigState(
+        config=None, origin="", problem="the share config has not been read yet", is_known=False
+    )
+    assert not one.is_valid()
+    assert not one.wait_until_looked(0)
+
+    folder = made_for(file.parent, changes, meanwhile)
+    assert folder.current() == ShareConfigState(
+        config=None,
+        origin="",
+        problem="the Node's labels are not known yet, and nvidia.com/device-plugin.config could "
+        "name a share config",
+        is_known=False,
+    )
+
+    nothing = made_for(None, changes, meanwhile)
+    assert nothing.wait_until_looked(0)
+    assert nothing.current() == ShareConfigState(
+        config=None, origin="no --share-config", problem=None, is_known=True
+    )
+
+
+def test_after_a_look_whoever_waits_goes_on_and_is_told_what_changed(
+    file: Path, configs: ShareConfigs, changes: list[None]
+) -> None:
+    assert configs.wait_until_looked(0)
+    assert configs.current().origin == f"file {file}"
+    configs._look_once(file, "")
+    assert len(changes) == 1
+
+
+def test_a_folder_without_a_config_for_this_node_shares_nothing_and_that_is_kept(
+    tmp_path: Path, changes: list[None], meanwhile: Meanwhile
+) -> None:
+    folder, keeps = tmp_path / "configs", tmp_path / "kept.json"
+    folder.mkdir()
+    one = made_for(folder, changes, meanwhile, keeps=keeps)
+    one._look_once(folder, "")
+    why = f"no config of folder {folder}: it is empty"
+    state = one.current()
+    assert (state.origin, state.problem, state.is_known) == (why, None, True)
+    assert count(one) == 0
+    assert kept(keeps) == KeptConfig(data=b"", origin=why)
+
+
+def test_a_label_that_changes_is_heeded_at_once_and_one_that_names_nothing_leaves_what_was(
+    tmp_path: Path, changes: list[None], meanwhile: Meanwhile
+) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "half").write_text(HALF)
+    (folder / "whole").write_text(WHOLE)
+
+    def unexpected() -> None:
+        raise AssertionError("it waits, though another label was set on purpose")
+
+    meanwhile.do = unexpected
+    one = made_for(folder, changes, meanwhile)
+    counts = []
+    for label in ("half", "whole", "none", "half"):
+        one._look_once(folder, label)
+        counts.append((count(one), one.is_valid()))
+    assert counts == [(1, True), (2, True), (2, False), (1, True)]
+
+
+def test_a_file_that_cannot_be_read_twice_is_one_problem_and_not_waited_for_again(
+    file: Path, configs: ShareConfigs, meanwhile: Meanwhile
+) -> None:
+    file.unlink()
+    file.mkdir()
+    waits: list[None] = []
+    meanwhile.do = lambda: waits.append(None)
+    for _ in range(3):
+        configs._look_once(file, "")
+    assert len(waits) == 1
+    assert configs.current().problem == (
+        f"{file} was a file when the driver started and is a folder now: restart the driver"
+    )

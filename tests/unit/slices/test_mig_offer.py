@@ -6,8 +6,16 @@ import pytest
 
 import make
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.slices.offer.mig import MIG_MANAGER_LABEL, MigOffer, MigSettings, MigSource
-from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.offer.mig import (
+    MIG_MANAGER_LABEL,
+    MigOffer,
+    MigSettings,
+    MigSource,
+    named,
+    release_of,
+)
+from dra_driver.slices.order import GpuOrder
+from dra_driver.slices.project import Offered, Projection, projection
 
 LABELLED = {MIG_MANAGER_LABEL: "all-1g.10gb"}
 HAND_MADE = make.mig_device(0, "3g.40gb", 4)
@@ -32,6 +40,19 @@ def test_the_more_explicit_setting_wins(
     offer = MigSettings.of(mig, "", gate=gate).offer(labels, (1, 37))
     assert (offer.source, offer.profiles) == (source, frozenset())
     assert why in offer.why
+
+
+def test_a_version_of_kubernetes_is_read_from_a_setting_and_named() -> None:
+    assert release_of("1.36") == (1, 36)
+    assert named(release_of("1.36")) == "Kubernetes 1.36"
+    assert named(None) == "a Kubernetes whose version is not known"
+
+
+def test_what_is_offered_heeds_the_order_of_gpus() -> None:
+    inventory = make.inventory(make.gpu(0), make.gpu(1, cuda_compute_capability=(7, 0)))
+    found = {order: Offered(gpu_order=order).projection(inventory) for order in GpuOrder}
+    assert found == {order: projection(inventory, gpu_order=order) for order in GpuOrder}
+    assert found[GpuOrder.PCI] != found[GpuOrder.LEAST_CAPABLE]
 
 
 @pytest.mark.parametrize(

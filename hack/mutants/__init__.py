@@ -1,0 +1,1 @@
+"""What the tests would catch: small faults in a copy of the code, and whether a test fails."""

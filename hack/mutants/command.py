@@ -1,0 +1,78 @@
+"""The command line: which rooms, how many mutants, for how long; the table, and what survived."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mutants import observed
+from mutants.rooms import ROOMS
+from mutants.trials import KILLED, LATE, CannotRunError, Result, Trials
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_HEAD = "| room | mutants | tried | killed | score |\n|---|---|---|---|---|"
+
+
+def main(words: Sequence[str]) -> int:
+    """Try mutants; print what came of them. Return 2 when that cannot be done."""
+    options = _options(words)
+    observed.import_early()
+    base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/root"), ".cache")
+    cache = Path(base) / "dra-driver" / "mutants"
+    names = options.rooms or list(ROOMS)
+    rows, survivors = [_HEAD], []
+    end = time.monotonic() + options.minutes * 60
+    try:
+        for place, name in enumerate(names):
+            trials = Trials(name, ROOMS[name], repository=REPOSITORY, cache=cache)
+            share = (end - time.monotonic()) / (len(names) - place)
+            known, every = _tried(trials, options, time.monotonic() + share)
+            dead = [one for one in known if one.outcome in (KILLED, LATE)]
+            score = f"{100 * len(dead) / len(known):.0f} %" if known else "-"
+            rows.append(f"| `{name}` | {every} | {len(known)} | {len(dead)} | {score} |")
+            survivors += [one for one in known if one not in dead]
+    except CannotRunError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    for one in sorted(survivors, key=lambda one: (one.module, one.line)):
+        print(f"{one.module}:{one.line}: {one.outcome}")
+        print("".join(f"    {line}\n" for line in one.difference), end="")
+    print("\n".join(rows))
+    return 0
+
+
+def _tried(trials: Trials, options: argparse.Namespace, until: float) -> tuple[list[Result], int]:
+    """Return what is known of a room's sample in the end, and how many mutants there are."""
+    mutants, every = trials.drawn(options.seed, options.sample)
+    if not options.report:
+        for count, result in enumerate(trials.run(mutants, until), start=1):
+            print(
+                f"{trials.name} {count}: {result.outcome} {result.module}:{result.line}", flush=True
+            )
+    known = trials.results()
+    return [known[mutant.key] for mutant in mutants if mutant.key in known], every
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="hack/mutants", description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(ROOMS)}; all")
+    parser.add_argument("--sample", type=_positive, default=300, help="mutants of a room (300)")
+    parser.add_argument("--seed", type=int, default=1, help="draws the sample (1)")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="stop then; go on next time (60)"
+    )
+    parser.add_argument("--report", action="store_true", help="try none; print what is known")
+    options = parser.parse_args(words)
+    unknown = [name for name in options.rooms if name not in ROOMS]
+    if unknown:
+        parser.error(f"there is no room {unknown[0]}: choose of {', '.join(ROOMS)}")
+    return options
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number

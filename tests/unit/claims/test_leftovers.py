@@ -1,0 +1,83 @@
+"""What is taken back of a claim that has no record."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.prepare.leftovers import Leftovers
+from dra_driver.claims.prepare.strategies import NO_WAIT
+from dra_driver.devices.model import GpuUuid, MigSlot
+
+ONE, TWO = ClaimUid("uid-1"), ClaimUid("uid-2")
+
+
+class Strategies:
+    """Two claims with daemons, and what is asked for; `failing` cannot be taken back."""
+
+    def __init__(self, *failing: str) -> None:
+        self.swept: list[tuple[str, float]] = []
+        self._failing = failing
+
+    def claims(self) -> frozenset[str]:
+        return frozenset({ONE})
+
+    def sweep(self, uid: str, deadline: float) -> list[tuple[str, Exception]]:
+        self.swept.append((uid, deadline))
+        return [(name, OSError()) for name in self._failing]
+
+
+class Node:
+    """Records, marks, notes of MIG devices, and specs, as a crash may leave them."""
+
+    def __init__(self) -> None:
+        self.records = self.ownership = self
+        self.taken: list[Any] = []
+
+    def made(self) -> Mapping[MigSlot, ClaimUid]:
+        return {SLOT: ONE, OTHER: TWO}
+
+    def take_away(self, made: Mapping[MigSlot, ClaimUid]) -> None:
+        self.taken.append(dict(made))
+
+    def tidy(self, gpu: GpuUuid) -> None:
+        self.taken.append(gpu)
+
+    def uids(self) -> set[ClaimUid]:
+        return {ClaimUid("recorded")}
+
+    def marked(self) -> set[ClaimUid]:
+        return {ClaimUid("marked")}
+
+    def traced(self) -> set[str]:
+        return {"spec"}
+
+
+SLOT, OTHER = (MigSlot(gpu=GpuUuid(f"GPU-{number}"), profile_id=9, start=0) for number in (0, 1))
+
+
+def leftovers(node: Any, strategies: Any, failed: list[str]) -> Leftovers:
+    return Leftovers(node, node, strategies, node, failed.append)
+
+
+def test_every_trace_of_a_claim_counts() -> None:
+    found = leftovers(Node(), Strategies(), []).traced()
+    assert found == {"recorded", "marked", "spec", ONE, TWO}
+    assert leftovers(Node(), Strategies(), []).made_for(TWO) == {OTHER: TWO}
+
+
+def test_the_daemons_of_that_claim_alone_are_let_go() -> None:
+    strategies = Strategies()
+    for uid in (TWO, ONE):
+        leftovers(Node(), strategies, []).let_go(uid, deadline=7.0)
+    assert strategies.swept == [(ONE, 7.0)]
+
+
+def test_nothing_is_destroyed_below_daemons_that_remain() -> None:
+    node, failed = Node(), list[str]()
+    assert not leftovers(node, Strategies("MPS"), failed).sweep(ONE, {SLOT: ONE})
+    assert (failed, node.taken) == (["MPS"], [])
+
+    strategies = Strategies()
+    assert leftovers(node, strategies, failed).sweep(ONE, {SLOT: ONE})
+    assert strategies.swept == [(ONE, NO_WAIT)]
+    assert node.taken == [{SLOT: ONE}, SLOT.gpu]

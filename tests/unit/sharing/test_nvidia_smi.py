@@ -1,0 +1,119 @@
+"""What nvidia-smi says of time-slices, and what is made of it; the program is a script here."""
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_driver.errors import DeviceError
+from dra_driver.sharing.nvidia_smi import NvidiaSmi
+
+GPU = "GPU-00000000-0000-4000-8000-000000000000"
+
+
+MISMATCH = (
+    "nvidia-smi and libnvidia-ml.so.1 are of different versions: complete the driver's upgrade, or "
+    "reboot the node"
+)
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A driver root whose nvidia-smi a test writes."""
+    (tmp_path / "root/usr/bin").mkdir(parents=True)
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def smi(root: Path, tmp_path: Path, clock: Clock) -> NvidiaSmi:
+    made = NvidiaSmi(root, tmp_path / "proc", clock)
+    made._found = None, (root / "usr/bin/nvidia-smi",)  # a script can do without NVML's library
+    return made
+
+
+def says(root: Path, text: str, status: int = 0) -> None:
+    program = root / "usr/bin/nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{text}'\nexit {status}\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("Default", 0), ("Short", 1), ("Medium", 2), ("LONG", 3), ("Endless", None)],
+)
+def test_a_time_slice_is_read_by_its_name(
+    root: Path, smi: NvidiaSmi, clock: Clock, text: str, number: int | None
+) -> None:
+    says(root, f"|  0  Timeslice  {text}  |")
+    assert smi.time_slice(GPU, clock.now + 5) == number
+
+
+def test_what_was_read_or_set_is_known_for_half_a_minute(
+    root: Path, smi: NvidiaSmi, clock: Clock
+) -> None:
+    assert smi.recent(GPU) is None
+    says(root, "|  0  Timeslice  Long  |")
+    smi.time_slice(GPU, clock.now + 5)
+    clock.now += 29.9
+    assert smi.recent(GPU) == 3
+    assert smi.set_time_slice(GPU, 1, clock.now + 5)
+    clock.now += 29.9
+    assert smi.recent(GPU) == 1
+    clock.now += 0.1
+    assert smi.recent(GPU) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "warnings"), [("broken", 9, 1), ("Not Supported", 9, 0), ("", 3, 0)]
+)
+def test_what_cannot_be_read_is_warned_of_once_unless_the_gpu_has_none(
+    root: Path, smi: NvidiaSmi, clock: Clock, text: str, status: int, warnings: int
+) -> None:
+    says(root, text, status)
+    with capture_logs() as logs:
+        assert [smi.time_slice(GPU, clock.now + 5) for _ in range(2)] == [None, None]
+    assert len([one for one in logs if one["log_level"] == "warning"]) == warnings
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (4, "run the driver's container privileged"),
+        (8, "check the power cables of the GPU"),
+        (
+            9,
+            "load the NVIDIA kernel driver (modprobe nvidia); if that fails, see dmesg",
+        ),
+        (10, "see dmesg; the firmware settings of the server may have to change"),
+        (12, "install the part of the NVIDIA driver that holds libnvidia-ml.so.1"),
+        (13, MISMATCH),
+        (14, "have the GPU replaced"),
+        (15, "see dmesg for NVRM and Xid lines; the node has to be rebooted"),
+        (77, "see dmesg for NVRM lines, and whether nvidia-smi works on the node"),
+    ],
+)
+def test_each_status_comes_with_what_to_do(
+    root: Path, smi: NvidiaSmi, clock: Clock, status: int, advice: str
+) -> None:
+    says(root, "no", status)
+    with pytest.raises(DeviceError) as caught:
+        smi.set_time_slice(GPU, 1, clock.now + 5)
+    assert str(caught.value) == (
+        f"nvidia-smi cannot set the time-slice of {GPU} (status {status}: no); {advice}"
+    )
+    assert smi.recent(GPU) is None
