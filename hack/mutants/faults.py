@@ -20,7 +20,7 @@ _QUIET = (
     | m.Decorator()
     | m.Import()
     | m.ImportFrom()
-    | m.Call(func=m.Attribute(value=m.Name("log")))
+    | m.Call(func=m.Attribute(value=m.Name("log") | m.Attribute(attr=m.Name("_log"))))
     | m.Call(func=m.Name("assert_never") | m.Name("TypeVar") | m.Name("NewType") | m.Name("cast"))
     # What keeps two lists of one length together in tests is no branch of its own.
     | m.Arg(keyword=m.Name("strict"))
