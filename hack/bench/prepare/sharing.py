@@ -82,6 +82,7 @@ def shares_of(
     yield [f"{gpu}-{first}" for gpu in gpus]
     for other in others:
         kubelet.must_unprepare(other)
+    stage.delete_claims("-share-")  # else the division waits for those that are still allocated
     _write(configs, "version: v1\n")
     _wait_shares(stage, any_there=False)
 

@@ -46,6 +46,13 @@ class Stage:
         """Make a claim that was given admin access to a GPU."""
         return self._make(device, admin_access=True)
 
+    def delete_claims(self, word: str) -> None:
+        """Delete the claims on devices with a word in their names; they are unprepared."""
+        for one in self.api.all("ResourceClaim", NAMESPACE):
+            results = one["status"]["allocation"]["devices"]["results"]
+            if any(word in result["device"] for result in results):
+                self.api.delete("ResourceClaim", one["metadata"]["name"], NAMESPACE)
+
     def clear(self) -> None:
         """Forget what a driver has left, which is stopped: records, CDI specs, slices, claims.
 
