@@ -17,6 +17,8 @@ SHORT = 24
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.umask(0o022)  # the drivers of tests give files to containers, as under the umask of an image
+
 if len(tempfile.gettempdir()) > SHORT:
     os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
 

@@ -88,6 +88,10 @@ def test_what_programs_cause_changes_nothing(scene: Scene) -> None:
     assert said(scene, there) == before_that
 
 
+@pytest.mark.long(
+    "tests/contract/kubelet/test_health_stream.py"
+    "::test_what_is_steady_is_told_again_well_within_the_kubelets_patience"
+)
 def test_a_steady_device_is_never_unknown(scene: Scene) -> None:
     there = scene.pod("there", templates=[wanting_it(scene)])
     scene.running(there)
