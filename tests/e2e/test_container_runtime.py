@@ -50,10 +50,8 @@ REFUSE_VARIABLE = "accept-nvidia-visible-devices-envvar-when-unprivileged = fals
 ACCEPT_MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts = true"
 NO_ANNOTATIONS = "annotation-prefixes = []"
 
-not_the_default = pytest.mark.long("tests/e2e/test_container_runtime.py")
-jit_cdi, cdi = (pytest.param(mode, marks=not_the_default) for mode in ("jit-cdi", "cdi"))
-every_mode = pytest.mark.parametrize("mode", ["auto", jit_cdi, cdi])
-every_mode_with_annotations = pytest.mark.parametrize("mode", ["auto", cdi])
+every_mode = pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi"])
+every_mode_with_annotations = pytest.mark.parametrize("mode", ["auto", "cdi"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
