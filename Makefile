@@ -1,6 +1,6 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants clean
+.PHONY: help setup demo test test-all unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,8 +11,11 @@ setup: ## make .venv from requirements.lock
 demo: setup ## see it work: DEMO=NAME|all picks demos, PROFILE=a100x8 the GPUs, KUBERNETES=1.36 the version, INSTALL=chart installs it, KEEP=1 leaves it running
 	@.venv/bin/python hack/demo $(if $(DEMO),--demo $(DEMO)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(KUBERNETES),--kubernetes $(KUBERNETES)) $(if $(INSTALL),--install $(INSTALL)) $(if $(KEEP),--keep)
 
-test: setup ## run all tests; end-to-end tests need root
+test: setup ## run the tests that a change needs; end-to-end tests need root; ONLY=WORD runs those with the word in their path or name
 	@hack/test all
+
+test-all: setup ## run all tests, the long ones too
+	@LONG=1 hack/test all
 
 unit: setup ## run the tests that need no cluster
 	@hack/test unit

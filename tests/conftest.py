@@ -1,11 +1,27 @@
-"""Settings that all tests share."""
+"""Settings that all tests share: what a run inherits changes nothing in them."""
 
 import logging
+import os
+import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+SHORT = 24
+"""Below a longer TMPDIR the tests' sockets would have paths of more bytes than the kernel's 107."""
+
+# nohup, and a script that starts something in the background, have the processes ignore interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.umask(0o022)  # the drivers of tests give files to containers, as under the umask of an image
+
+# Where the simulator's library lies with a blank or a colon, LD_PRELOAD cannot name it.
+if len(tempfile.gettempdir()) > SHORT or set(" :") & set(tempfile.gettempdir()):
+    os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
 
 # How fast a machine generates examples says nothing about the code: no test is timed.
 settings.register_profile(
@@ -23,3 +39,26 @@ def logs_restored() -> Iterator[None]:
     logging.captureWarnings(capture=False)
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(FirstFailure(config), "first-failure")
+
+
+class FirstFailure:
+    """Shows the first failure when it happens, and names later ones; the end has all of them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._has_failed = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if not report.failed or terminal is None:  # as in the processes that run tests for this one
+            return
+        terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
+        if not self._has_failed:
+            self._has_failed = True
+            report.toterminal(terminal._tw)
+            terminal.flush()

@@ -189,7 +189,7 @@ def test_a_process_that_ignores_the_polite_signal_is_killed_after_its_grace(
 ) -> None:
     service = Service(name="stubborn", state=tmp_path)
     ready = tmp_path / "ready"
-    script = f"trap '' TERM; : > {ready}; while :; do sleep 0.1; done"
+    script = f"trap '' TERM; : > '{ready}'; while :; do sleep 0.1; done"
     service.start(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"})
     assert wait_until(ready.exists, timeout_s=20)
     assert service.stop(signal.SIGTERM, grace_s=0.2) == signal.SIGKILL

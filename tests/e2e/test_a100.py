@@ -55,6 +55,10 @@ def parents(scene: Scene) -> set[str]:
     return set(scene.node.machine.mig_parents())
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_mig_modes.py"
+    "::test_a_mode_that_an_admin_changes_changes_the_offer_and_none_is_switched"
+)
 def test_an_admin_turns_mig_mode_on_and_off_while_the_driver_runs(scene: Scene) -> None:
     node, minor = scene.node, 7
     before, pid = set(node.devices()), node.driver.pid
@@ -87,6 +91,9 @@ def test_an_admin_turns_mig_mode_on_and_off_while_the_driver_runs(scene: Scene) 
     scene.rewritten()
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_mig.py::test_an_ampere_gpu_in_mig_mode_is_divided_and_stays_in_it"
+)
 @pytest.mark.usefixtures("divided")
 def test_four_mig_devices_of_a_claim_are_made_on_one_a100_and_gone_after(scene: Scene) -> None:
     name = template(scene, migs(on_one_gpu=True, **FOUR))
@@ -112,6 +119,7 @@ def test_four_mig_devices_of_a_claim_are_made_on_one_a100_and_gone_after(scene: 
     assert there(scene) == 0
 
 
+@pytest.mark.long("tests/contract/simulator/test_mig.py")
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize(
     "wanted",
@@ -128,6 +136,7 @@ def test_every_profile_can_be_had(scene: Scene, wanted: tuple[str, ...]) -> None
     assert there(scene) == 0
 
 
+@pytest.mark.long("tests/e2e/test_mig.py::test_mig_devices_come_as_extended_resources")
 @pytest.mark.usefixtures("divided")
 def test_mig_devices_of_an_a100_are_had_by_resource_name(scene: Scene) -> None:
     resource = "nvidia.com/mig-1g.5gb"
@@ -144,6 +153,10 @@ def test_mig_devices_of_an_a100_are_had_by_resource_name(scene: Scene) -> None:
         scene.api.delete("DeviceClass", "mig-1g.5gb.resource.nvidia.com")
 
 
+@pytest.mark.long(
+    "tests/e2e/test_mig_modes.py"
+    "::test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other"
+)
 @pytest.mark.usefixtures("divided")
 def test_a_gpu_in_mig_mode_is_not_given_out_as_a_whole(scene: Scene) -> None:
     whole = scene.pod("whole", claims=[scene.claim("whole", count=WHOLE)])

@@ -114,6 +114,9 @@ def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: Pod
     assert runner.obstacle(absent).startswith("no MIG device 1g.5gb is published; there are: 1g.10")
 
 
+@pytest.mark.long(
+    "tests/e2e/test_bench_pods.py::test_pods_of_every_strategy_run_under_it_and_give_no_results"
+)
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_where_there_are_only_mig_devices_one_of_them_says_what_the_card_is(
@@ -131,6 +134,9 @@ def test_a_case_on_another_kind_of_card_than_the_first_is_not_compared(runner: P
     assert case.reason.endswith("cannot be compared; name one node by --node")
 
 
+@pytest.mark.long(
+    "tests/e2e/test_bench_pods.py::test_pods_of_every_strategy_run_under_it_and_give_no_results"
+)
 def test_pods_run_on_the_node_that_is_named(scene: Scene, image: str) -> None:
     kubeconfig = Path(scene.node.cluster.env["KUBECONFIG"])
     place = Place(image=image, node=scene.node.cluster.node)
@@ -239,6 +245,9 @@ def test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing(
     assert scene.api.find("Namespace", namespace, None) is None
 
 
+@pytest.mark.long(
+    "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
+)
 def test_a_run_that_is_interrupted_before_its_first_case_says_that_there_is_no_report(
     scene: Scene, tmp_path: Path
 ) -> None:
@@ -253,6 +262,10 @@ def test_a_run_that_is_interrupted_before_its_first_case_says_that_there_is_no_r
     assert scene.api.find("Namespace", namespace, None) is None
 
 
+@pytest.mark.long(
+    "tests/contract/bench/test_processes.py"
+    "::test_a_run_that_is_killed_leaves_no_process_and_its_folder_goes_with_the_next"
+)
 def test_what_a_killed_run_leaves_ends_by_itself_and_goes_by_one_command(
     scene: Scene, image: str, tmp_path: Path
 ) -> None:
@@ -279,6 +292,9 @@ def test_what_a_killed_run_leaves_ends_by_itself_and_goes_by_one_command(
     assert scene.api.all("Namespace", labelSelector=LABEL) == []
 
 
+@pytest.mark.long(
+    "tests/contract/bench/test_processes.py::test_a_commands_failure_is_told_with_its_last_words"
+)
 def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
     scene: Scene, image: str, tmp_path: Path
 ) -> None:
@@ -300,6 +316,7 @@ def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
     }
 
 
+@pytest.mark.long("tests/unit/bench/test_sweep.py")
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 @pytest.mark.parametrize(
@@ -350,6 +367,9 @@ def shares_case(shares: Shares, image_archive: Path, tenants: int = 2) -> Case:
         return runner.run(Strategy(sharing=Sharing.SHARES, tenants=tenants), WORK)
 
 
+@pytest.mark.long(
+    "tests/unit/bench/test_sweep.py::test_shares_are_asked_for_by_their_resource_name"
+)
 @needs(Feature.EXTENDED_RESOURCE)
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_shares_are_measured_where_they_are_of_one_gpu(
@@ -376,6 +396,9 @@ def test_shares_are_measured_where_they_are_of_one_gpu(
             assert case.reason.startswith("the tenants are on 2 GPUs, so they share none")
 
 
+@pytest.mark.long(
+    "tests/unit/bench/test_sweep.py::test_shares_are_asked_for_by_their_resource_name"
+)
 @needs(Feature.EXTENDED_RESOURCE)
 def test_shares_by_control_group_are_measured_and_said_to_be(
     image_archive: Path, tmp_path: Path

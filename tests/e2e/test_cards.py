@@ -77,6 +77,7 @@ def refused(scene: Scene, config: Object, product: str) -> str:
 V100 = "Tesla V100-SXM2-32GB"
 
 
+@pytest.mark.long("tests/e2e/test_cards.py::test_a_pod_gets_a_card_of_each_generation")
 @cards("v100x8")
 def test_eight_v100_are_published_and_given_out(scene: Scene) -> None:
     assert published(scene) == {V100: ["gpu"] * 8}
@@ -86,6 +87,7 @@ def test_eight_v100_are_published_and_given_out(scene: Scene) -> None:
     assert len({uuid for pod in pods for uuid in scene.gpus(pod)}) == 8
 
 
+@pytest.mark.long("tests/e2e/test_cards.py::test_every_generation_is_published_with_what_it_can_do")
 @cards("v100x8")
 def test_no_v100_is_divided(scene: Scene) -> None:
     pod = scene.pod(templates=[scene.template(deviceClassName=MIG_CLASS)])
@@ -93,6 +95,7 @@ def test_no_v100_is_divided(scene: Scene) -> None:
     assert "MIG" not in scene.node.driver.tail(200)
 
 
+@pytest.mark.long("tests/contract/sharing/test_time_slicing.py::test_an_interval_is_set_and_reset")
 @cards("v100x8")
 def test_a_v100_is_time_sliced(scene: Scene) -> None:
     shared = Shared.make(scene, gpu=time_slicing("Long"))
@@ -106,6 +109,7 @@ def test_a_v100_is_time_sliced(scene: Scene) -> None:
     assert shared.settings(gpu).time_slice == "Default"
 
 
+@pytest.mark.long("tests/e2e/test_cards.py::test_pascal_is_refused_limits_and_volta_is_not")
 @cards("v100x8")
 @pytest.mark.usefixtures("mps_node")
 def test_a_v100_has_mps_with_limits(scene: Scene) -> None:
@@ -121,6 +125,9 @@ def test_a_v100_has_mps_with_limits(scene: Scene) -> None:
 A100 = "NVIDIA A100-SXM4-40GB"
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_mig.py::test_an_ampere_gpu_with_mig_off_is_not_divided"
+)
 @cards("a100x8")
 def test_eight_a100_are_whole_until_mig_mode_is_on(scene: Scene) -> None:
     assert published(scene) == {A100: ["gpu"] * 8}
@@ -129,6 +136,7 @@ def test_eight_a100_are_whole_until_mig_mode_is_on(scene: Scene) -> None:
     assert len(set(scene.gpus(pod))) == 8
 
 
+@pytest.mark.long("tests/contract/sharing/test_time_slicing.py::test_an_interval_is_set_and_reset")
 @cards("a100x8")
 def test_an_a100_is_time_sliced(scene: Scene) -> None:
     shared = Shared.make(scene, gpu=time_slicing("Short"))
@@ -140,6 +148,10 @@ def test_an_a100_is_time_sliced(scene: Scene) -> None:
     assert shared.settings(gpu) == USUAL
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_mps.py"
+    "::test_a_claim_is_served_by_a_daemon_with_its_limits_until_it_goes"
+)
 @cards("a100x8")
 @pytest.mark.usefixtures("mps_node")
 def test_an_a100_has_mps_with_limits(scene: Scene) -> None:
@@ -229,6 +241,7 @@ def test_pascal_is_refused_limits_and_volta_is_not(scene: Scene) -> None:
 MX150 = "NVIDIA GeForce MX150"
 
 
+@pytest.mark.long("tests/e2e/test_cards.py::test_a_pod_gets_a_card_of_each_generation")
 @cards("laptop")
 @needs(Feature.EXTENDED_RESOURCE)
 def test_a_laptops_gpu_is_given_out_beside_its_display_server(scene: Scene) -> None:
@@ -240,6 +253,10 @@ def test_a_laptops_gpu_is_given_out_beside_its_display_server(scene: Scene) -> N
     scene.unschedulable(late)
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_time_slicing.py"
+    "::test_a_card_without_time_slices_is_refused_before_anything_is_changed"
+)
 @cards("laptop")
 @pytest.mark.parametrize(
     ("config", "words"),
@@ -259,6 +276,10 @@ def test_a_laptops_gpu_is_refused_what_it_cannot_do(
     assert words in refused(scene, config, MX150)
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_time_slicing.py"
+    "::test_a_card_without_time_slices_has_the_default_one"
+)
 @cards("laptop")
 def test_a_laptops_gpu_is_shared_by_turns_of_the_default_length(scene: Scene) -> None:
     shared = Shared.make(scene, gpu=time_slicing("Default"))

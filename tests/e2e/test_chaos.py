@@ -16,6 +16,7 @@ from e2e.needs import cannot_run
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.own_cluster(stream=2),
+    pytest.mark.long("tests/e2e/test_outages.py"),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 

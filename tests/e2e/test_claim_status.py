@@ -118,6 +118,10 @@ def test_whole_gpus_are_named_as_the_container_sees_them_until_they_are_given_ba
     entries(scene, 0)
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_claim_status.py"
+    "::test_a_restarted_driver_writes_nothing_that_is_there"
+)
 def test_nothing_is_written_again_when_the_driver_is_restarted(scene: Scene) -> None:
     pod = scene.pod(claims=[scene.claim()])
     scene.running(pod)

@@ -56,6 +56,9 @@ def test_whole_gpus_of_pods_count_as_used_and_leave_no_room_for_partitions(scene
     assert numbers(scene) == before
 
 
+@pytest.mark.long(
+    "tests/contract/test_status_cluster.py::test_nodes_and_resource_names_of_the_whole_cluster"
+)
 @pytest.mark.driver(MIG="on-demand")
 def test_partitions_of_pods_leave_less_room_for_others_and_whole_gpus(scene: Scene) -> None:
     before = numbers(scene)
@@ -76,6 +79,9 @@ def test_partitions_of_pods_leave_less_room_for_others_and_whole_gpus(scene: Sce
     scene.unschedulable(scene.pod("too-many", limits={GPU: 1}))
 
 
+@pytest.mark.long(
+    "tests/contract/test_status_cluster.py::test_nodes_and_resource_names_of_the_whole_cluster"
+)
 @makes_mig_by_default()
 def test_whole_gpus_and_the_parts_of_those_in_mig_mode_are_counted_side_by_side(
     scene: Scene,
@@ -95,6 +101,7 @@ def test_whole_gpus_and_the_parts_of_those_in_mig_mode_are_counted_side_by_side(
     scene.rewritten()
 
 
+@pytest.mark.long("tests/contract/test_status_cluster.py::test_a_permission_that_lacks_is_named")
 def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
     cluster = scene.node.cluster
     config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())

@@ -195,6 +195,10 @@ def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(node: Node, sc
     scene.running(second)
 
 
+@pytest.mark.long(
+    "tests/unit/test_extended_resources.py"
+    "::test_who_asks_by_resource_name_alone_consumes_the_defaults"
+)
 def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(node: Node, scene: Scene) -> None:
     node.set("memory")
     pod = tenant(scene, "whole")
@@ -205,6 +209,7 @@ def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(node: Node, scene:
     scene.unschedulable(tenant(scene, "other", {"memory": "1Mi"}))
 
 
+@pytest.mark.long("tests/unit/slices/test_consumable.py")
 def test_in_mode_unlimited_any_number_of_claims_have_a_gpu(node: Node, scene: Scene) -> None:
     node.set("unlimited")
     pods = [tenant(scene, f"tenant{number}") for number in range(6)]
@@ -213,6 +218,10 @@ def test_in_mode_unlimited_any_number_of_claims_have_a_gpu(node: Node, scene: Sc
     assert "nothing limits memory" in node.status()
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_consumable_shares.py"
+    "::test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests"
+)
 def test_of_so_many_shares_each_claim_has_one_unless_it_asks_for_more(
     node: Node, scene: Scene
 ) -> None:
@@ -247,6 +256,10 @@ def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_i
     scene.unschedulable(tenant(scene, "counted", {"memory": "1Gi"}, MPS, count=2))
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_consumable_shares.py"
+    "::test_whole_gpus_partitions_and_replicas_are_refused_beside_a_consumable_share"
+)
 @pytest.mark.driver(MIG="on-demand")
 def test_a_partition_and_parts_of_the_gpu_exclude_each_other(node: Node, scene: Scene) -> None:
     node.set("unlimited")
@@ -259,6 +272,10 @@ def test_a_partition_and_parts_of_the_gpu_exclude_each_other(node: Node, scene: 
     scene.unschedulable(tenant(scene, "late", {"memory": "10Gi"}))
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_consumable_shares.py"
+    "::test_the_first_claim_decides_how_a_gpu_is_used"
+)
 def test_who_wants_to_use_the_gpu_in_another_way_is_told_who_has_it(
     mps_node: Node, scene: Scene
 ) -> None:
@@ -270,6 +287,10 @@ def test_who_wants_to_use_the_gpu_in_another_way_is_told_who_has_it(
     assert f"is used by MPS by claim {NAMESPACE}/{first}" in message
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_consumable_shares.py"
+    "::test_a_claim_keeps_its_part_when_the_driver_comes_back"
+)
 def test_a_tenant_stays_when_the_driver_is_killed_and_others_come(
     mps_node: Node, scene: Scene
 ) -> None:

@@ -214,6 +214,10 @@ def test_no_container_changes_its_file_not_even_as_root(scene: Scene) -> None:
     agrees(scene, read(scene, pod, path), claim_of(scene))
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_device_metadata.py"
+    "::test_an_annotation_that_names_another_place_is_not_believed"
+)
 def test_what_a_tenant_annotates_leads_nowhere_else(scene: Scene) -> None:
     found: dict[str, str] = {}
     for number, said in enumerate(("../../../../etc", "other")):
@@ -259,6 +263,10 @@ def test_a_mig_device_made_on_demand_is_told_with_the_uuid_that_no_slice_has(sce
     assert mapped(scene, pod) == set()
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_metadata_readers.py"
+    "::test_each_kind_of_device_is_found_by_all_readers_and_where_they_look"
+)
 @needs(Feature.COUNTERS)
 def test_a_mig_device_made_by_hand_is_told_and_found_by_monitoring(scene: Scene) -> None:
     machine = scene.node.machine
@@ -282,6 +290,10 @@ def test_a_mig_device_made_by_hand_is_told_and_found_by_monitoring(scene: Scene)
     scene.rewritten()
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_metadata_readers.py"
+    "::test_each_kind_of_device_is_found_by_all_readers_and_where_they_look"
+)
 @needs(Feature.COUNTERS)
 def test_two_shares_of_a_gpu_are_told_apart_and_monitored_as_their_gpu(scene: Scene) -> None:
     scene.node.share(config("timeSlicing", 4))
@@ -305,6 +317,10 @@ def test_two_shares_of_a_gpu_are_told_apart_and_monitored_as_their_gpu(scene: Sc
         assert len(names) == len(pods)
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_metadata_readers.py"
+    "::test_each_kind_of_device_is_found_by_all_readers_and_where_they_look"
+)
 @needs(Feature.COUNTERS, Feature.CONSUMABLE)
 def test_two_parts_of_a_gpu_are_told_as_their_gpu(scene: Scene) -> None:
     with settings(scene, CONSUMABLE_SHARES="4"):
@@ -364,6 +380,10 @@ def test_a_gpu_by_its_resource_name_is_told_below_names_that_the_scheduler_made(
     assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=uuid(device))}
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_device_metadata.py"
+    "::test_switched_off_there_are_no_files_and_those_that_are_there_go_with_their_claims"
+)
 @pytest.mark.parametrize(
     "off", [{"DEVICE_METADATA": "false"}, {"FEATURE_GATES": "DeviceMetadata=false"}], ids=str
 )
@@ -377,6 +397,10 @@ def test_switched_off_there_is_no_file(scene: Scene, off: Mapping[str, str]) -> 
         assert scene.node.place.metadata_files() == []
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_device_metadata.py"
+    "::test_files_that_somebody_deleted_are_written_again_by_the_running_thread"
+)
 def test_containers_restart_with_the_file_that_somebody_deleted(scene: Scene) -> None:
     name = scene.claim()
     pod = scene.pod(claims=[name])

@@ -12,7 +12,12 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import missing
 from e2e.kubernetes import KUBERNETES, needs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2), needs(Feature.COUNTERS)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster(stream=2),
+    pytest.mark.long("tests/unit/hack/test_fleet.py"),
+    needs(Feature.COUNTERS),
+]
 
 PODS = 8
 

@@ -122,6 +122,10 @@ def whole_and_mps(scene: Scene) -> tuple[str, str]:
     return whole, part
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_eviction.py"
+    "::test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it"
+)
 @pytest.mark.parametrize("first", ["labels", "pods"])
 def test_a_node_gets_another_gpu_driver(
     first: str, installed: InstalledNode, scene: Scene, tmp_path: Path
@@ -154,6 +158,9 @@ def test_a_node_gets_another_gpu_driver(
         installed.machine.mount()
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_eviction.py::test_it_ends_when_the_labels_are_back_and_its_claims_stay"
+)
 def test_an_upgrade_that_is_given_up_leaves_running_pods_alone(
     installed: InstalledNode, scene: Scene
 ) -> None:

@@ -46,6 +46,10 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
     assert scene.gpus(waiting) == gpus
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_health.py"
+    "::test_a_killed_driver_forgets_nothing_and_its_successor_lifts"
+)
 def test_a_restarted_driver_knows_and_what_programs_cause_is_nothing(scene: Scene) -> None:
     scene.node.machine.xid(GPU, 31)
     scene.node.machine.xid(GPU, 79)

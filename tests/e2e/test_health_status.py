@@ -67,6 +67,7 @@ def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
     assert scene.container_ids(there, other) == containers
 
 
+@pytest.mark.long("tests/contract/test_app_health.py::test_what_programs_cause_changes_nothing")
 def test_what_programs_cause_changes_nothing(scene: Scene) -> None:
     there = scene.pod("there", templates=[wanting_it(scene)])
     scene.running(there)
@@ -87,6 +88,10 @@ def test_what_programs_cause_changes_nothing(scene: Scene) -> None:
     assert said(scene, there) == before_that
 
 
+@pytest.mark.long(
+    "tests/contract/kubelet/test_health_stream.py"
+    "::test_what_is_steady_is_told_again_well_within_the_kubelets_patience"
+)
 def test_a_steady_device_is_never_unknown(scene: Scene) -> None:
     there = scene.pod("there", templates=[wanting_it(scene)])
     scene.running(there)
@@ -100,6 +105,10 @@ def test_a_steady_device_is_never_unknown(scene: Scene) -> None:
     assert said(scene, there) == before_that
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_health_stream.py"
+    "::test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hears_it"
+)
 def test_a_killed_drivers_successor_tells_the_same_and_lifts_it(scene: Scene) -> None:
     there = scene.pod("there", templates=[wanting_it(scene)])
     scene.running(there)
@@ -142,6 +151,9 @@ def test_a_restarted_kubelet_is_told_anew_and_the_taint_comes_back_with_the_slic
     wait_told(scene, there, "Healthy")
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_health_stream.py::test_a_mig_device_alone_and_its_neighbour_stays_well"
+)
 @pytest.mark.driver(MIG="on-demand")
 @needs("DRAPartitionableDevices")
 def test_what_a_mig_device_has_its_neighbour_has_not(scene: Scene) -> None:
@@ -164,6 +176,10 @@ def test_what_a_mig_device_has_its_neighbour_has_not(scene: Scene) -> None:
     wait_until(lambda: not scene.node.machine.mig_devices(), "no MIG device", timeout=30)
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_health_conditions.py"
+    "::test_a_mig_device_that_somebody_destroyed_is_not_healthy_until_it_is_made_again"
+)
 @pytest.mark.driver(MIG="on-demand")
 @needs("DRAPartitionableDevices")
 def test_a_pod_whose_mig_device_was_destroyed_says_so_and_a_new_one_gets_another(
@@ -217,6 +233,7 @@ def wait_as_on_the_page(scene: Scene, claim: str, *, seconds: int) -> str:
     return scene.node.cluster.kubectl(*words, *limits, timeout=seconds + 30)
 
 
+@pytest.mark.long("tests/contract/test_app_health_stream.py::test_shares_of_one_gpu_and_no_other")
 @needs("DRAPartitionableDevices")
 def test_shares_of_a_sick_gpu_are_sick_with_it(scene: Scene) -> None:
     settings = scene.node.driver_settings

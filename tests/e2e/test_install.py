@@ -225,6 +225,10 @@ def said_versions(node: InstalledNode) -> dict[str, str]:
     return said
 
 
+@pytest.mark.long(
+    "tests/e2e/test_install.py"
+    "::test_no_pod_start_fails_or_waits_while_the_driver_is_upgraded_and_downgraded"
+)
 def test_pods_get_whole_gpus_and_mps_from_an_installed_driver(
     installed: InstalledNode, scene: Scene
 ) -> None:
@@ -249,6 +253,7 @@ def test_doctor_finds_nothing_wrong_from_a_laptop_and_from_the_drivers_pod(
     assert [one for one in of_node + of_cluster if near[one] == {"ok"}] == of_node + of_cluster
 
 
+@pytest.mark.long("tests/contract/doctor/test_share_config.py")
 def test_doctor_tells_of_a_pod_that_crashes_and_of_a_share_config_that_is_wrong(
     installed: InstalledNode,
 ) -> None:
@@ -288,6 +293,9 @@ def test_doctor_tells_of_a_pod_that_crashes_and_of_a_share_config_that_is_wrong(
     wait_until(lambda: f"{metric} 1.0" in installed.metrics(), "no problem", timeout=150)
 
 
+@pytest.mark.long(
+    "tests/contract/usage/test_usage.py::test_clients_of_mps_are_told_by_themselves_and_once"
+)
 def test_usage_names_the_pods_of_an_mps_claim_with_their_memory_and_the_server(
     installed: InstalledNode, scene: Scene
 ) -> None:
@@ -344,6 +352,9 @@ def usage_series(node: InstalledNode, name: str) -> list[tuple[dict[str, str], f
     ]
 
 
+@pytest.mark.long(
+    "tests/e2e/test_walk.py::test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands"
+)
 @needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
 def test_a_share_config_reaches_the_running_driver_by_its_config_map(
     installed: InstalledNode, scene: Scene
@@ -399,6 +410,7 @@ def test_no_pod_start_fails_or_waits_while_the_driver_is_upgraded_and_downgraded
         assert too_long(some, usual) == []
 
 
+@pytest.mark.long("tests/e2e/test_chart.py::test_kubectl_installs_the_same_and_takes_it_away")
 def test_kubectl_installs_the_same_and_takes_it_away_through_kustomize(
     node: InstalledNode, tmp_path: Path
 ) -> None:
@@ -433,6 +445,7 @@ def clean_by_manifest(node: InstalledNode, folder: Path) -> None:
         node.uninstall()
 
 
+@pytest.mark.long("tests/contract/test_cleanup.py::test_of_a_node_that_was_drained_nothing_stays")
 def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: InstalledNode) -> None:
     before = footprint(node)
     del before[GROUPS]  # other nodes of this machine may make theirs meanwhile

@@ -137,6 +137,10 @@ def test_an_over_asking_container_is_refused_and_its_neighbour_is_not(
     assert asking(greedy, 100)
 
 
+@pytest.mark.long(
+    "tests/contract/memory_limits/test_limited_shares.py"
+    "::test_two_claims_of_a_pod_on_one_gpu_have_the_sum_until_one_goes"
+)
 def test_the_containers_of_a_pod_have_the_sum_of_its_claims_together(
     shares: Shares, scene: Scene, asking: Asking
 ) -> None:
@@ -181,6 +185,10 @@ def test_a_restarted_container_is_limited_as_before_with_the_driver_dead_too(
     assert not asking(other, 1)
 
 
+@pytest.mark.long(
+    "tests/contract/memory_limits/test_limited_shares.py"
+    "::test_after_the_end_limits_are_gone_and_others_have_the_gpu_again"
+)
 def test_with_the_pods_the_limits_go(shares: Shares, scene: Scene, asking: Asking) -> None:
     share = shares.memory_mib()
     first, last = scene.pod("first", limits={GPU: 1}), scene.pod("last", limits={GPU: 1})
@@ -201,6 +209,10 @@ def test_with_the_pods_the_limits_go(shares: Shares, scene: Scene, asking: Askin
     assert asking(without, 2 * share)  # nothing is shared any more
 
 
+@pytest.mark.long(
+    "tests/contract/memory_limits/test_memory_watch.py"
+    "::test_a_later_pod_of_a_claim_gets_nothing_and_is_told"
+)
 def test_a_later_pod_of_a_claim_has_no_memory(shares: Shares, scene: Scene, asking: Asking) -> None:
     share = shares.memory_mib()
     claim = scene.claim(deviceClassName=ANY)

@@ -108,6 +108,9 @@ def test_containers_of_a_pod_get_a_mig_device_each_by_profile(scene: Scene) -> N
     assert list(seen(scene, pod, "large").values()) == [LARGE]
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_mig.py::test_four_mig_devices_of_one_claim_are_made_on_one_gpu"
+)
 def test_four_mig_devices_of_a_claim_are_on_one_gpu_and_four_pods_on_four(scene: Scene) -> None:
     wanted = {"small0": SMALL, "small1": SMALL, "medium": MEDIUM, "large": LARGE}
     name = template(scene, migs(on_one_gpu=True, **wanted))
@@ -134,6 +137,7 @@ def test_a_whole_gpu_waits_for_its_parts_and_runs_after_them(scene: Scene) -> No
     assert len(scene.gpus(whole)) == 8
 
 
+@pytest.mark.long("tests/contract/claims/test_mig.py::test_parts_and_the_whole_exclude_each_other")
 def test_parts_wait_for_whole_gpus_and_run_after_them(scene: Scene) -> None:
     whole = scene.pod("whole", claims=[scene.claim("eight", count=8)])
     scene.running(whole)
@@ -144,6 +148,10 @@ def test_parts_wait_for_whole_gpus_and_run_after_them(scene: Scene) -> None:
     assert list(seen(scene, part).values()) == [SMALL]
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_status.py"
+    "::test_it_tells_of_time_slicing_that_has_no_effect_on_mig_devices"
+)
 def test_time_slicing_of_a_mig_device_is_accepted_and_changes_nothing(scene: Scene) -> None:
     name = template(scene, migs({"strategy": "TimeSlicing"}, mig=SMALL))
     pod = scene.pod(templates=[name], containers=("one", "two"))
@@ -182,6 +190,7 @@ def test_a_held_mig_device_keeps_its_pod_until_it_is_let_go(scene: Scene) -> Non
     assert there(scene) == 0
 
 
+@pytest.mark.long("tests/contract/test_app_mig.py::test_a_restarted_driver_offers_everything_again")
 def test_a_killed_driver_finds_its_mig_devices_again(scene: Scene) -> None:
     name = template(scene, migs(mig=SMALL))
     pod = scene.pod("before", templates=[name])
@@ -223,6 +232,9 @@ def test_mig_devices_come_as_extended_resources(scene: Scene) -> None:
         scene.api.delete("DeviceClass", name)
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_mig.py::test_a_mig_device_that_others_made_is_used_and_left"
+)
 def test_a_mig_device_made_by_hand_is_noticed_given_out_and_left(scene: Scene) -> None:
     machine = scene.node.machine
     set_mig_mode(scene, "on")
@@ -257,6 +269,10 @@ def set_mig_mode(scene: Scene, mode: str) -> None:
     scene.node.driver.wait_log("slices published")  # those of the former life are there already
 
 
+@pytest.mark.long(
+    "tests/contract/slices/test_publisher.py"
+    "::test_nothing_is_written_while_claims_make_and_unmake_instances"
+)
 def test_fifty_six_mig_devices_come_and_go_without_a_write_to_the_slices(scene: Scene) -> None:
     spec = migs(mig=SMALL)
     spec["devices"]["requests"][0]["exactly"]["count"] = 7

@@ -61,7 +61,13 @@ HAND_MADE = f"gpu-{BY_HAND}-mig-2g20gb-14-0"
     ("env", "why"),
     [
         ({"MIG": "existing"}, "--mig is existing"),
-        ({"FEATURE_GATES": "DynamicMIG=false"}, "feature gate DynamicMIG is false"),
+        pytest.param(
+            {"FEATURE_GATES": "DynamicMIG=false"},
+            "feature gate DynamicMIG is false",
+            marks=pytest.mark.long(
+                "tests/unit/slices/test_mig_offer.py::test_the_more_explicit_setting_wins"
+            ),
+        ),
     ],
 )
 def test_existing_gives_out_what_others_made_and_makes_nothing(
@@ -81,6 +87,10 @@ def test_existing_gives_out_what_others_made_and_makes_nothing(
     assert there(scene) == 1
 
 
+@pytest.mark.long(
+    "tests/unit/slices/test_mig_offer.py"
+    "::test_devices_that_others_made_are_offered_unless_mig_is_off"
+)
 def test_off_gives_out_whole_gpus_that_are_not_in_mig_mode_alone(
     scene: Scene, by_hand: str
 ) -> None:
@@ -94,6 +104,9 @@ def test_off_gives_out_whole_gpus_that_are_not_in_mig_mode_alone(
     scene.delete(part, whole)
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_mig.py::test_a_mig_device_that_others_made_is_used_and_left"
+)
 def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) -> None:
     assert restart(scene, MIG="on-demand") == ["on-demand", "--mig is on-demand"]
     wait_until(lambda: HAND_MADE in scene.node.devices(), "the MIG device of others", timeout=30)
@@ -108,12 +121,14 @@ def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) ->
     assert there(scene) == 1
 
 
+@pytest.mark.long("tests/e2e/test_mig.py::test_a_whole_gpu_waits_for_its_parts_and_runs_after_them")
 @pytest.mark.driver(MIG="on-demand")
 def test_on_demand_offers_every_gpu_as_a_whole_and_in_parts(scene: Scene) -> None:
     assert sorted(set(scene.node.devices()) - set(parts(scene))) == EVERY
     assert len(parts(scene)) == len(EVERY) * PARTS_OF_A_GPU
 
 
+@pytest.mark.long("tests/e2e/test_whole_gpus.py")
 def test_auto_offers_whole_gpus_and_nothing_else_where_no_gpu_is_in_mig_mode(
     scene: Scene,
 ) -> None:
@@ -147,6 +162,10 @@ def test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other(scene:
     assert mig_modes(scene) == modes
 
 
+@pytest.mark.long(
+    "tests/unit/slices/test_mig_offer.py"
+    "::test_before_1_37_auto_is_existing_and_says_what_else_there_is"
+)
 def test_auto_says_whether_it_makes_mig_devices_and_why(scene: Scene, by_hand: str) -> None:
     offered = scene.node.driver.wait_log("mig devices offered")
     if counters_are_cheap():
@@ -165,6 +184,9 @@ def test_auto_says_whether_it_makes_mig_devices_and_why(scene: Scene, by_hand: s
     scene.delete(pod)
 
 
+@pytest.mark.long(
+    "tests/unit/slices/test_mig_offer.py::test_where_mig_manager_makes_devices_this_driver_does_not"
+)
 @makes_mig_by_default()
 @pytest.mark.usefixtures("in_mig_mode")
 def test_a_node_that_mig_manager_divides_is_left_to_it(scene: Scene) -> None:
@@ -203,6 +225,10 @@ def mig_modes(scene: Scene) -> list[str]:
     return [one.mig_mode for one in scene.node.machine.settings().values()]
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_mig.py"
+    "::test_partitions_of_a_gpu_that_others_have_open_are_withdrawn_until_they_let_go"
+)
 @pytest.mark.driver(MIG="on-demand")
 def test_a_card_that_refuses_is_told_and_passed_over_until_it_is_let_go(scene: Scene) -> None:
     name = template(scene, migs(mig=SMALL))

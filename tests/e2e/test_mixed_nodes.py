@@ -74,6 +74,9 @@ def test_pods_that_name_no_card_leave_the_better_ones_to_those_that_do(scene: Sc
     assert card_of(scene, scene.pod("plain-3", templates=[plain])) == L4
 
 
+@pytest.mark.long(
+    "tests/unit/slices/test_order.py::test_of_different_cards_the_least_capable_comes_first"
+)
 def test_by_resource_name_it_is_the_same(scene: Scene) -> None:
     pods = []
     for expected in (P4, T4, L4, A100):
@@ -81,6 +84,9 @@ def test_by_resource_name_it_is_the_same(scene: Scene) -> None:
         assert card_of(scene, pods[-1]) == expected
 
 
+@pytest.mark.long(
+    "tests/unit/slices/test_order.py::test_a_setting_has_whole_gpus_in_the_order_of_their_addresses"
+)
 def test_a_setting_gives_cards_out_by_their_addresses(scene: Scene) -> None:
     before = scene.node.driver_settings
     scene.node.restart_driver(before | {"GPU_ORDER": "pci", "MIG": "off"})
@@ -106,6 +112,10 @@ def test_a_card_that_a_label_leaves_out_gets_no_pod_and_is_not_touched(labelled:
     scene.running(waiting)
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_exclusion.py"
+    "::test_a_claim_that_has_the_gpu_keeps_it_until_it_ends_and_no_other_gets_it"
+)
 def test_a_pod_that_has_the_card_keeps_it_and_what_was_set_for_it_is_undone(
     labelled: Scene,
 ) -> None:

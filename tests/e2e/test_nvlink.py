@@ -58,6 +58,9 @@ def test_two_claims_for_four_joined_gpus_get_an_island_each(scene: Scene) -> Non
     assert got[0] != got[1]
 
 
+@pytest.mark.long(
+    "tests/e2e/test_nvlink.py::test_two_claims_for_four_joined_gpus_get_an_island_each"
+)
 def test_four_joined_gpus_are_found_beside_an_island_that_is_in_use(scene: Scene) -> None:
     where = islands(scene)
     single = scene.pod("single", templates=[scene.template("single")])
@@ -73,6 +76,9 @@ def test_four_joined_gpus_are_found_beside_an_island_that_is_in_use(scene: Scene
     assert {where[uuid] for uuid in scene.gpus(pod)} == set(where.values()) - {where[taken]}
 
 
+@pytest.mark.long(
+    "tests/e2e/test_nvlink.py::test_two_claims_for_four_joined_gpus_get_an_island_each"
+)
 def test_a_claim_for_four_waits_while_a_gpu_of_each_island_is_in_use(scene: Scene) -> None:
     where = islands(scene)
     one_each = list({island: uuid for uuid, island in where.items()}.values())
@@ -89,6 +95,9 @@ def test_a_claim_for_four_waits_while_a_gpu_of_each_island_is_in_use(scene: Scen
     assert {where[uuid] for uuid in scene.gpus(waiting)} == {where[one_each[0]]}
 
 
+@pytest.mark.long(
+    "tests/contract/devices/test_nvlink.py::test_a_link_that_goes_down_is_noticed_within_some_looks"
+)
 def test_links_that_fail_change_what_is_published_and_nothing_that_claims_have(
     scene: Scene,
 ) -> None:

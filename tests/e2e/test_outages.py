@@ -28,6 +28,7 @@ def everything_back_up(scene: Scene, request: pytest.FixtureRequest) -> Iterator
         scene.node.driver.wait_registered()
 
 
+@pytest.mark.long("tests/e2e/test_whole_gpus.py")
 def test_ten_rounds_of_pods_leave_nothing_behind(scene: Scene) -> None:
     template = scene.template()
     for round_number in range(10):
@@ -67,6 +68,10 @@ def test_a_pod_deleted_while_the_driver_is_down_goes_when_it_is_back(scene: Scen
     assert scene.node.place.left_over() == []
 
 
+@pytest.mark.long(
+    "tests/contract/test_app.py"
+    "::test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0"
+)
 def test_a_stopped_driver_takes_its_sockets_along_and_leaves_claims_prepared(scene: Scene) -> None:
     place = scene.node.place
     pod = scene.pod(templates=[scene.template()])
@@ -98,6 +103,7 @@ def test_pods_outlive_a_kubelet_restart(scene: Scene) -> None:
     scene.rewritten()
 
 
+@pytest.mark.long("tests/contract/slices/test_publisher.py::test_wiped_slices_come_back")
 def test_slices_deleted_by_hand_come_back(scene: Scene) -> None:
     for one in scene.api.all("ResourceSlice"):
         if one["spec"]["driver"] == DRIVER_NAME:
@@ -105,6 +111,10 @@ def test_slices_deleted_by_hand_come_back(scene: Scene) -> None:
     scene.rewritten()
 
 
+@pytest.mark.long(
+    "tests/contract/slices/test_publisher.py"
+    "::test_foreign_edits_are_repaired_and_foreign_labels_kept"
+)
 def test_slices_changed_by_hand_are_mended(scene: Scene) -> None:
     name = next(
         one["metadata"]["name"]
@@ -166,6 +176,10 @@ def test_pods_and_driver_outlive_an_outage_of_the_api_server(scene: Scene) -> No
     scene.published()
 
 
+@pytest.mark.long(
+    "tests/contract/test_app.py"
+    "::test_the_kubelet_is_answered_without_gpus_and_without_an_api_server"
+)
 def test_a_driver_that_starts_without_an_api_server_serves_once_it_is_there(scene: Scene) -> None:
     scene.node.cluster.stop("kube-apiserver")
     scene.node.driver.stop()
@@ -177,6 +191,9 @@ def test_a_driver_that_starts_without_an_api_server_serves_once_it_is_there(scen
     assert len(scene.gpus(pod)) == 1
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_api_server.py::test_a_claim_of_another_uid_is_refused"
+)
 def test_a_claim_made_anew_under_its_old_name_is_another_claim(scene: Scene) -> None:
     claim = scene.claim()
     pod = scene.pod(claims=[claim])

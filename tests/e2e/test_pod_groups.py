@@ -140,6 +140,10 @@ def test_the_pods_of_a_group_share_one_gpu_and_the_group_is_named_everywhere(sce
     scene.running(waiting)
 
 
+@pytest.mark.long(
+    "tests/contract/claims/test_mps_events.py"
+    "::test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods"
+)
 def test_what_befalls_the_gpu_is_told_to_the_group(scene: Scene) -> None:
     gang = Gang(scene, scene.template())
     pod = gang.pod("worker")
@@ -151,6 +155,10 @@ def test_what_befalls_the_gpu_is_told_to_the_group(scene: Scene) -> None:
     scene.rewritten()
 
 
+@pytest.mark.long(
+    "tests/contract/memory_limits/test_limited_shares.py"
+    "::test_a_share_for_a_pod_group_is_refused_with_what_to_do_instead"
+)
 def test_a_limited_share_is_refused_with_what_to_do_and_one_for_each_pod_runs(
     shares: Shares, scene: Scene
 ) -> None:

@@ -15,7 +15,7 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.scene import Scene
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long("tests/unit/hack/test_pods_bench.py")]
 
 AT_ONCE = 2
 

@@ -176,6 +176,10 @@ def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
     assert PIPE not in environment(scene, whole)
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_shares.py"
+    "::test_claims_with_a_share_each_are_clients_of_one_daemon_that_limits_them"
+)
 def test_ten_pods_have_a_tenth_each_which_the_daemon_enforces(
     mps_shares: Shares, scene: Scene
 ) -> None:
@@ -191,6 +195,7 @@ def test_ten_pods_have_a_tenth_each_which_the_daemon_enforces(
     assert mps.processes(scene.node.place.plugins) == {}
 
 
+@pytest.mark.long("tests/contract/sharing/test_shares.py::test_a_claim_may_lower_its_own_limits")
 def test_a_pods_own_lower_limit_holds_with_single_shares_and_its_priority_always(
     mps_shares: Shares, scene: Scene
 ) -> None:
@@ -321,6 +326,10 @@ def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, sc
     scene.unschedulable(scene.pod("third", limits={GPU: 1}))
 
 
+@pytest.mark.long(
+    "tests/contract/test_app_resharing.py"
+    "::test_a_claim_that_was_allocated_before_a_change_gets_its_share_and_the_change_waits"
+)
 def test_a_claim_allocated_before_a_change_gets_what_it_was_allocated(
     shares: Shares, scene: Scene
 ) -> None:
@@ -346,6 +355,9 @@ def test_a_claim_allocated_before_a_change_gets_what_it_was_allocated(
     assert "of 2 shares" in shares.status()
 
 
+@pytest.mark.long(
+    "tests/contract/shares/test_source.py::test_a_file_that_is_damaged_leaves_the_last_good_config"
+)
 def test_a_broken_file_changes_nothing_and_status_says_where_it_is_wrong(
     shares: Shares, scene: Scene
 ) -> None:
@@ -387,6 +399,9 @@ def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: 
     shares.wait(0)
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_shares.py::test_a_claim_keeps_its_share_when_the_driver_comes_back"
+)
 def test_tenants_stay_when_the_driver_is_killed_and_new_ones_come(
     mps_shares: Shares, scene: Scene
 ) -> None:
@@ -438,6 +453,9 @@ def beside(shares: Shares) -> Iterator[None]:
     driver.wait_registered()
 
 
+@pytest.mark.long(
+    "tests/e2e/test_shares.py::test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it"
+)
 @pytest.mark.usefixtures("beside")
 def test_shares_published_beside_a_device_plugin_serve_no_pod_until_it_offers_none(
     shares: Shares, scene: Scene

@@ -130,6 +130,10 @@ def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
     assert by_gpu(scene, pods) == [1] * GPUS
 
 
+@pytest.mark.long(
+    "tests/unit/slices/test_project_shares.py"
+    "::test_shares_are_spread_over_gpus_or_packed_as_the_setting_says"
+)
 @pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 @pytest.mark.usefixtures("packed")
 def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> None:
@@ -141,6 +145,10 @@ def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> N
     assert len(scene.gpus(whole)) == GPUS - 2
 
 
+@pytest.mark.long(
+    "tests/e2e/test_consumable_shares.py"
+    "::test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_is_two_gpus"
+)
 @needs(Feature.CONSUMABLE)
 @pytest.mark.usefixtures("in_parts")
 def test_a_count_of_two_is_parts_of_two_gpus(scene: Scene) -> None:
@@ -176,6 +184,10 @@ def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
     assert not {first, second} & set(scene.gpus(whole))
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_shares.py"
+    "::test_shares_of_a_mig_device_of_an_admin_are_limited_by_its_own_daemon"
+)
 def test_mig_devices_of_an_admin_are_divided_too(shares: Shares, scene: Scene) -> None:
     machine, driver = shares.node.machine, shares.node.driver
     driver.stop()  # so that nobody has NVML open
@@ -218,6 +230,9 @@ def resource_class(name: str) -> Object:
     return made
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_shares.py::test_a_claim_keeps_its_share_when_the_driver_comes_back"
+)
 def test_a_tenant_has_the_same_after_its_container_or_its_pod_was_started_again(
     mps_shares: Shares, scene: Scene
 ) -> None:
@@ -237,6 +252,9 @@ def test_a_tenant_has_the_same_after_its_container_or_its_pod_was_started_again(
     assert scene.container_ids(other) == kept
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_shares.py::test_after_a_reboot_a_share_is_prepared_again"
+)
 def test_tenants_have_their_shares_again_after_a_reboot(mps_shares: Shares, scene: Scene) -> None:
     mps_shares.set(config("mps", 4, devices=1, failRequestsGreaterThanOne=False), 4)
     pods = [scene.pod("large", limits={GPU: GPUS}), scene.pod("small", limits={GPU: 2})]
@@ -252,6 +270,10 @@ def test_tenants_have_their_shares_again_after_a_reboot(mps_shares: Shares, scen
     scene.node.driver.wait_registered()
 
 
+@pytest.mark.long(
+    "tests/contract/mps/test_crash.py"
+    "::test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted"
+)
 def test_tenants_outlive_a_killed_supervisor_and_new_ones_come(
     mps_shares: Shares, scene: Scene
 ) -> None:
@@ -308,6 +330,10 @@ def nvidias_class() -> Object:
     }
 
 
+@pytest.mark.long(
+    "tests/unit/cluster/test_usage.py"
+    "::test_whole_gpus_and_shares_under_one_name_are_counted_together"
+)
 @pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 def test_the_cluster_status_counts_shares_by_the_name_that_they_serve(
     shares: Shares, scene: Scene

@@ -96,6 +96,10 @@ def test_a_daemon_that_dies_is_replaced_and_the_claims_users_are_told(scene: Sce
     assert shared.settings(gpu) == USUAL
 
 
+@pytest.mark.long(
+    "tests/contract/mps/test_crash.py"
+    "::test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted"
+)
 def test_a_daemon_that_died_without_a_supervisor_is_replaced_by_the_next(scene: Scene) -> None:
     shared = Shared.make(scene, gpu=mps_limits())
     pod = shared.pod()
@@ -107,6 +111,10 @@ def test_a_daemon_that_died_without_a_supervisor_is_replaced_by_the_next(scene: 
     assert shared.ask(PERCENTAGE) == "50.0"
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_crash.py"
+    "::test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way"
+)
 def test_a_kill_while_a_daemon_starts_is_made_good(scene: Scene, process: DriverProcess) -> None:
     place = scene.node.place
     shared = Shared.make(scene, gpu=mps_limits())
@@ -134,6 +142,10 @@ def test_a_pod_deleted_while_its_daemon_starts_leaves_nothing(scene: Scene) -> N
     wait_until(lambda: not place.left_over(), "everything to be taken back", timeout=120)
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_crash.py"
+    "::test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end"
+)
 def test_a_kill_while_claims_are_unprepared_is_made_good(
     scene: Scene, process: DriverProcess
 ) -> None:
@@ -172,6 +184,10 @@ def test_a_pod_that_starts_without_a_supervisor_runs_once_it_is_up(scene: Scene)
     assert shared.ask(PERCENTAGE) == "50.0"
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_crash.py"
+    "::test_the_time_slice_of_an_admin_outlasts_a_driver_that_is_killed"
+)
 def test_a_time_slice_is_reset_by_the_next_driver(scene: Scene) -> None:
     shared = Shared.make(scene, gpu=time_slicing("Long"))
     pod = shared.pod()

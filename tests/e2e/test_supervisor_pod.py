@@ -109,6 +109,10 @@ def without(volume: str) -> Change:
     return change
 
 
+@pytest.mark.long(
+    "tests/contract/mps/test_supervisor_rights.py"
+    "::test_without_bidirectional_mounts_the_supervisor_does_not_begin"
+)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -140,6 +144,10 @@ def test_without_the_plugins_folder_the_supervisor_waits_and_says_for_what(scene
     assert "Read-only file system" in log
 
 
+@pytest.mark.long(
+    "tests/contract/mps/test_supervisor_rights.py"
+    "::test_without_the_hosts_control_groups_the_daemon_would_end_with_the_container"
+)
 def test_without_the_hosts_control_groups_a_claims_pod_is_told_so(scene: Scene) -> None:
     with in_a_pod(scene, without("cgroup")):
         supervisor_pod(scene)

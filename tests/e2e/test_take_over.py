@@ -127,7 +127,16 @@ def restart_container(scene: Scene, pod: str, times: int) -> None:
     )
 
 
-@pytest.mark.parametrize("form", ["released", "v1", "mended"])
+also_read_elsewhere = pytest.mark.long(
+    "tests/contract/claims/test_takeover_files.py"
+    "::test_claims_are_answered_as_before_and_after_them_all_is_as_it_was"
+)
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["released", *(pytest.param(form, marks=also_read_elsewhere) for form in ("v1", "mended"))],
+)
 def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
     scene: Scene, containers: Containers, form: str
 ) -> None:

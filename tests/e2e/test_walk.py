@@ -17,7 +17,7 @@ from e2e.scene import Scene
 from e2e.shares import config
 from e2e.walk import Reader, blocks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 INSTALL = "docs/install.md"
 

@@ -1,18 +1,22 @@
 """Processes of their own for tests that need two drivers, or kill a driver or a supervisor."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError
 from dra_driver.mps.members import SharedDomains
-from worlds.configs import CONFIGS, REQUESTS, SHARES
+from worlds.configs import CONFIGS, PATIENCE, REQUESTS, SHARES
 from worlds.driver import Driver
 from worlds.mps import MpsDomains
 from worlds.node import Node
@@ -31,6 +35,27 @@ def start(*words: object, module: str = "worlds.child", **options: Any) -> "subp
     """Start one: a function of this module by name, and its arguments."""
     command = [sys.executable, "-c", RUN, module, *map(str, words)]
     return subprocess.Popen(command, cwd=TESTS, **options)
+
+
+def fork(name: str, *words: object) -> ForkServerProcess:
+    """Start one as a fork of a process that has imported everything, in a hundredth of the time.
+
+    What it prints is the test's. It has no thread of the test's, and none of its open files.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    # Python before 3.14 does not tell the server where modules are.
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+        forkserver.ensure_running()
+    process = context.Process(target=globals()[name], args=tuple(map(str, words)), daemon=True)
+    process.start()
+    return process
+
+
+def was_killed(process: ForkServerProcess) -> bool:
+    """Wait for its end; return whether it was killed, as it should be."""
+    process.join(PATIENCE)
+    return process.exitcode == -signal.SIGKILL
 
 
 def die_at(at: str) -> Callable[..., None]:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DeviceError
 from worlds import child
-from worlds.configs import CONFIGS, PATIENCE
+from worlds.configs import CONFIGS
 from worlds.driver import Driver
 
 GPU = make.gpu(1).uuid
@@ -53,8 +52,7 @@ def wrecks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str]
             before = Driver(root)
             before.prepare(before.api.add("gpu-1", configs=CONFIGS[mode]))
             before.close()
-        process = child.start("die", root, mode, call, step)
-        assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert child.was_killed(child.fork("die", root, mode, call, step))
         return root
 
     return wreck

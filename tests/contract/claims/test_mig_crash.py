@@ -1,18 +1,25 @@
 """Killed at any NVML call of making or destroying a MIG device, the driver converges."""
 
+from itertools import product
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 
 import pytest
 
+from crashes import deaths
 from worlds import child
 
 MODULE = "contract.claims.mig_crashes"
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("call", ["prepare", "unprepare"])
-@pytest.mark.parametrize("then", ["then_prepare", "then_unprepare", "then_start", "then_another"])
+@pytest.mark.parametrize(
+    ("call", "when", "then"),
+    deaths(
+        "tests/contract/claims/test_mig_crash.py",
+        [*product(("prepare", "unprepare"), ("before", "after"))],
+        ("then_prepare", "then_unprepare", "then_start", "then_another"),
+    ),
+)
 def test_a_driver_killed_at_any_nvml_call_leaves_nothing_behind(
     tmp_path: Path, call: str, when: str, then: str
 ) -> None:

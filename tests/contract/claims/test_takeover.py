@@ -1,7 +1,6 @@
 """A node that NVIDIA's own DRA driver had prepared is taken over under running pods."""
 
 import fcntl
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import AccessError, UnavailableError
 from worlds import child
-from worlds.configs import LONG, PATIENCE
+from worlds.configs import LONG
 from worlds.node import MakeNode, Node
 from worlds.nvidia import NvidiaDriver, checkpoint
 
@@ -443,8 +442,7 @@ def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> Non
     for ref in refs:
         theirs.prepare(ref)
     live = [one.uuid for one in node.migs()]
-    process = child.start("die_taking_over", node.root, step)
-    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert child.was_killed(child.fork("die_taking_over", node.root, step))
     assert theirs.file.exists() == (step != "put aside")
     taken_over(node)
     assert [one.uuid for one in node.migs()] == live
@@ -467,8 +465,7 @@ def test_killed_beside_a_claim_that_is_left_the_next_start_goes_on(node: Node, s
     theirs.prepare(left)
     theirs.claims[left.uid]["checkpointState"] = "PrepareFailed"
     theirs.write()
-    process = child.start("die_taking_over", node.root, step)
-    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert child.was_killed(child.fork("die_taking_over", node.root, step))
     taken_over(node)
     del theirs.claims[taken.uid]
     kept = checkpoint(theirs.claims, boot_id=node.machine.boot_id)

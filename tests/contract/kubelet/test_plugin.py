@@ -1,6 +1,5 @@
 """The plugin over real gRPC on real unix sockets, asked as a kubelet asks."""
 
-import shutil
 import socket
 import stat
 import threading
@@ -406,13 +405,12 @@ def test_something_else_at_the_sockets_path_is_left_alone_and_named(tmp_path: Pa
 
 
 def test_wiped_sockets_come_back_and_the_kubelet_can_register_again(
-    running: Running, kubelet: KubeletClient
+    running: Running, kubelet: KubeletClient, tmp_path: Path
 ) -> None:
     kubelet.register()
-    running.paths.registration.unlink()
-    running.paths.service.unlink()
-    shutil.rmtree(running.paths.data_directory)
-    running.paths.registration.parent.rmdir()
+    # At once, so that nothing is made again below a folder that goes.
+    running.paths.registration.parent.rename(tmp_path / "old registry")
+    running.paths.data_directory.rename(tmp_path / "old data")
     eventually(running.paths.registration.is_socket)
     assert running.paths.service.is_socket()
     with KubeletClient(kubelet.registry) as again:

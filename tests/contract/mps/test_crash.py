@@ -2,10 +2,10 @@
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from multiprocessing.context import ForkServerProcess
 
 import pytest
 
@@ -18,7 +18,7 @@ from worlds.mps import MpsDomains
 from worlds.process import eventually
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
-Start = Callable[[str], "subprocess.Popen[bytes]"]
+Start = Callable[[str], ForkServerProcess]
 
 NEVER = "never"
 UP = (
@@ -32,21 +32,17 @@ WITH_A_DAEMON = UP[UP.index("launched") :]
 @pytest.fixture
 def start(mps: MpsDomains) -> Iterator[Start]:
     """Start a supervisor that is killed at a step; whoever asked waits for that."""
-    children: list[subprocess.Popen[bytes]] = []
+    children: list[ForkServerProcess] = []
 
-    def run_until(at: str) -> "subprocess.Popen[bytes]":
-        process = child.start("supervise", mps.root, at, stdout=subprocess.DEVNULL)
+    def run_until(at: str) -> ForkServerProcess:
+        process = child.fork("supervise", mps.root, at)
         children.append(process)
         return process
 
     yield run_until
     for process in children:
         process.kill()
-        process.wait(PATIENCE)
-
-
-def killed(process: "subprocess.Popen[bytes]") -> None:
-    assert process.wait(PATIENCE) == -signal.SIGKILL
+        process.join(PATIENCE)
 
 
 def daemons(mps: MpsDomains, domain: Domain) -> list[processes.Daemon]:
@@ -59,7 +55,7 @@ def test_killed_while_a_domain_comes_up_the_next_completes_it(
 ) -> None:
     domain = mps.domain("claim", 0, 1, limits=(1024, 2048), active_thread_percentage=30)
     mps.requests.write_desired(domain)
-    killed(start(step))
+    assert child.was_killed(start(step))
     before = daemons(mps, domain)
     assert bool(before) == (step in WITH_A_DAEMON)
 
@@ -80,7 +76,7 @@ def test_killed_while_a_domain_comes_up_that_is_then_not_wanted_nothing_is_left(
 ) -> None:
     domain = mps.domain("claim", 0)
     mps.requests.write_desired(domain)
-    killed(start(step))
+    assert child.was_killed(start(step))
     mps.requests.remove(domain.id)
     run(mps.supervised())
     eventually(mps.requests.supervisor_runs, "the supervisor to run")
@@ -93,10 +89,10 @@ def test_killed_while_a_domain_goes_the_next_finishes(
     mps: MpsDomains, start: Start, run: Run, step: str
 ) -> None:
     domain = mps.domain("claim", 0)
-    child = start(step)
+    process = start(step)
     mps.ready(domain)
     mps.requests.remove(domain.id)
-    killed(child)
+    assert child.was_killed(process)
     run(mps.supervised())
     eventually(mps.requests.supervisor_runs, "the supervisor to run")
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
@@ -106,12 +102,12 @@ def test_killed_while_a_domain_goes_the_next_finishes(
 def test_killed_while_it_replaces_a_dead_daemon_the_next_does_so_once(
     mps: MpsDomains, start: Start, run: Run
 ) -> None:
-    child = start("death recorded")
+    process = start("death recorded")
     domain = mps.domain("claim", 0)
     daemon = mps.ready(domain).daemon
     assert daemon is not None
     os.kill(daemon.pid, signal.SIGKILL)
-    killed(child)
+    assert child.was_killed(process)
     run(mps.supervised())
     status = mps.ready(domain)
     assert status.restarts == 1
@@ -123,11 +119,11 @@ def test_killed_while_it_replaces_a_dead_daemon_the_next_does_so_once(
 def test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted(
     mps: MpsDomains, start: Start, run: Run
 ) -> None:
-    child = start(NEVER)
+    process = start(NEVER)
     steady, struck = mps.domain("steady", 0), mps.domain("struck", 1)
     before, doomed = mps.ready(steady), mps.ready(struck)
-    child.kill()
-    child.wait(PATIENCE)
+    process.kill()
+    process.join(PATIENCE)
     assert not mps.requests.supervisor_runs()
     assert mps.ask(steady.id, "get_default_active_thread_percentage") == ["100.0"]
     assert doomed.daemon is not None

@@ -2,11 +2,12 @@
 
 import os
 import signal
-import subprocess
 import threading
+from itertools import product
 
 import pytest
 
+from crashes import deaths
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.mps import processes
@@ -28,13 +29,14 @@ MIG_PREPARE_STEPS = [
     "specified",
 ]
 UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
+HERE = "tests/contract/sharing/test_crash.py"
+NEXTS = ("unprepare", "mend", "prepare")
 
 
 def kill_at(node: Node, mode: str, call: str, step: str) -> None:
     """Let a driver process of its own make a call, and be killed at a step of it."""
     assert node.session.close()  # two drivers with NVML open keep each other from MIG modes
-    process = child.start("die_on_node", node.root, mode, call, step)
-    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert child.was_killed(child.fork("die_on_node", node.root, mode, call, step))
     node.look()
 
 
@@ -82,9 +84,9 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
         assert node.left() == []
 
 
-@pytest.mark.parametrize("mode", REQUESTS)
-@pytest.mark.parametrize("step", UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
+@pytest.mark.parametrize(
+    ("mode", "step", "after"), deaths(HERE, [*product(REQUESTS, UNPREPARE_STEPS)], NEXTS)
+)
 def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
     node: Node, mode: str, step: str, after: str
 ) -> None:
@@ -106,11 +108,14 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
 
 
 @pytest.mark.parametrize(
-    ("call", "step"),
-    [("prepare", step) for step in PREPARE_STEPS]
-    + [("unprepare", step) for step in UNPREPARE_STEPS],
+    ("call", "step", "after"),
+    deaths(
+        HERE,
+        [("prepare", step) for step in PREPARE_STEPS]
+        + [("unprepare", step) for step in UNPREPARE_STEPS],
+        NEXTS,
+    ),
 )
-@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
 def test_the_time_slice_of_an_admin_outlasts_a_driver_that_is_killed(
     node: Node, call: str, step: str, after: str
 ) -> None:
@@ -130,8 +135,9 @@ def test_the_time_slice_of_an_admin_outlasts_a_driver_that_is_killed(
     assert node.time_slices() == admins
 
 
-@pytest.mark.parametrize("step", MIG_PREPARE_STEPS)
-@pytest.mark.parametrize("after", ["prepare", "mend", "unprepare"])
+@pytest.mark.parametrize(
+    ("step", "after"), deaths(HERE, [(step,) for step in MIG_PREPARE_STEPS], NEXTS)
+)
 def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
     node: Node, step: str, after: str
 ) -> None:
@@ -153,8 +159,9 @@ def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
         assert (node.migs(), node.left()) == ([], [])
 
 
-@pytest.mark.parametrize("step", UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
+@pytest.mark.parametrize(
+    ("step", "after"), deaths(HERE, [(step,) for step in UNPREPARE_STEPS], NEXTS)
+)
 def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
     node: Node, step: str, after: str
 ) -> None:
@@ -176,11 +183,11 @@ def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
 def test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way(
     node: Node, step: str
 ) -> None:
-    process = child.start("supervise", node.root, step, stdout=subprocess.DEVNULL)
+    process = child.fork("supervise", node.root, step)
     ref = node.claim_gpus(HALF_OF_ONE)
     call = threading.Thread(target=node.driver.prepare, args=[ref], name="prepare")
     call.start()
-    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert child.was_killed(process)
     with node.mps.supervised():
         call.join(PATIENCE)
         assert not call.is_alive()

@@ -3,14 +3,13 @@
 Shares are equal ones, or parts as large as claims ask for (consumable capacity).
 """
 
-import signal
-
 import pytest
 
+from crashes import deaths
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.mps.domain import DomainId, shared_domain
 from worlds import child
-from worlds.configs import PATIENCE, SHARES
+from worlds.configs import SHARES
 from worlds.node import Node
 
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -42,8 +41,7 @@ class Tenants:
         """Let a driver process of its own make the call, and be killed at the step."""
         node = self.node
         assert node.session.close()
-        process = child.start("die_with_share", node.root, self.mode, call, step)
-        assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert child.was_killed(child.fork("die_with_share", node.root, self.mode, call, step))
         node.look()
 
     def mend(self) -> None:
@@ -109,22 +107,27 @@ class Tenants:
         assert self.node.left() == []
 
 
-def cases(call: str) -> list[object]:
+HERE = "tests/contract/sharing/test_share_crash.py"
+NEXTS = ("prepare", "mend", "unprepare")
+
+
+def cases(call: str) -> list[tuple[str, bool, str]]:
     """Every way of sharing, with the other tenant and without, and every step that it takes."""
     steps = [*STEPS[call], *DOMAIN_STEPS[call]]
-    found = [pytest.param("time-slicing", False, step) for step in STEPS[call]]
-    found += [pytest.param("mps", True, step) for step in steps]
-    found += [pytest.param("mps", False, step) for step in STEPS[call]]
-    found += [pytest.param("parts by time-slicing", False, step) for step in STEPS[call]]
-    found += [pytest.param("parts by mps", True, step) for step in DOMAIN_STEPS[call]]
-    found += [pytest.param("parts by mps", False, step) for step in STEPS[call]]
-    found += [pytest.param("mps combined", True, step) for step in DOMAIN_STEPS[call]]
-    found += [pytest.param("mps combined", False, step) for step in STEPS[call]]
-    return found + [pytest.param("mps on two", False, step) for step in steps]
+    found = [("time-slicing", False, step) for step in STEPS[call]]
+    found += [("mps", True, step) for step in steps]
+    found += [("mps", False, step) for step in STEPS[call]]
+    found += [("parts by time-slicing", False, step) for step in STEPS[call]]
+    found += [("parts by mps", True, step) for step in DOMAIN_STEPS[call]]
+    found += [("parts by mps", False, step) for step in STEPS[call]]
+    found += [("mps combined", True, step) for step in DOMAIN_STEPS[call]]
+    found += [("mps combined", False, step) for step in STEPS[call]]
+    return found + [("mps on two", False, step) for step in steps]
 
 
-@pytest.mark.parametrize(("mode", "is_alone", "step"), cases("prepare"))
-@pytest.mark.parametrize("after", ["prepare", "mend", "unprepare"])
+@pytest.mark.parametrize(
+    ("mode", "is_alone", "step", "after"), deaths(HERE, cases("prepare"), NEXTS)
+)
 def test_a_driver_killed_while_a_share_is_prepared_disturbs_nobody(
     node: Node, mode: str, *, is_alone: bool, step: str, after: str
 ) -> None:
@@ -140,8 +143,9 @@ def test_a_driver_killed_while_a_share_is_prepared_disturbs_nobody(
         tenants.end()
 
 
-@pytest.mark.parametrize(("mode", "is_alone", "step"), cases("unprepare"))
-@pytest.mark.parametrize("after", ["prepare", "mend", "unprepare"])
+@pytest.mark.parametrize(
+    ("mode", "is_alone", "step", "after"), deaths(HERE, cases("unprepare"), NEXTS)
+)
 def test_a_driver_killed_while_a_share_is_given_back_disturbs_nobody(
     node: Node, mode: str, *, is_alone: bool, step: str, after: str
 ) -> None:

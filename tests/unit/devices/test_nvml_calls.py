@@ -121,7 +121,7 @@ def test_threads_that_nobody_needs_end_and_no_call_is_lost_with_them(
 
 
 def test_nobody_calls_about_a_gpu_while_the_library_is_closed(calls: NvmlCalls, hang: Hang) -> None:
-    calls.about("3", lambda: None, PATIENCE)
+    calls.about("3", lambda: None, 2.0)  # for so long the one that is too early waits, too
     with calls.none_under_way(PATIENCE) as is_quiet:
         assert is_quiet
         assert calls.about(NVML, lambda: "closed", PATIENCE) == "closed"
