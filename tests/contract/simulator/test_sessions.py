@@ -21,6 +21,7 @@ SUCCESS, UNINITIALIZED, NO_PERMISSION, IN_USE = 0, 1, 4, 19
 CLIENT = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
 for line in sys.stdin:
     print(getattr(library, line.strip())(), flush=True)
 """
@@ -36,6 +37,8 @@ class Client:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
 
     def call(self, function: str) -> None:
         assert self.process.stdin is not None
@@ -114,6 +117,7 @@ def test_a_process_holds_only_the_gpus_whose_nodes_it_has(
     with nvml(hopper):  # type: ignore[attr-defined]
         assert other.stdin is not None
         assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
         other.stdin.write("nvmlInit_v2\n")
         other.stdin.flush()
         assert other.stdout.readline() == "0\n"
