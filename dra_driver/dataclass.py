@@ -1,4 +1,4 @@
-"""Dataclasses that are made in a third of the time: a node's process makes some 250 at its start.
+"""Dataclasses that are made in half of the time: a node's process makes some 250 at its start.
 
 To type checkers this is `dataclasses.dataclass` itself. At run time that compiles six functions for
 each frozen class; here it compiles `__init__` alone, and what compares, hashes and shows values is

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
 from dra_driver.admin.convert.manifests import convert
-from dra_driver.admin.validate.command import as_text, read_manifests
+from dra_driver.admin.validate.command import as_text, read_all
 
 
 class Convert(BaseSettings):
@@ -43,15 +43,7 @@ class Convert(BaseSettings):
 
     def cli_cmd(self) -> None:
         """Convert and print. Ends the process with status 1 or 2 unless all is carried over."""
-        texts: dict[str, str] = {}
-        unreadable = False
-        for name in self.files:
-            try:
-                texts |= dict(read_manifests(name))
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or str(error)
-                sys.stderr.write(f"error: {name} cannot be read: {reason}\n")
-                unreadable = True
+        texts, unreadable = read_all(self.files)
         converted = convert(texts)
         sys.stdout.write(converted.text)
         lost = as_text(converted.reports)

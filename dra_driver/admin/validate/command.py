@@ -7,7 +7,7 @@ if something could not be read. It needs no node, no GPU and no cluster.
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -50,22 +50,28 @@ class Validate(BaseSettings):
 
     def cli_cmd(self) -> None:
         """Check and print. Ends the process with status 1 or 2 unless all is well."""
-        reports: dict[str, FileReport] = {}
-        unreadable = False
-        for name in self.files:
-            try:
-                for file, text in read_manifests(name):
-                    reports[file] = check_manifest(text)
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or str(error)
-                sys.stderr.write(f"error: {name} cannot be read: {reason}\n")
-                unreadable = True
+        texts, unreadable = read_all(self.files)
+        reports = {file: check_manifest(text) for file, text in texts.items()}
         sys.stdout.write(_as_json(reports) if self.output == "json" else as_text(reports))
         errors = sum(report.errors for report in reports.values())
         if self.output == "text" and (reports or not unreadable):
             sys.stderr.write(summary(reports) + "\n")
         if errors or unreadable:
             raise SystemExit(1 if errors else 2)
+
+
+def read_all(names: Iterable[str]) -> tuple[dict[str, str], bool]:
+    """Return the texts of manifests by file, and whether some could not be read, which is said."""
+    texts: dict[str, str] = {}
+    unreadable = False
+    for name in names:
+        try:
+            texts.update(read_manifests(name))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            sys.stderr.write(f"error: {name} cannot be read: {reason}\n")
+            unreadable = True
+    return texts, unreadable
 
 
 def read_manifests(name: str) -> Iterator[tuple[str, str]]:

@@ -1,13 +1,13 @@
 """docs/works-with.md writes manifests of what this driver publishes, and doctor leads to it."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from documents import values
 from dra_driver.admin.cel.selector import Selector, Subject
 from dra_driver.admin.doctor.checks import schedulers
 from dra_driver.admin.doctor.facts import shipped
@@ -27,18 +27,6 @@ BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 def documents() -> list[Any]:
     return [one for block in BLOCKS for one in yaml.safe_load_all(block)]
-
-
-def values(node: Any, key: str) -> Iterator[Any]:
-    """What stands below a key, anywhere in a document."""
-    if isinstance(node, dict):
-        if key in node:
-            yield node[key]
-        for one in node.values():
-            yield from values(one, key)
-    elif isinstance(node, list):
-        for one in node:
-            yield from values(one, key)
 
 
 def anchor(heading: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from documents import values
 from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector, Subject
 from dra_driver.admin.doctor.facts import shipped
@@ -33,18 +34,6 @@ SELECTS = {
     ("8", ""): {"h100x8-mig"},
 }
 """On which machines a request finds devices, where that is not all of them."""
-
-
-def values(node: Any, key: str) -> Iterator[Any]:
-    """What stands below a key, anywhere in a document."""
-    if isinstance(node, dict):
-        if key in node:
-            yield node[key]
-        for one in node.values():
-            yield from values(one, key)
-    elif isinstance(node, list):
-        for one in node:
-            yield from values(one, key)
 
 
 def documents(number: str) -> list[dict[str, Any]]:
