@@ -226,7 +226,7 @@ def test_the_pages_command_waits_for_a_claim_to_be_sick(scene: Scene) -> None:
 def wait_as_on_the_page(scene: Scene, claim: str, *, seconds: int) -> str:
     """Run the command of docs/claim-status.md with a claim's name; return what it printed."""
     page = (REPOSITORY / "docs/claim-status.md").read_text()
-    (line,) = re.findall(r"^\$ kubectl (wait .*)$", page, re.MULTILINE)
+    (line,) = re.findall(r"^kubectl (wait .*)$", page, re.MULTILINE)
     assert line.count("CLAIM") == 1
     words = shlex.split(line.replace("CLAIM", claim))
     limits = ("--namespace", NAMESPACE, f"--timeout={seconds}s")
