@@ -24,7 +24,7 @@ extensions = ["myst_parser"]
 root_doc = "README"
 include_patterns = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "hack/cluster/README.md"),
-    *("docs/**.md", "manifests/demos/*/README.md"),
+    *("docs/**.md", "manifests/demos/**README.md"),
 ]
 exclude_patterns = [".*", "build", "dist", "tests", "dra_driver", "api"]
 myst_heading_anchors = 4  # with GitHub's names for them
@@ -41,44 +41,43 @@ pygments_style = "default"
 pygments_dark_style = "github-dark"
 
 NAVIGATION = {
-    "Start": [
+    "I write pods": [
+        "docs/writing-pods.md",
+        "docs/shares.md",
+        "docs/mig.md",
+        "docs/mps.md",
+        "docs/time-slicing.md",
+        "docs/choosing.md",
+        "docs/explain.md",
+        "docs/converting.md",
+        "manifests/demos/README.md",
+    ],
+    "I run a cluster": [
         "docs/install.md",
         "docs/compatibility.md",
         "docs/migrating-from-the-device-plugin.md",
         "docs/taking-over.md",
-        "docs/converting.md",
-    ],
-    "Use": [
-        "docs/writing-pods.md",
-        "docs/claim-configs.md",
-        "docs/time-slicing.md",
-        "docs/mps.md",
-        "docs/mig.md",
-        "docs/shares.md",
-        "docs/claim-status.md",
-        "docs/device-metadata.md",
-        "docs/share-config.md",
-    ],
-    "Demos": ["manifests/demos/*/README.md"],
-    "Operate": [
         "docs/operations.md",
-        "docs/usage.md",
-        "docs/choosing.md",
-        "docs/hardware.md",
-        "docs/explain.md",
-        "docs/works-with.md",
-        "docs/health.md",
         "docs/troubleshooting.md",
+        "docs/health.md",
+        "docs/usage.md",
+        "docs/works-with.md",
         "docs/security.md",
         "docs/performance.md",
+        "docs/hardware.md",
     ],
-    "Reference": [
+    "I need the exact word": [
+        "docs/claim-configs.md",
+        "docs/share-config.md",
         "docs/device-attributes.md",
+        "docs/claim-status.md",
+        "docs/device-metadata.md",
         "docs/settings.md",
         "docs/image.md",
+        "docs/not-supported.md",
         "CHANGELOG.md",
     ],
-    "Contribute": [
+    "I change the code": [
         "CONTRIBUTING.md",
         "docs/how-it-works.md",
         "docs/simulator.md",
@@ -88,19 +87,20 @@ NAVIGATION = {
         "docs/decisions/README.md",
     ],
 }
-"""The pages by the captions of the site's navigation. Decisions are listed by their own page."""
+"""The pages by the captions of the site's navigation, which are the readers they are for."""
 
-DECISIONS = "docs/decisions/README"
+LISTS = {"docs/decisions/README": ["0*.md"], "manifests/demos/README": ["*/README.md"]}
+"""Pages that are one entry of the navigation, each with the pages that it lists."""
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Append to the start page what Sphinx makes the navigation of; the file itself has none."""
+    """Append to a page what Sphinx makes the navigation of; the file itself has none."""
     if page == root_doc:
         source[0] += "".join(
             toctree(pages, f":caption: {caption}") for caption, pages in NAVIGATION.items()
         )
-    elif page == DECISIONS:
-        source[0] += toctree(["0*.md"])
+    elif page in LISTS:
+        source[0] += toctree(LISTS[page])
 
 
 def toctree(pages: list[str], *options: str) -> str:
