@@ -1,12 +1,15 @@
 """The site of the documentation: what fails its build, and what is in it."""
 
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from dra_driver import cli
 
 REPOSITORY = Path(__file__).parents[3]
 PICTURES = REPOSITORY / "docs" / "pictures"
@@ -75,6 +78,22 @@ def test_pictures_are_shown_on_pages_and_need_nothing_else() -> None:
         assert root.find("{http://www.w3.org/2000/svg}title") is not None
         assert not re.findall(r"(?:href|src)=(?!\"#)|url\((?!#)|@import", picture.read_text())
         assert any(f"pictures/{picture.name})" in text for text in texts)
+
+
+def test_the_picture_of_the_tools_shows_commands_that_there_are() -> None:
+    shown = re.findall(r'class="command"[^>]*>([\w-]+)', (PICTURES / "tools.svg").read_text())
+    assert shown
+    assert {*shown} <= cli.COMMANDS.keys()
+
+
+def test_the_readme_lists_the_pages_of_the_navigation_by_reader() -> None:
+    """The captions say "I write pods", the rows "write pods"."""
+    navigation = runpy.run_path(str(REPOSITORY / "hack" / "site" / "conf.py"))["NAVIGATION"]
+    listed = (REPOSITORY / "README.md").read_text().partition("\n## All pages\n")[2]
+    rows = dict(re.findall(r"^\| (\w[^|]*) \| (\[.*) \|$", listed, re.MULTILINE))
+    assert {f"I {who}": re.findall(r"\]\(([^)]+)\)", pages) for who, pages in rows.items()} == {
+        caption: pages for caption, pages in navigation.items()
+    }
 
 
 def test_the_list_of_decisions_has_each_with_its_title() -> None:
