@@ -1,7 +1,7 @@
 """The command `dra-driver`: finds the sub-command, parses its settings, reports errors on one line.
 
 In: the command line. Out: an exit status: 0 done, 1 it failed (an error of our own tree), 2 the
-command line or the environment is wrong. Each sub-command is a settings model with a `cli_cmd`;
+command line or the environment is wrong. Each sub-command is a class of settings with a `cli_cmd`;
 its module is imported only when it is asked for, because start-up time is the sum of imports. A
 sub-command that is not installed is not listed, and says how to get it when it is asked for.
 """
@@ -11,23 +11,32 @@ import gc
 import importlib
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+import click
+from click.exceptions import NoSuchCommand
+from click.shell_completion import CompletionItem
+from click.shell_completion import shell_complete as complete
+
+from dra_driver.command_line import (
+    HELP_SETTINGS,
+    CommandGroup,
+    CommandSettings,
+    WrongSettingsError,
+    click_command,
+)
 from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError, SetupError
 
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-    from pydantic_settings import BaseSettings
-
-
-_SHORT = re.compile(r"^--(\w)(=|$)")
-"""A flag of one letter with two dashes, as programs written in Go take it: --v=4."""
+PROGRAM = "dra-driver"
+KUBECTL = "kubectl gpu"
+COMPLETE = "_DRA_DRIVER_COMPLETE"
+"""The variable by which a shell's script asks for completions."""
+_WORDS = MappingProxyType({"help": "--help", "version": "--version"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +52,20 @@ class Command:
     summary: str
     missing: str = ""
     needs: tuple[str, ...] = ()
+
+    def load(self) -> type[CommandSettings] | type[CommandGroup]:
+        """Return the class of its settings. Raises SetupError if it is not installed."""
+        if not self.is_installed():
+            raise SetupError(self.missing)
+        # structlog would load rich, for coloured tracebacks, wherever some other package brought it
+        # along: 5 MiB and 30 ms that a node agent has no use for. None makes the import fail.
+        sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python allows None here
+        # What imports make lasts. Collecting between them is a tenth of a start, and finds nothing.
+        gc.disable()
+        model: type[CommandSettings] = getattr(importlib.import_module(self.module), self.model)
+        gc.freeze()
+        gc.enable()
+        return model
 
     def is_installed(self) -> bool:
         """Whether there is all that it needs; imports no more than its package."""
@@ -122,6 +145,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             model="Doctor",
             summary="look for what keeps pods from their GPUs, and say what to do",
         ),
+        "completion": Command(
+            module="dra_driver.completion",
+            model="Completion",
+            summary="print a script that completes command lines, for a shell",
+        ),
         "simulate": Command(
             module="dra_driver.simulator.cli",
             model="Simulate",
@@ -138,15 +166,35 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command and return the exit status."""
+KUBECTL_COMMANDS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "status": ("--cluster",),
+        "explain": (),
+        "doctor": (),
+        "classes": (),
+        "validate": (),
+        "convert": (),
+    }
+)
+"""What `kubectl gpu` has, for people without a node, with the options that they mean."""
+
+
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
+    """Run one command, or complete a command line, and return the exit status."""
     _open_standard_streams()
+    if COMPLETE in os.environ:
+        return complete(RootCommand(program), {}, program, COMPLETE, os.environ[COMPLETE])
     words = list(sys.argv[1:] if argv is None else argv)
+    words[:1] = [_WORDS.get(word, word) for word in words[:1]]
     try:
-        return _dispatch(words[0] if words else "", words[1:])
+        return run(words, program)
     except DriverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except (WrongSettingsError, click.ClickException) as error:
+        for line in error.lines if isinstance(error, WrongSettingsError) else [_said(error)]:
+            print(f"error: {line}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -173,111 +221,109 @@ def _nowhere() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (for the process's life)
 
 
-def _dispatch(name: str, rest: list[str]) -> int:
-    if name in ("", "-h", "--help", "help"):
-        print(usage(), file=sys.stdout if name else sys.stderr)
-        return 0 if name else 2
-    if name in ("-V", "--version", "version"):
-        print(f"dra-driver {metadata.version('dra-driver')}")
-        return 0
-    if name not in COMMANDS:
-        print(f"error: {_unknown(name)}", file=sys.stderr)
-        return 2
-    return run(COMMANDS[name], rest)
+def kubectl() -> int:
+    """Run `kubectl gpu`, which kubectl finds by the name kubectl-gpu on the PATH."""
+    return main(kubectl_words(sys.argv[1:]), program=KUBECTL)
 
 
-def run(command: Command, words: list[str]) -> int:
-    """Parse a sub-command's settings and run it. Raises DriverError if that fails."""
-    if not command.is_installed():
-        raise SetupError(command.missing)
-    # structlog would load rich, for coloured tracebacks, wherever some other package brought it
-    # along: 5 MiB and 30 ms that a node agent has no use for. None makes the import fail.
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python allows None here
-    # What imports make lasts. Collecting between them is a tenth of a start, and finds nothing.
-    gc.disable()
-    from pydantic import ValidationError
-    from pydantic_settings import CliApp, SettingsError
+def kubectl_words(words: Sequence[str]) -> list[str]:
+    """Return the words that `dra-driver` takes for those of `kubectl gpu`."""
+    return [*words[:1], *KUBECTL_COMMANDS.get(words[0], ()), *words[1:]] if words else []
 
-    model: type[BaseSettings] = getattr(importlib.import_module(command.module), command.model)
-    gc.freeze()
-    gc.enable()
+
+def run(words: list[str], program: str = PROGRAM) -> int:
+    """Run a command line and return the exit status.
+
+    Raises DriverError if the command fails, WrongSettingsError or click's ClickException if the
+    line is wrong.
+    """
+    root = RootCommand(program)
     try:
-        CliApp.run(model, cli_args=[_SHORT.sub(r"-\1\2", word) for word in words])
-    except ValidationError as error:
-        if error.title != model.__name__:
-            raise  # not about the command line
-        for line in settings_errors(error, model):
-            print(f"error: {line}", file=sys.stderr)
+        with root.make_context(program, words) as context:
+            root.invoke(context)
+    except click.exceptions.NoArgsIsHelpError as shown:
+        print(shown.format_message(), file=sys.stderr)
         return 2
-    except SettingsError as error:
-        print(f"error: {_wrong_words(str(error), model)}", file=sys.stderr)
-        return 2
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     return 0
 
 
-def usage() -> str:
-    """Return the text of `dra-driver --help`."""
-    installed = _installed()
-    width = max(map(len, installed))
-    lines = [f"  {name:<{width}}  {command.summary}" for name, command in installed.items()]
-    return "\n".join(
-        (
-            "usage: dra-driver COMMAND [options]",
-            "",
-            "Kubernetes DRA driver for NVIDIA GPUs.",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "`dra-driver COMMAND --help` lists its options and their environment variables.",
-            "`dra-driver --version` prints the version.",
+class RootCommand(click.Group):
+    """The commands of a program, each of which is imported when it is asked for."""
+
+    def __init__(self, program: str) -> None:
+        version = click.Option(
+            ["-V", "--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the version and exit.",
         )
-    )
+        super().__init__(
+            program,
+            params=[version],
+            help="Kubernetes DRA driver for NVIDIA GPUs.",
+            no_args_is_help=True,
+            context_settings=HELP_SETTINGS,
+            options_metavar="",
+            subcommand_metavar="COMMAND [OPTIONS]",
+        )
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of what is installed."""
+        del ctx
+        names = KUBECTL_COMMANDS if self.name == KUBECTL else COMMANDS
+        return [name for name in names if COMMANDS[name].is_installed()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command. Raises UsageError if there is none, SetupError if it is not here."""
+        names = self.list_commands(ctx)
+        if cmd_name not in (names if self.name == KUBECTL else COMMANDS):
+            if ctx.resilient_parsing:  # to complete the line
+                return None
+            raise click.UsageError(unknown("command", cmd_name, names), ctx)
+        return click_command(cmd_name, COMMANDS[cmd_name].load())
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line for each command, without an import of any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands whose names begin so, without an import of any."""
+        return [
+            CompletionItem(name, help=COMMANDS[name].summary)
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
 
 
-def settings_errors(error: "ValidationError", model: "type[BaseSettings]") -> list[str]:
-    """Return one line for each setting that is wrong: which, why, and what was given."""
-    return [_setting_error(fault, model) for fault in error.errors(include_url=False)]
+def _show_version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
+    if value and not ctx.resilient_parsing:
+        print(f"dra-driver {metadata.version('dra-driver')}")
+        ctx.exit()
 
 
-def _setting_error(fault: Mapping[str, object], model: "type[BaseSettings]") -> str:
-    location = fault["loc"]
-    name = str(location[0]) if isinstance(location, tuple) and location else ""
-    where = f"{_flag(name)} (or {_variable(name, model)})" if name else "settings"
-    if fault["type"] == "missing":
-        return f"{where} is missing"
-    reason = str(fault["msg"]).removeprefix("Value error, ")
-    given = "" if fault["type"] == "value_error" else f", not {fault['input']!r}"
-    return f"{where}: {reason[:1].lower()}{reason[1:]}{given}"
+def _said(error: click.ClickException) -> str:
+    """Return what click says as our errors do: which word is wrong, and which is meant."""
+    if isinstance(error, click.NoSuchOption):
+        return unknown("option", error.option_name, error.possibilities or (), every=False)
+    if isinstance(error, NoSuchCommand):
+        group = error.ctx and error.ctx.command
+        there = list(group.commands) if isinstance(group, click.Group) else []
+        return unknown("command", error.command_name, there)
+    text = error.format_message().rstrip(".")
+    return f"{text[:1].lower()}{text[1:]}"
 
 
-def _flag(name: str) -> str:
-    return f"{'-' if len(name) == 1 else '--'}{name.replace('_', '-')}"
-
-
-def _variable(name: str, model: "type[BaseSettings]") -> str:
-    """Return a setting's environment variable; a prefix is for those without an alias."""
-    field = model.model_fields.get(name)
-    prefixed = field is not None and field.validation_alias is None
-    return f"{model.model_config.get('env_prefix', '') if prefixed else ''}{name}".upper()
-
-
-def _installed() -> Mapping[str, Command]:
-    return {name: command for name, command in COMMANDS.items() if command.is_installed()}
-
-
-def _unknown(name: str) -> str:
-    installed = _installed()
-    near = difflib.get_close_matches(name, installed, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(installed)}"
-    return f"unknown command {name!r}: {hint}"
-
-
-def _wrong_words(text: str, model: "type[BaseSettings]") -> str:
-    text = text.removeprefix("error parsing CLI: ")
-    flags = ["--" + field.replace("_", "-") for field in model.model_fields]
-    unknown = next((word for word in text.split() if word.startswith("--")), "")
-    near = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1)
-    return f"{text}: did you mean {near[0]}?" if near and near[0] not in text else text
+def unknown(what: str, word: str, known: Sequence[str], *, every: bool = True) -> str:
+    """Say that a word is not known, and which one is near, or which there are."""
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f"unknown {what} {word!r}: did you mean {near[0]!r}?"
+    hint = f"there are: {', '.join(known)}" if every else "--help lists them"
+    return f"unknown {what} {word!r}: {hint}"

@@ -1,8 +1,9 @@
-"""Writes the section "Modules" of docs/how-it-works.md: each room's sentence, and each module's.
+"""Writes the section "Modules" of docs/how-it-works.md: each folder's sentence, and its modules.
 
 In: the page, and the first lines of the docstrings of all packages and modules. Out: the page with
-its tables written anew between their two marks, below the folder that stands for the repository's
-root; by itself it writes the page in place. `hack/generate` runs it, and compares.
+the list between its two marks written again, below the folder that stands for the repository's
+root; by itself it writes the page in place. `hack/generate` runs it, and compares. With `--find`
+it writes nothing, and prints the modules whose path or first line has a word.
 """
 
 import argparse
@@ -21,13 +22,13 @@ ORDER = (
     *("devices", "slices", "shares", "kubelet", "claims", "resource_nvidia_com", "sharing", "mps"),
     *("cdi", "kube", "ops", "host", "usage", "node", "admin", "simulator"),
 )
-"""Rooms in the order of the data's way; another stands behind them."""
+"""Folders in the order of the data's way; another stands behind them."""
 
 
 def summary(path: Path) -> str:
     """Return the first line of a module's docstring."""
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return text.partition("\n")[0].replace("|", "\\|")
+    return text.partition("\n")[0].removesuffix(".")
 
 
 def rooms() -> list[tuple[str, Path]]:
@@ -42,20 +43,29 @@ def rooms() -> list[tuple[str, Path]]:
     return sorted(found, key=lambda room: (places.get(room[0].partition("/")[0], 99), room[0]))
 
 
+def modules(folder: Path) -> list[Path]:
+    """Return the modules of a package, by name."""
+    return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+
+
 def section() -> Iterator[str]:
-    """Yield the paragraph and the table of each room."""
+    """Yield an entry for each room: its sentence, and the names of its modules."""
+    yield "\n"
     for name, folder in rooms():
         title = "dra_driver" if name == "." else name
-        yield f"\n**`{title}/`** {summary(folder / '__init__.py')}\n"
-        modules = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
-        if modules:
-            yield "\n| module | what it does |\n|---|---|\n"
-        for path in modules:
-            yield f"| `{path.name}` | {summary(path).removesuffix('.')} |\n"
+        names = ", ".join(f"`{path.stem}`" for path in modules(folder))
+        yield f"- **`{title}/`** {summary(folder / '__init__.py')}. {names}".rstrip() + "\n"
+
+
+def found(word: str) -> list[str]:
+    """Return a line for each module whose path or sentence has a word."""
+    every = [path for _, folder in rooms() for path in modules(folder)]
+    lines = [f"{path.relative_to(REPOSITORY)}: {summary(path)}" for path in every]
+    return [line for line in lines if word.lower() in line.lower()]
 
 
 def written(page: str) -> str:
-    """Return the page with its tables as the docstrings are now."""
+    """Return the page with its list as the docstrings are now."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not (begin and end):
@@ -64,10 +74,15 @@ def written(page: str) -> str:
 
 
 def main() -> None:
-    """Write the page below a folder."""
+    """Write the page below a folder, or print what was looked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("root", type=Path, nargs="?", default=REPOSITORY)
-    target = parser.parse_args().root / PAGE
+    parser.add_argument("--find", metavar="WORD", help="print the modules that have this word")
+    chosen = parser.parse_args()
+    if chosen.find:
+        print(*found(chosen.find) or [f"no module has the word {chosen.find}"], sep="\n")
+        return
+    target = chosen.root / PAGE
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(written((REPOSITORY / PAGE).read_text()))
 

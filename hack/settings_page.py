@@ -1,41 +1,40 @@
-"""Writes docs/settings.md: the flags of all sub-commands, with environment variables and defaults.
+"""Writes docs/settings.md, with the flags of all commands, and their help texts for the tests.
 
-In: the sub-commands' settings models, as their command lines are made of them. Out: the page, and
-the names of feature gates for the chart, below a folder that stands for the repository's root.
+In: the commands' classes of settings. Out: the page, the names of feature gates for the chart, and
+the text of each `--help`, below a folder that stands for the repository's root.
 `hack/generate` runs it, and compares its output with the repository's. Sub-commands of the
 simulator have a page of their own.
 """
 
-import argparse
-import importlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
-from pydantic_settings import CliSettingsSource
+import click
 
 from dra_driver import cli, feature_gates, settings
-from dra_driver.common_settings import CommandSettings
+from dra_driver.command_line import (
+    CommandSettings,
+    click_command,
+    flags_of,
+    shown_default,
+)
 from dra_driver.feature_gates import FeatureGate, Meaning
 
 PAGE = Path("docs/settings.md")
 GATES = Path("manifests/chart/files/feature-gates.txt")
-_HELP = re.compile(
-    r"^(?P<what>.*?)"
-    r"(?: \((?:(?P<required>required)|default: (?P<default>.*?)|default factory: [^)]*)\))?"
-    r"(?: \[env: (?P<variables>[^]]*)\])?$",
-    re.DOTALL,
-)
-_UNSET = {None, "", "unset", "[]"}
+HELPS = Path("tests/data/help")
 _HEAD = """\
 # Settings
 
 <!-- Written by hack/generate from the settings below dra_driver/: change those, not this page. -->
 
-Every flag of every sub-command, as `dra-driver COMMAND --help` has it. A flag wins over its
-environment variable, and an empty variable counts as unset. In an
-[installation](install.md#values) the chart's values set most of them; the others are set by their
+Every flag of every command, as `dra-driver COMMAND --help` has it. Those of `kubelet-plugin` and
+`mps-supervisor` are also set by environment variables of the same name, `--node-name` by
+`NODE_NAME`; other commands read these variables for the flags that they share with the driver. A
+flag wins over its variable, and an empty variable counts as unset. In an
+[installation](install.md#values) the chart's values set most of them; set the others by their
 variables, in `kubeletPlugin.containers.gpus.env` and `mpsSupervisor.env`. A flag of one letter may
 have one dash or two.
 """
@@ -61,30 +60,37 @@ value other than true or false is an error.
 _PROPOSALS = "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/"
 
 
-def parser_of(model: type[CommandSettings]) -> argparse.ArgumentParser:
-    """The parser that pydantic-settings makes of a sub-command's settings."""
-    source: CliSettingsSource[argparse.ArgumentParser] = CliSettingsSource(model)
-    return source.root_parser
-
-
-def rows(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A row for each flag and argument."""
-    for action in parser._actions:  # noqa: SLF001 (argparse has no other way to list them)
-        if "--help" in action.option_strings or action.help == argparse.SUPPRESS:
+def rows(model: type[CommandSettings], but: Container[str] = ()) -> Iterator[str]:
+    """A row for each flag and argument, but for some."""
+    for param in click_command("", model).params:
+        name = str(param.name)
+        one = model.options[name]
+        if one.hidden or name in but:
             continue
-        words = _HELP.fullmatch(" ".join((action.help or "").split()))
-        if words is None:
-            raise SystemExit(f"error: the help of {action.dest} cannot be read: {action.help}")
-        names = [f"`{name}`" for name in action.option_strings] or [f"`{action.metavar}`"]
-        variables = [f"`{one.strip()}`" for one in (words["variables"] or "").split("|") if one]
-        what = words["what"]
-        if isinstance(action.metavar, str) and action.metavar.startswith("{"):
-            values = filter(None, action.metavar[1:-1].split(","))
-            what += f" One of {', '.join(f'`{one}`' for one in values)}."
-        default = words["default"]
-        shown = "required" if words["required"] else "" if default in _UNSET else f"`{default}`"
-        cells = (", ".join(names), ", ".join(variables), shown, escaped(what))
-        yield "| " + " | ".join(cells) + " |"
+        names = [one.metavar or name.upper()] if one.positional else flags_of(name, one)
+        what = one.help
+        if isinstance(param.type, click.Choice):
+            what += f" One of {code(value for value in param.type.choices if value)}."
+        default = "required" if one.is_required else shown_default(one)
+        shown = default if default in ("required", "") else f"`{default}`"
+        yield f"| {code(names)} | {shown} | {escaped(what)} |"
+
+
+def as_of_the_driver(model: type[CommandSettings]) -> list[str]:
+    """The options that mean what they mean for the driver."""
+    own = settings.Settings.options
+    return [
+        name
+        for name, one in model.options.items()
+        if not issubclass(model, settings.Settings)
+        and name in own
+        and (one.help, one.default) == (own[name].help, own[name].default)
+    ]
+
+
+def code(names: Iterable[str]) -> str:
+    """Names as code, with commas."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def escaped(text: str) -> str:
@@ -94,16 +100,16 @@ def escaped(text: str) -> str:
 
 def section(name: str, command: cli.Command) -> str:
     """What the page says of a sub-command."""
-    model = getattr(importlib.import_module(command.module), command.model)
-    lines = [
-        f"## {name}",
-        "",
-        f"`dra-driver {name}`: {command.summary}.",
-        "",
-        "| flag | variable | default | what |",
-        "|---|---|---|---|",
-        *rows(parser_of(model)),
-    ]
+    model = command.load()
+    if not issubclass(model, CommandSettings):
+        raise TypeError(f"{name} has sub-commands, which need rows of their own")
+    same = as_of_the_driver(model)
+    lines = [f"## {name}", "", f"`dra-driver {name}`: {command.summary}.", ""]
+    if own := list(rows(model, same)):
+        lines += ["| flag | default | what |", "|---|---|---|", *own]
+    if same:
+        flags = code(flags_of(each, model.options[each])[0] for each in same)
+        lines += ["", f"As for [kubelet-plugin](#kubelet-plugin): {flags}."]
     return "\n".join(lines) + "\n"
 
 
@@ -151,8 +157,27 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def helps() -> Iterator[tuple[Path, str]]:
+    """A file for each command, with what `--help` prints in a terminal of 100 columns."""
+    for program in (cli.PROGRAM, cli.KUBECTL):
+        root = cli.RootCommand(program)
+        with click.Context(root, info_name=program, terminal_width=100) as context:
+            yield HELPS / f"{program.replace(' ', '-')}.txt", root.get_help(context) + "\n"
+            for name in root.list_commands(context) if program == cli.PROGRAM else ():
+                command = click_command(name, cli.COMMANDS[name].load())
+                yield HELPS / f"{name}.txt", "\n".join(texts(command, context))
+
+
+def texts(command: click.Command, parent: click.Context) -> Iterator[str]:
+    """The help of a command, and those of its own commands."""
+    with click.Context(command, parent=parent, info_name=command.name) as context:
+        yield command.get_help(context) + "\n"
+        for one in command.commands.values() if isinstance(command, click.Group) else ():
+            yield from texts(one, context)
+
+
 if __name__ == "__main__":
-    for path, text in ((PAGE, page()), (GATES, known_gates())):
+    for path, text in ((PAGE, page()), (GATES, known_gates()), *helps()):
         target = Path(sys.argv[1]) / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")

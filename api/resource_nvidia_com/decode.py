@@ -2,19 +2,14 @@
 
 In: the JSON object under `opaque.parameters`, as a dict. Out: one of the models, chosen by
 apiVersion and kind. Kubernetes checks nothing in there (resource.k8s.io/v1
-OpaqueDeviceConfiguration), so all that is wrong is looked for here (problems.py).
+OpaqueDeviceConfiguration), so all that is wrong is looked for here (read.py).
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from resource_nvidia_com.problems import (
-    InvalidConfigError,
-    Problem,
-    check_duplicates,
-    checked,
-    hint,
-)
+from resource_nvidia_com.problems import InvalidConfigError, Problem, check_duplicates, hint
+from resource_nvidia_com.read import checked
 from resource_nvidia_com.rules import either, shown
 from resource_nvidia_com.v1beta1.base import API_VERSION
 from resource_nvidia_com.v1beta1.gpu import GpuConfig

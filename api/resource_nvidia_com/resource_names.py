@@ -25,7 +25,7 @@ _EXAMPLE = "write lower-case letters, digits, - and ., such as gpu or mig-1g.5gb
 def resource_name(value: object) -> str:
     """Return the full name of a resource. Raises ValueError if it cannot be one."""
     if not isinstance(value, str):
-        raise ValueError(f"must be the name of a resource, not {shown(value)}")  # noqa: TRY004  # pydantic's
+        raise ValueError(f"must be the name of a resource, not {shown(value)}")  # noqa: TRY004 (a mistake of a user)
     name = value if value.startswith(PREFIX) else PREFIX + value
     if len(name) > LONGEST:
         raise ValueError(

@@ -1,7 +1,7 @@
 """What a value in a config must be, as data.
 
 In: a rule and the value a user wrote. Out: what is wrong with it, in words for the user. Each rule
-hangs on a field of a model as `Checked(rule)`; pydantic then refuses what the rule refuses, and the
+hangs on a field of a model as `Checked(rule)`; read.py then refuses what the rule refuses, and the
 JSON schema says what it can of it. Rules are data and not functions, because the admission policy
 says the same in CEL: who adds a rule here adds its CEL there.
 
@@ -13,11 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import NoneType
-from typing import Any, get_args
-
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from typing import Any
 
 from resource_nvidia_com import quantity
 
@@ -89,39 +85,13 @@ Rule = OneOf | WholeNumber | Flag | Size | SizePerDevice
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Pydantic annotation: the field's value must keep the rule. `None` is the field's own affair.
+    """Mark of a model's field: its value must keep the rule. `None` is the field's own affair.
 
-    What JSON cannot hold as the field's type is converted: names to enum members, bare numbers to
-    a quantity's text.
+    `description` is for those who write the field.
     """
 
     rule: Rule
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        nullable = NoneType in get_args(source)
-
-        def check(value: object) -> object:
-            if value is None and nullable:
-                return None
-            found = list(problems(self.rule, value))
-            if found:
-                raise ValidationError.from_exception_data(
-                    "value", [_details(*one) for one in found]
-                )
-            return _converted(self.rule, value)
-
-        return core_schema.no_info_before_validator_function(check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        made = handler.resolve_ref_schema(handler(schema))
-        kinds = json_schema(self.rule)
-        kept = {key: made[key] for key in ("description", "default") if key in made}
-        nullable = any(option.get("type") == "null" for option in made.get("anyOf", ()))
-        return kept | ({"anyOf": [kinds, {"type": "null"}]} if nullable else kinds)
+    description: str = ""
 
 
 def problems(rule: Rule, value: object) -> Iterator[tuple[str | None, str]]:
@@ -141,24 +111,37 @@ def problems(rule: Rule, value: object) -> Iterator[tuple[str | None, str]]:
             yield from _sizes_problems(rule, value)
 
 
+def converted(rule: Rule, value: object) -> object:
+    """Return a value that keeps the rule as the field's type, which JSON may not have."""
+    match rule:
+        case OneOf():
+            return rule.values(str(value))
+        case Size():
+            return str(value)
+        case SizePerDevice() if isinstance(value, Mapping):
+            return {key: str(size) for key, size in value.items()}
+        case _:
+            return value
+
+
 def json_schema(rule: Rule) -> dict[str, Any]:
     """Return the rule as far as JSON schema can say it."""
     match rule:
         case OneOf():
-            return {"type": "string", "enum": list(rule.values)}
+            return {"enum": list(rule.values), "type": "string"}
         case WholeNumber():
-            return {"type": "integer", "minimum": rule.least, "maximum": rule.most}
+            return {"maximum": rule.most, "minimum": rule.least, "type": "integer"}
         case Flag():
             return {"type": "boolean"}
         case Size():
-            text = {"type": "string", "pattern": quantity.PATTERN, "maxLength": LONGEST_QUANTITY}
+            text = {"maxLength": LONGEST_QUANTITY, "pattern": quantity.PATTERN, "type": "string"}
             return {"anyOf": [text, {"type": "number"}]}
         case SizePerDevice():
             size = json_schema(Size(least=rule.least))
             return {
-                "type": "object",
-                "propertyNames": {"pattern": DEVICE_KEY},
                 "additionalProperties": size,
+                "propertyNames": {"pattern": DEVICE_KEY},
+                "type": "object",
             }
 
 
@@ -189,24 +172,6 @@ def plain(text: str) -> str:
     """Return a text as an error repeats it without quotes: short, on one line."""
     text = text.replace("\n", "\\n").replace("\r", "\\r")
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
-def _details(key: str | None, text: str) -> InitErrorDetails:
-    # The text goes in as a value: it may hold braces, which a template would take for its own.
-    error = PydanticCustomError("rule", "{text}", {"text": text})
-    return InitErrorDetails(type=error, loc=() if key is None else (key,), input=None)
-
-
-def _converted(rule: Rule, value: object) -> object:
-    match rule:
-        case OneOf():
-            return rule.values(str(value))
-        case Size():
-            return str(value)
-        case SizePerDevice() if isinstance(value, Mapping):
-            return {key: str(size) for key, size in value.items()}
-        case _:
-            return value
 
 
 def _name_problem(rule: OneOf, value: object) -> Iterator[tuple[None, str]]:

@@ -4,15 +4,13 @@ In: the models. Out: a schema per kind (JSON Schema 2020-12). It says less than 
 that is too low, for one, is a matter of its value and not of its form.
 """
 
-import re
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel
-
 from resource_nvidia_com.decode import MODELS
-from resource_nvidia_com.problems import inner_model
-from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel, Exclusion
+from resource_nvidia_com.rules import Checked, json_schema
+from resource_nvidia_com.v1beta1.base import ConfigModel, Exclusion, ModelField
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
@@ -21,24 +19,52 @@ def json_schemas() -> dict[str, dict[str, Any]]:
 
 
 def _schema(model: type[ConfigModel]) -> dict[str, Any]:
-    made = model.model_json_schema(by_alias=True)
-    parts = {part.__name__: part for part in _models(model)}
-    for name, part in [*made.get("$defs", {}).items(), (model.__name__, made)]:
-        _tidy(part)
-        if name in parts and parts[name].exclusions:
-            part["allOf"] = [_condition(rule) for rule in parts[name].exclusions]
-    made["required"] = ["apiVersion", "kind"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made
+    parts = sorted(set(_parts(model)), key=lambda part: part.__name__)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": {part.__name__: _object(part) for part in parts},
+        **_object(model),
+        "required": ["apiVersion", "kind"],
+    }
 
 
-def _models(model: type[BaseModel]) -> Iterator[type[ConfigModel]]:
-    """Yield a model and every model below it."""
-    if issubclass(model, ConfigModel):
-        yield model
-    for field in model.model_fields.values():
-        inner = inner_model(field)
-        if inner is not None:
-            yield from _models(inner)
+def _parts(model: type[ConfigModel]) -> Iterator[type[ConfigModel]]:
+    """Yield every model below a model."""
+    for field in model.fields().values():
+        if field.model:
+            yield field.model
+            yield from _parts(field.model)
+
+
+def _object(model: type[ConfigModel]) -> dict[str, Any]:
+    fields = model.fields()
+    required = [name for name, field in fields.items() if field.is_required]
+    conditions = [_condition(rule) for rule in model.exclusions]
+    return {
+        "additionalProperties": False,
+        "description": " ".join((inspect.getdoc(model) or "").split()),
+        "properties": {name: _field(field) for name, field in fields.items()},
+        **({"required": required} if required else {}),
+        "title": model.__name__,
+        "type": "object",
+        **({"allOf": conditions} if conditions else {}),
+    }
+
+
+def _field(field: ModelField) -> dict[str, Any]:
+    made: dict[str, Any] = {} if field.is_required else {"default": field.default}
+    if isinstance(field.mark, Checked):
+        kinds = json_schema(field.mark.rule)
+        made["description"] = field.mark.description
+    elif field.model:
+        kinds = {"$ref": f"#/$defs/{field.model.__name__}"}
+    else:
+        kinds = {"const": field.default, "type": "string"}
+    return dict(sorted((made | _nullable(kinds) if field.is_nullable else made | kinds).items()))
+
+
+def _nullable(kinds: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [kinds, {"type": "null"}]}
 
 
 def _condition(rule: Exclusion) -> dict[str, Any]:
@@ -46,11 +72,3 @@ def _condition(rule: Exclusion) -> dict[str, Any]:
         "if": {"properties": {rule.field: {"const": rule.value}}, "required": [rule.field]},
         "then": {"properties": {rule.forbidden: {"type": "null"}}},
     }
-
-
-def _tidy(schema: dict[str, Any]) -> None:
-    """Drop titles that only repeat names, and line breaks of docstrings."""
-    schema["title"] = schema.get("title", API_VERSION)
-    schema["description"] = re.sub(r"\s+", " ", schema.get("description", ""))
-    for field in schema.get("properties", {}).values():
-        field.pop("title", None)

@@ -14,11 +14,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
-
 from dra_driver.admin.validate.command import read_manifests
 from dra_driver.admin.validate.node_configs import configs_of, is_node_config
+from dra_driver.command_line import FILE, CommandSettings, argument, items, option
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
 from dra_driver.fields import entries
@@ -43,33 +41,23 @@ NVIDIA writes behind a `+`, which no resource name may have: mig-1g.10gb.me is 1
 _ATTRIBUTES: Final = f"device.attributes['{DRIVER_NAME}']"
 
 
-class Classes(BaseSettings):
+class Classes(CommandSettings):
     """Print the DeviceClasses of resource names: those of share configs, those that are named."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="ignore",
-        env_prefix="classes_",
-        cli_prog_name="dra-driver classes",
-        cli_kebab_case=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-        cli_exit_on_error=False,
-    )
+    example = "dra-driver classes nvidia.com/gpu | kubectl apply -f -"
 
-    names: CliPositionalArg[list[str]] = Field(
-        [], description="Resource names, such as nvidia.com/gpu; nvidia.com/ may be left out."
+    names: list[str] = argument(
+        default=[],
+        check=items(resource_name),
+        metavar="NAME",
+        help="Resource names, such as nvidia.com/gpu; nvidia.com/ may be left out.",
     )
-    share_config: list[str] = Field(
-        [],
-        description="Share config, by itself or in a ConfigMap; of a folder all manifests; - reads "
+    share_config: list[str] = option(
+        default=[],
+        metavar=FILE,
+        help="Share config, by itself or in a ConfigMap; of a folder all manifests; - reads "
         "stdin. May be given several times.",
     )
-
-    @field_validator("names")
-    @classmethod
-    def _are_names(cls, value: list[str]) -> list[str]:
-        return [resource_name(name) for name in value]
 
     def cli_cmd(self) -> None:
         """Print them."""

@@ -20,9 +20,6 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
-
 from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import roots_of
@@ -32,17 +29,18 @@ from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import checkpoint_file, peer_claims, take_over
 from dra_driver.claims.takeover.take_over import TakeOver
+from dra_driver.command_line import CommandSettings, option
 from dra_driver.common_settings import (
-    CdiRoot,
-    CommandSettings,
-    ContainerDevRoot,
-    ContainerDriverRoot,
-    KubeletPluginsDirectory,
-    KubeletRegistrarDirectory,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    SysRoot,
+    CDI_ROOT,
+    CONTAINER_DEV_ROOT,
+    CONTAINER_DRIVER_ROOT,
+    KUBELET_PLUGINS_DIRECTORY_PATH,
+    KUBELET_REGISTRAR_DIRECTORY_PATH,
+    NODE_NAME,
+    NVIDIA_DEV_ROOT,
+    NVIDIA_DRIVER_ROOT,
+    PROC_ROOT,
+    SYS_ROOT,
 )
 from dra_driver.dataclass import dataclass
 from dra_driver.devices import control_groups
@@ -90,41 +88,38 @@ _THEIR_DAEMON = re.compile(r".+-[0-9a-f]{5}")
 class Cleanup(CommandSettings):
     """Take everything of this driver from the node, after it was uninstalled."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="cleanup_",  # for what is not a setting of the driver, and has no alias
-        cli_prog_name="dra-driver cleanup",
-    )
+    example = "dra-driver cleanup --dry-run"
 
-    dry_run: bool = Field(False, description="List what would be removed, and change nothing.")
-    force: bool = Field(
-        False,
-        description="Also while claims are prepared: their pods lose what was set for them, and "
+    dry_run: bool = option(default=False, help="List what would be removed, and change nothing.")
+    force: bool = option(
+        default=False,
+        help="Also while claims are prepared: their pods lose what was set for them, and "
         "cannot be started again.",
     )
-    node_name: str = Field(
-        "",
-        max_length=253,
-        validation_alias="node_name",
-        description="Name of the Node, whose ResourceSlices are deleted; unset: none is.",
+    node_name: str = option(
+        default="",
+        check=NODE_NAME,
+        variable=True,
+        help="Name of the Node, whose ResourceSlices are deleted; unset: none is.",
     )
-    kubeconfig: Path | None = Field(
-        None,
-        validation_alias="kubeconfig",
-        description="Kubeconfig file that may delete ResourceSlices; without one, those of "
+    kubeconfig: Path | None = option(
+        default=None,
+        variable=True,
+        help="Kubeconfig file that may delete ResourceSlices; without one, those of "
         "KUBECONFIG, ~/.kube/config, or the pod's service account.",
     )
-    kubelet_plugins_directory_path: KubeletPluginsDirectory
-    kubelet_registrar_directory_path: KubeletRegistrarDirectory
-    cdi_root: CdiRoot
-    cgroup_root: Path | None = Field(
-        None, validation_alias="cgroup_root", description="The host's /sys/fs/cgroup; unset: that."
+    kubelet_plugins_directory_path: Path = KUBELET_PLUGINS_DIRECTORY_PATH
+    kubelet_registrar_directory_path: Path = KUBELET_REGISTRAR_DIRECTORY_PATH
+    cdi_root: Path = CDI_ROOT
+    cgroup_root: Path | None = option(
+        default=None, variable=True, help="The host's /sys/fs/cgroup; unset: that."
     )
-    nvidia_driver_root: NvidiaDriverRoot
-    container_driver_root: ContainerDriverRoot
-    nvidia_dev_root: NvidiaDevRoot
-    container_dev_root: ContainerDevRoot
-    sys_root: SysRoot
-    proc_root: ProcRoot
+    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    sys_root: Path = SYS_ROOT
+    proc_root: Path = PROC_ROOT
 
     def cli_cmd(self) -> None:
         """Clean up."""

@@ -13,35 +13,35 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-import yaml
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
-
+from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.table import aligned
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import KIND, render
 from dra_driver.claims.state.ownership import Ownership
+from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import (
-    CommandSettings,
-    ConsumableShares,
-    ContainerDevRoot,
-    ContainerDriverRoot,
-    ExcludeGpus,
+    CONSUMABLE_SHARES,
+    CONTAINER_DEV_ROOT,
+    CONTAINER_DRIVER_ROOT,
+    EXCLUDE_GPUS,
+    GPU_ORDER,
+    KUBELET_PLUGINS_DIRECTORY_PATH,
+    KUBERNETES,
+    MEMORY_COUNTERS,
+    MIG,
+    MIG_PROFILES,
+    NVIDIA_CDI_HOOK_PATH,
+    NVIDIA_DEV_ROOT,
+    NVIDIA_DRIVER_ROOT,
+    PROC_ROOT,
+    SYS_ROOT,
+    WHOLE_GPUS_BESIDE_SHARES,
     GpuOrderSetting,
-    KubeletPluginsDirectory,
-    KubernetesRelease,
-    MemoryCounters,
-    MigProfiles,
     MigSetting,
-    NvidiaCdiHookPath,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    SysRoot,
     WholeGpusBesideShares,
 )
 from dra_driver.devices.exclusion import Exclusion, read_note, without_excluded
@@ -85,36 +85,31 @@ _COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
 class Inspect(CommandSettings):
     """Show this node's GPUs and what the driver would publish of them."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="inspect_",  # for what is not a setting of the driver, and has no alias
-        cli_prog_name="dra-driver inspect",
-        cli_shortcuts={"output": "o"},
-    )
+    example = "dra-driver inspect -o yaml"
 
-    output: Literal["table", "yaml", "json"] = Field(
-        "table", description="Form of what is printed."
+    output: Output = OUTPUT
+    cdi: bool = option(
+        default=False,
+        help="Print the CDI spec that a claim of all GPUs would get instead.",
     )
-    cdi: bool = Field(
-        False,
-        description="Print the CDI spec that a claim of all GPUs would get instead.",
-    )
-    nvidia_driver_root: NvidiaDriverRoot
-    container_driver_root: ContainerDriverRoot
-    nvidia_dev_root: NvidiaDevRoot
-    container_dev_root: ContainerDevRoot
-    nvidia_cdi_hook_path: NvidiaCdiHookPath
-    sys_root: SysRoot
-    proc_root: ProcRoot
-    mig: MigSetting
-    mig_profiles: MigProfiles
-    kubernetes: KubernetesRelease
-    whole_gpus_beside_shares: WholeGpusBesideShares
-    exclude_gpus: ExcludeGpus
-    gpu_order: GpuOrderSetting
-    memory_counters: MemoryCounters
-    consumable_shares: ConsumableShares
-    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
-        description="Holds the driver's notes of the MIG devices that it made for claims.",
+    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    nvidia_cdi_hook_path: str = NVIDIA_CDI_HOOK_PATH
+    sys_root: Path = SYS_ROOT
+    proc_root: Path = PROC_ROOT
+    mig: MigSetting = MIG
+    mig_profiles: str = MIG_PROFILES
+    kubernetes: str = KUBERNETES
+    whole_gpus_beside_shares: WholeGpusBesideShares = WHOLE_GPUS_BESIDE_SHARES
+    exclude_gpus: str = EXCLUDE_GPUS
+    gpu_order: GpuOrderSetting = GPU_ORDER
+    memory_counters: bool = MEMORY_COUNTERS
+    consumable_shares: str = CONSUMABLE_SHARES
+    kubelet_plugins_directory_path: Path = changed(
+        KUBELET_PLUGINS_DIRECTORY_PATH,
+        help="Holds the driver's notes of the MIG devices that it made for claims.",
     )
 
     def cli_cmd(self) -> None:
@@ -150,11 +145,11 @@ class Inspect(CommandSettings):
         )
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
-        elif self.output == "table":
-            sys.stdout.write(table(inventory, problems, offered))
-        else:
+        elif is_for_programs(self.output):
             found = report(inventory, problems, offered)
-            sys.stdout.write(_dump(found, self.output))
+            sys.stdout.write(for_programs(_json(found), self.output))
+        else:
+            sys.stdout.write(table(inventory, problems, offered))
 
 
 def look(
@@ -222,16 +217,16 @@ def _devices(gpu: Gpu) -> Iterable[NodeDevice]:
         yield NodeDevice(gpu=gpu, device=device)
 
 
-def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: str) -> str:
+def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: Output) -> str:
     """Return the spec of a claim of all GPUs, as JSON, or as YAML with problems as comments."""
     devices = tuple(SpecDevice(name=name, edits=part) for name, part in edits.items() if name)
     if "" not in edits or not devices:
         raise SetupError("; ".join(problems.values()) or "this node has no GPU")
-    document = render(Spec(kind=KIND, devices=devices, edits=edits[""]))
+    document = _json(render(Spec(kind=KIND, devices=devices, edits=edits[""])))
     if output == "json":
-        return _dump(document, output)
+        return document
     comments = [f"# {name} is left out: {problem}\n" for name, problem in problems.items()]
-    return "".join(comments) + _dump(document, "yaml")
+    return "".join(comments) + for_programs(document, "yaml")
 
 
 def report(
@@ -453,7 +448,5 @@ def _cuda(inventory: Inventory) -> str | None:
     return None if inventory.cuda_version is None else dotted(inventory.cuda_version)
 
 
-def _dump(document: object, output: str) -> str:
-    if output == "json":
-        return json.dumps(document, indent=2) + "\n"
-    return yaml.safe_dump(document, sort_keys=False, width=100, allow_unicode=True)
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2) + "\n"

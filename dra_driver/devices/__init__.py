@@ -1,1 +1,1 @@
-"""What the machine has: GPUs as NVML, /proc and /sys tell of them."""
+"""What the machine has: GPUs as NVML, /proc and /sys report them."""

@@ -80,15 +80,23 @@ class KubeClient:
     """
 
     def __init__(
-        self, connections: Connections, credentials: Credentials, *, prefix: str = ""
+        self,
+        connections: Connections,
+        credentials: Credentials,
+        *,
+        prefix: str = "",
+        namespace: str = "default",
     ) -> None:
         """Take connections to the one server, and the path before its /api and /apis, if any.
+
+        `namespace` is the one that a kubeconfig's context or a pod's ServiceAccount is for.
 
         Nothing is sent yet. `close` closes the connections.
         """
         self._connections = connections
         self._prefix = prefix
         self._credentials = credentials
+        self.namespace = namespace
         self._headers = {
             "Accept": "application/json",
             "User-Agent": f"dra-driver/{version('dra-driver')}",
@@ -120,7 +128,9 @@ class KubeClient:
         tokens.token()
         # No proxy: the API server of one's own cluster is never behind one.
         connect = over_tls(host, int(port), authority)
-        return cls(Connections(connect, host, int(port)), tokens)
+        own = directory / "namespace"
+        namespace = own.read_text(encoding="utf-8").strip() if own.is_file() else ""
+        return cls(Connections(connect, host, int(port)), tokens, namespace=namespace or "default")
 
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""

@@ -47,6 +47,7 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
             persist_config=False,
         )
         token_file = _token_file(files, used)
+        namespace = str(_context(files, used).get("namespace") or "default")
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"cannot read the kubeconfig: {error}") from error
     except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
@@ -54,19 +55,19 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
     if not configuration.host:
         raise SetupError(f"{named} is not a valid kubeconfig: its cluster names no server")
     if token_file is None:
-        return _client(configuration, _ConfiguredToken(configuration))
+        return _client(configuration, _ConfiguredToken(configuration), namespace)
     # The package reads tokenFile once and never again; a bound token would be dead in an hour.
-    return _client(configuration, TokenFile(token_file, clock=time.monotonic))
+    return _client(configuration, TokenFile(token_file, clock=time.monotonic), namespace)
 
 
-def _client(configuration: Configuration, credentials: Credentials) -> KubeClient:
+def _client(configuration: Configuration, credentials: Credentials, namespace: str) -> KubeClient:
     configuration.keep_alive = True
     server = configuration.host.rstrip("/")
     pool = RESTClientObject(configuration).pool_manager.connection_from_url(server)
     # A server behind a gateway has a path of its own.
     prefix = quote(urlsplit(server).path, safe="/%")
     connections = Connections(_connect_by(pool), pool.host, pool.port or 443)
-    return KubeClient(connections, credentials, prefix=prefix)
+    return KubeClient(connections, credentials, prefix=prefix, namespace=namespace)
 
 
 def _connect_by(pool: urllib3.HTTPConnectionPool) -> Connect:
@@ -144,14 +145,17 @@ def _entries(file: _File, kind: str) -> dict[str, Mapping[str, Any]]:
     return {entry["name"]: entry[kind[:-1]] for entry in file.content.get(kind) or ()}
 
 
+def _context(files: Sequence[_File], name: str) -> Mapping[str, Any]:
+    """Return a context, as the first file says it that has it."""
+    return next(found[name] for one in files if name in (found := _entries(one, "contexts")))
+
+
 def _token_file(files: Sequence[_File], context: str) -> Path | None:
     """Return the `tokenFile` of a context's user, unless an inline token comes first."""
-    contexts: dict[str, Mapping[str, Any]] = {}
-    for one in reversed(files):
-        contexts |= _entries(one, "contexts")
+    name = _context(files, context).get("user")
     for one in files:
         users = _entries(one, "users")
-        if (name := contexts[context].get("user")) in users:
+        if name in users:
             user = users[name] or {}
             file = None if user.get("token") else user.get("tokenFile")
             return None if file is None else one.path.parent / str(file)

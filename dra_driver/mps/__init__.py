@@ -1,1 +1,1 @@
-"""MPS as the driver asks for it of the supervisor: domains, files, processes."""
+"""What driver and supervisor both know of MPS: domains, files, processes."""

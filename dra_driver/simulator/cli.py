@@ -8,17 +8,10 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
-import pydantic
-from pydantic_settings import (
-    BaseSettings,
-    CliApp,
-    CliPositionalArg,
-    CliSubCommand,
-    SettingsConfigDict,
-)
-
+from dra_driver.command_line import CommandGroup, CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
 from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
@@ -33,34 +26,36 @@ from dra_driver.simulator.state import FOR_EVER
 
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
-_ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
-_GPU = pydantic.Field("", description="index, UUID, PCI address or minor:N")
+_ROOT = option(default=DEFAULT_ROOT, help="the driver root, a folder")
+_GPU = option(default="", help="index, UUID, PCI address or minor:N")
 
 
-class Up(pydantic.BaseModel):
+class Up(CommandSettings):
     """Make a simulated machine; if it is there already, leave it."""
 
-    profile: str = pydantic.Field(
-        "a100x8", description="name of a shipped profile, or the path of a YAML file"
+    profile: str = option(
+        default="a100x8", help="name of a shipped profile, or the path of a YAML file"
     )
     root: Path = _ROOT
-    seed: str | None = pydantic.Field(
-        None, description="makes UUIDs and serial numbers; give each node its own"
+    seed: str | None = option(
+        default=None, help="makes UUIDs and serial numbers; give each node its own"
     )
-    nodes: NodeKind | None = pydantic.Field(
-        None, description="real device nodes or plain files; by default real where possible"
+    nodes: NodeKind | None = option(
+        default=None,
+        check=NodeKind,
+        help="real device nodes or plain files; by default real where possible",
     )
-    userspace: UserspaceChoice = pydantic.Field(
-        "auto", description="NVIDIA's own user-space files, stand-ins, or the first where possible"
+    userspace: UserspaceChoice = option(
+        default="auto", help="NVIDIA's own user-space files, stand-ins, or the first where possible"
     )
-    driver_version: str | None = pydantic.Field(
-        None, description="another driver than the profile's; for stand-ins"
+    driver_version: str | None = option(
+        default=None, help="another driver than the profile's; for stand-ins"
     )
-    memory_limits: Literal["dmem", "misc", "off"] | None = pydantic.Field(
-        None, description="who keeps memory limits of control groups (driver R615 or newer)"
+    memory_limits: Literal["dmem", "misc", "off"] | None = option(
+        default=None, help="who keeps memory limits of control groups (driver R615 or newer)"
     )
-    cgroup_root: Path | None = pydantic.Field(
-        None, description="root of the control groups, any folder; by default where cgroup2 is"
+    cgroup_root: Path | None = option(
+        default=None, help="root of the control groups, any folder; by default where cgroup2 is"
     )
 
     def cli_cmd(self) -> None:
@@ -89,7 +84,7 @@ class Up(pydantic.BaseModel):
         return profiles.changed(profiles.load(self.profile), changes)
 
 
-class Down(pydantic.BaseModel):
+class Down(CommandSettings):
     """Remove a simulated machine."""
 
     root: Path = _ROOT
@@ -100,11 +95,13 @@ class Down(pydantic.BaseModel):
         _print(f"removed {self.root}" if gone else f"{self.root}: nothing there")
 
 
-class Status(pydantic.BaseModel):
+class Status(CommandSettings):
     """Show the GPUs of a simulated machine and what they are set to."""
 
     root: Path = _ROOT
-    output: Literal["table", "json"] = "table"
+    output: Literal["table", "json"] = option(
+        default="table", short="o", help="Form of what is printed."
+    )
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -113,7 +110,7 @@ class Status(pydantic.BaseModel):
         _print(_as_json(machine, rows) if self.output == "json" else _as_table(machine, rows))
 
 
-class Profiles(pydantic.BaseModel):
+class Profiles(CommandSettings):
     """List the shipped profiles."""
 
     def cli_cmd(self) -> None:
@@ -123,7 +120,7 @@ class Profiles(pydantic.BaseModel):
             _print(f"{name:<20} {short.get(name, ''):<13} {profiles.load(name).description}")
 
 
-class Fault(pydantic.BaseModel):
+class Fault(CommandSettings):
     """Inject a fault, or take faults back.
 
     lose and restore: a GPU falls off the bus and comes back. fail and slow: a function of NVML or
@@ -133,29 +130,31 @@ class Fault(pydantic.BaseModel):
     functions.
     """
 
-    kind: CliPositionalArg[
-        Literal[
-            "lose",
-            "restore",
-            "fail",
-            "slow",
-            "hide",
-            "kill",
-            "unload",
-            "load",
-            "remove",
-            "add",
-            "clear",
-        ]
-    ]
+    kind: Literal[
+        "lose",
+        "restore",
+        "fail",
+        "slow",
+        "hide",
+        "kill",
+        "unload",
+        "load",
+        "remove",
+        "add",
+        "clear",
+    ] = argument()
     root: Path = _ROOT
     gpu: str = _GPU
-    function: str = pydantic.Field("*", description="function of NVML, * for all; or of libcuda")
-    code: int = pydantic.Field(999, description="return code of a failing function")
-    times: int = pydantic.Field(FOR_EVER, description="how often; -1 for ever")
-    delay_ms: int = pydantic.Field(1000, ge=0, description="how much longer a slow call takes")
-    nth: int = pydantic.Field(1, ge=1, description="at which call from now on the caller dies")
-    after: bool = pydantic.Field(default=False, description="it dies after the call's effect")
+    function: str = option(default="*", help="function of NVML, * for all; or of libcuda")
+    code: int = option(default=999, help="return code of a failing function")
+    times: int = option(default=FOR_EVER, help="how often; -1 for ever")
+    delay_ms: int = option(
+        check=bounds(least=0), default=1000, help="how much longer a slow call takes"
+    )
+    nth: int = option(
+        check=bounds(least=1), default=1, help="at which call from now on the caller dies"
+    )
+    after: bool = option(default=False, help="it dies after the call's effect")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -192,7 +191,7 @@ class Fault(pydantic.BaseModel):
         change[self.kind](uuid)
 
 
-class Boot(pydantic.BaseModel):
+class Boot(CommandSettings):
     """Restart the machine: a new boot id; what a reboot forgets is forgotten."""
 
     root: Path = _ROOT
@@ -204,33 +203,26 @@ class Boot(pydantic.BaseModel):
         _print(f"boot id {machine.boot_id}")
 
 
-class Simulate(BaseSettings):
+class Simulate(CommandGroup):
     """Simulate GPUs on a machine without any."""
 
-    model_config = SettingsConfigDict(
-        cli_prog_name="dra-driver simulate",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        nested_model_default_partial_update=False,
+    commands = MappingProxyType(
+        {
+            "up": Up,
+            "down": Down,
+            "status": Status,
+            "profiles": Profiles,
+            "fault": Fault,
+            "event": Event,
+            "health": Health,
+            "nvlink": NvLink,
+            "boot": Boot,
+            "mig": Mig,
+            "memory": Memory,
+            "busy": Busy,
+            "reset": Reset,
+        }
     )
-
-    up: CliSubCommand[Up]
-    down: CliSubCommand[Down]
-    status: CliSubCommand[Status]
-    profiles: CliSubCommand[Profiles]
-    fault: CliSubCommand[Fault]
-    event: CliSubCommand[Event]
-    health: CliSubCommand[Health]
-    nvlink: CliSubCommand[NvLink]
-    boot: CliSubCommand[Boot]
-    mig: CliSubCommand[Mig]
-    memory: CliSubCommand[Memory]
-    busy: CliSubCommand[Busy]
-    reset: CliSubCommand[Reset]
-
-    def cli_cmd(self) -> None:
-        """Run the chosen sub-command."""
-        CliApp.run_subcommand(self)
 
 
 def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:

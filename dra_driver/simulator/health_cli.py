@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-import pydantic
-
+from dra_driver.command_line import CommandSettings, bounds, option
 from dra_driver.errors import SetupError
 from dra_driver.simulator import health, mig
 from dra_driver.simulator.health import FabricState, RecoveryAction, Rows, Slowdown
@@ -19,7 +18,7 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig_cli import DEFAULT_ROOT
 from dra_driver.simulator.state import EVENT_XID, State
 
-_ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
+_ROOT = option(default=DEFAULT_ROOT, help="the driver root, a folder")
 _EVENT_RECOVERY_ACTION = 0x8000
 
 Action = Literal[
@@ -34,13 +33,13 @@ Action = Literal[
 ]
 
 
-class Event(pydantic.BaseModel):
+class Event(CommandSettings):
     """Raise an XID event on a GPU, or on a MIG device of it."""
 
     root: Path = _ROOT
-    gpu: str = pydantic.Field("", description="index, UUID, PCI address or minor:N")
-    device: str = pydantic.Field("", description="UUID of a MIG device, instead of a GPU")
-    xid: int = pydantic.Field(ge=0, description="the XID, for instance 79")
+    gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
+    device: str = option(default="", help="UUID of a MIG device, instead of a GPU")
+    xid: int = option(check=bounds(least=0), help="the XID, for instance 79")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -54,7 +53,7 @@ class Event(pydantic.BaseModel):
         _print(f"XID {self.xid} on {self.device or machine.find(self.gpu).uuid}")
 
 
-class Health(pydantic.BaseModel):
+class Health(CommandSettings):
     """Let a GPU report that something is wrong with it, or that it is well again.
 
     What a real card reports together is not put together here: an XID is an event of its own, and
@@ -62,21 +61,21 @@ class Health(pydantic.BaseModel):
     """
 
     root: Path = _ROOT
-    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
-    recovery_action: Action | None = pydantic.Field(
-        None, description="what the driver wants done (R565 or newer)"
+    gpu: str = option(help="index, UUID, PCI address or minor:N")
+    recovery_action: Action | None = option(
+        default=None, help="what the driver wants done (R565 or newer)"
     )
-    rows: Literal["well", "pending", "failed"] | None = pydantic.Field(
-        None, description="bad memory: none, replaced at the next reset, or for good"
+    rows: Literal["well", "pending", "failed"] | None = option(
+        default=None, help="bad memory: none, replaced at the next reset, or for good"
     )
-    uncorrected: int | None = pydantic.Field(
-        None, ge=0, description="errors of memory since the driver was loaded"
+    uncorrected: int | None = option(
+        check=bounds(least=0), default=None, help="errors of memory since the driver was loaded"
     )
-    slowdown: Literal["none", "thermal", "power-brake"] | None = pydantic.Field(
-        None, description="what the hardware slows the GPU down for"
+    slowdown: Literal["none", "thermal", "power-brake"] | None = option(
+        default=None, help="what the hardware slows the GPU down for"
     )
-    fabric: Literal["not-started", "in-progress", "completed"] | None = pydantic.Field(
-        None, description="how far it has come in joining its NVLink fabric"
+    fabric: Literal["not-started", "in-progress", "completed"] | None = option(
+        default=None, help="how far it has come in joining its NVLink fabric"
     )
 
     def cli_cmd(self) -> None:
@@ -87,13 +86,13 @@ class Health(pydantic.BaseModel):
         _print(f"health of {uuid}: done")
 
 
-class NvLink(pydantic.BaseModel):
+class NvLink(CommandSettings):
     """Bring an NVLink down, or up again, at both of its ends."""
 
     root: Path = _ROOT
-    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
-    link: int = pydantic.Field(ge=0, description="number of the link, from 0")
-    state: Literal["down", "up"] = pydantic.Field(description="what it is to be")
+    gpu: str = option(help="index, UUID, PCI address or minor:N")
+    link: int = option(check=bounds(least=0), help="number of the link, from 0")
+    state: Literal["down", "up"] = option(help="what it is to be")
 
     def cli_cmd(self) -> None:
         """Run the command."""

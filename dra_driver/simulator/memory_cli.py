@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-import pydantic
-from pydantic_settings import CliPositionalArg
-
+from dra_driver.command_line import CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
 from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
@@ -26,20 +24,20 @@ _KINDS = {
 }
 
 
-class Memory(pydantic.BaseModel):
+class Memory(CommandSettings):
     """Let processes take memory of a GPU, as far as limits of their control groups allow.
 
     take: a process gets so much more, or is refused (exit status 1). release: it ends, and all it
     had is free. list: what processes have.
     """
 
-    kind: CliPositionalArg[Literal["list", "take", "release"]]
-    root: Path = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
-    gpu: str = pydantic.Field("", description="index, UUID, PCI address or minor:N")
-    pid: int | None = pydantic.Field(None, description="the process; by default the caller's")
-    mib: int = pydantic.Field(0, ge=0, description="how much it takes, in MiB")
-    cgroup: Path | None = pydantic.Field(
-        None, description="folder of its control group; by default the one that the process is in"
+    kind: Literal["list", "take", "release"] = argument()
+    root: Path = option(default=DEFAULT_ROOT, help="the driver root, a folder")
+    gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
+    pid: int | None = option(default=None, help="the process; by default the caller's")
+    mib: int = option(check=bounds(least=0), default=0, help="how much it takes, in MiB")
+    cgroup: Path | None = option(
+        default=None, help="folder of its control group; by default the one that the process is in"
     )
 
     def cli_cmd(self) -> None:
@@ -68,18 +66,18 @@ class Memory(pydantic.BaseModel):
         _print(f"process {pid} has {self.mib} MiB more of {uuid}")
 
 
-class Busy(pydantic.BaseModel):
+class Busy(CommandSettings):
     """Let a process that has memory of GPUs or MIG devices do something there, or be idle again."""
 
-    root: Path = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
-    pid: int | None = pydantic.Field(None, description="the process; by default the caller's")
-    sm: int = pydantic.Field(0, ge=0, le=100, description="percent of the time its kernels run")
-    kind: Literal["compute", "graphics", "mps"] = pydantic.Field(
-        "compute", description="in which of NVML's lists it is"
+    root: Path = option(default=DEFAULT_ROOT, help="the driver root, a folder")
+    pid: int | None = option(default=None, help="the process; by default the caller's")
+    sm: int = option(
+        check=bounds(least=0, most=100), default=0, help="percent of the time its kernels run"
     )
-    hides_memory: bool = pydantic.Field(
-        False, description="NVML does not know how much memory it has"
+    kind: Literal["compute", "graphics", "mps"] = option(
+        default="compute", help="in which of NVML's lists it is"
     )
+    hides_memory: bool = option(default=False, help="NVML does not know how much memory it has")
 
     def cli_cmd(self) -> None:
         """Run the command."""

@@ -11,18 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import pydantic
-from pydantic_settings import CliPositionalArg
-
+from dra_driver.command_line import CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
 from dra_driver.simulator.machine import Machine
 
 # Not below /run: it is a small tmpfs, and device nodes do not work on it.
 DEFAULT_ROOT = Path("/var/lib/dra-driver/simulated-root")
-_ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
+_ROOT = option(default=DEFAULT_ROOT, help="the driver root, a folder")
 
 
-class Mig(pydantic.BaseModel):
+class Mig(CommandSettings):
     """Cut GPUs by hand, and put processes on what was cut.
 
     list: the MIG devices there are. on and off: a GPU's MIG mode. create and destroy: a GPU
@@ -30,16 +28,14 @@ class Mig(pydantic.BaseModel):
     or a GPU. late: how long after an instance its /proc file and device node come.
     """
 
-    kind: CliPositionalArg[
-        Literal["list", "on", "off", "create", "destroy", "hold", "release", "late"]
-    ]
+    kind: Literal["list", "on", "off", "create", "destroy", "hold", "release", "late"] = argument()
     root: Path = _ROOT
-    gpu: str = pydantic.Field("", description="index, UUID, PCI address or minor:N")
-    profile: str = pydantic.Field("", description="name or id of the profile to create")
-    start: int | None = pydantic.Field(None, description="memory slice to create at")
-    device: str = pydantic.Field("", description="UUID of a MIG device")
-    pid: int | None = pydantic.Field(None, description="process that holds, or is released")
-    delay_ms: int = pydantic.Field(0, ge=0, description="how late files come")
+    gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
+    profile: str = option(default="", help="name or id of the profile to create")
+    start: int | None = option(default=None, help="memory slice to create at")
+    device: str = option(default="", help="UUID of a MIG device")
+    pid: int | None = option(default=None, help="process that holds, or is released")
+    delay_ms: int = option(check=bounds(least=0), default=0, help="how late files come")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -88,11 +84,11 @@ class Mig(pydantic.BaseModel):
         return value
 
 
-class Reset(pydantic.BaseModel):
+class Reset(CommandSettings):
     """Reset a GPU: its instances go, a pending MIG mode is in force, a lost GPU is back."""
 
     root: Path = _ROOT
-    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
+    gpu: str = option(help="index, UUID, PCI address or minor:N")
 
     def cli_cmd(self) -> None:
         """Run the command."""

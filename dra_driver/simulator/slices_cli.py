@@ -12,18 +12,19 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import yaml
-from pydantic import Field, model_validator
-from pydantic_settings import SettingsConfigDict
 
+from dra_driver.command_line import CommandSettings, bounds, option
 from dra_driver.common_settings import (
-    CommandSettings,
-    ConsumableShares,
-    KubernetesRelease,
-    MemoryCounters,
-    MigProfiles,
+    CONSUMABLE_SHARES,
+    KUBERNETES,
+    MEMORY_COUNTERS,
+    MIG,
+    MIG_PROFILES,
+    NODE_NAME,
+    WHOLE_GPUS_BESIDE_SHARES,
     MigSetting,
     WholeGpusBesideShares,
 )
@@ -53,56 +54,55 @@ _GENERATION = 1
 class Slices(CommandSettings):
     """Print the ResourceSlices that nodes with the GPUs of a profile would publish."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="slices_",  # the driver's own NODE_NAME does not count here
-        cli_prog_name="dra-driver slices",
-        cli_shortcuts={"output": "o"},
-    )
+    example = "dra-driver slices --profile h100x8 --node-name node-1"
 
-    profile: str = Field(
-        "", description="Name of a shipped profile, such as h100x8, or the path of a YAML file."
+    profile: str = option(
+        default="", help="Name of a shipped profile, such as h100x8, or the path of a YAML file."
     )
-    instance_type: str = Field(
-        "",
-        description="A cloud's machine type, such as p5.48xlarge, in place of a profile.",
+    instance_type: str = option(
+        default="",
+        help="A cloud's machine type, such as p5.48xlarge, in place of a profile.",
     )
-    driver_version: str = Field(
-        "", description="Version of the NVIDIA driver on these nodes; unset: the profile's."
+    driver_version: str = option(
+        default="", help="Version of the NVIDIA driver on these nodes; unset: the profile's."
     )
-    template: Literal["cluster-autoscaler", "karpenter"] | None = Field(
-        None,
-        description="Print a template of a new node for this autoscaler, without what only a real "
+    template: Literal["cluster-autoscaler", "karpenter"] | None = option(
+        default=None,
+        help="Print a template of a new node for this autoscaler, without what only a real "
         "node can tell.",
     )
-    output: Literal["yaml", "json"] = Field("yaml", description="Form of what is printed.")
-    node_name: str = Field(
-        "", max_length=253, description="Name of the Node that the slices are for."
+    output: Literal["yaml", "json"] = option(
+        default="yaml", short="o", help="Form of what is printed."
     )
-    count: int = Field(
-        1, ge=1, description="Number of Nodes; of several, the names end in -0, -1 and so on."
+    node_name: str = option(
+        default="", check=NODE_NAME, help="Name of the Node that the slices are for."
     )
-    mig: MigSetting
-    mig_profiles: MigProfiles
-    kubernetes: KubernetesRelease
-    whole_gpus_beside_shares: WholeGpusBesideShares
-    memory_counters: MemoryCounters
-    share_config: Path | None = Field(
-        None,
-        description="File that says how devices are divided into shares, as for the driver.",
+    count: int = option(
+        check=bounds(least=1),
+        default=1,
+        help="Number of Nodes; of several, the names end in -0, -1 and so on.",
     )
-    consumable_shares: ConsumableShares
+    mig: MigSetting = MIG
+    mig_profiles: str = MIG_PROFILES
+    kubernetes: str = KUBERNETES
+    whole_gpus_beside_shares: WholeGpusBesideShares = WHOLE_GPUS_BESIDE_SHARES
+    memory_counters: bool = MEMORY_COUNTERS
+    share_config: Path | None = option(
+        default=None,
+        help="File that says how devices are divided into shares, as for the driver.",
+    )
+    consumable_shares: str = CONSUMABLE_SHARES
 
-    @model_validator(mode="after")
-    def _say_enough(self) -> Self:
+    def check(self) -> None:
+        """Check that they say enough."""
         if bool(self.profile) == bool(self.instance_type):
             raise ValueError(
                 "which GPUs have the nodes? give either --profile, or a cloud's --instance-type"
             )
         if self.template is None and not self.node_name:
-            raise ValueError("--node-name (or SLICES_NODE_NAME) is missing")
+            self.refuse("node_name", "is missing")
         if self.template is not None and self.count > 1:
             raise ValueError("a template is of one node: leave out --count, or --template")
-        return self
 
     def cli_cmd(self) -> None:
         """Print the slices.

@@ -1,1 +1,1 @@
-"""Who uses the GPUs of this node: processes that NVML names, put together with pods and claims."""
+"""Who uses the GPUs of this node: maps the processes that NVML lists to pods and claims."""

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 from chart import BEGIN, CLEANUP, INSTALL, PAGE, described, page, rendered
-from pydantic import AliasChoices
-from pydantic_settings import BaseSettings
 
 from charts import (
     FOLDER,
@@ -25,6 +23,7 @@ from charts import (
     of_kind,
     run,
 )
+from commands import told, variables
 from dra_driver.admin.cleanup import Cleanup
 from dra_driver.feature_gates import KNOWN_FEATURE_GATES
 from dra_driver.mps.supervisor.command import MpsSupervisor
@@ -202,19 +201,9 @@ def test_the_words_for_nvidias_chart_are_taken(render: Render) -> None:
 def test_whatever_is_set_reaches_the_settings(render: Render, component: str) -> None:
     model = {"kubelet-plugin": Settings, "mps-supervisor": MpsSupervisor}[component]
     pod = daemon_set(render("--values", EVERYTHING), component)["spec"]["template"]["spec"]
-    given = {name.lower(): value for name, value in environment(pod).items()}
-    assert set(given) <= known_to(model)
-    model.model_validate(given | {"pod_uid": "0b8e6a5e"} if model is Settings else given)
-
-
-def known_to(model: type[BaseSettings]) -> set[str]:
-    """The names of the variables that a sub-command takes, in lower case."""
-    known = set()
-    for name, field in model.model_fields.items():
-        alias = field.validation_alias
-        known |= {str(one) for one in alias.choices} if isinstance(alias, AliasChoices) else set()
-        known |= {alias} if isinstance(alias, str) else {name}
-    return known
+    given = environment(pod)
+    assert set(given) <= variables(model)
+    told(model, given | {"POD_UID": "0b8e6a5e"})
 
 
 def test_every_part_names_the_same_account_in_any_release(render: Render) -> None:
@@ -363,10 +352,10 @@ def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
     (container,) = pod["initContainers"]
     assert container["args"] == ["--force"]
     given = environment({"containers": [container]})
-    told = environment(driver_pod(render("--values", EVERYTHING))).items()
-    wanted = {name: one for name, one in told if name.lower() in known_to(Cleanup)}
+    whole = environment(driver_pod(render("--values", EVERYTHING))).items()
+    wanted = {name: one for name, one in whole if name in variables(Cleanup)}
     assert given == wanted | {"SHARE_PLACEMENT": "pack"}
-    Cleanup.model_validate({name.lower(): value for name, value in given.items()})
+    told(Cleanup, given)
 
 
 def test_cleanup_sees_the_node_by_the_paths_of_the_driver(render: Render) -> None:
@@ -434,9 +423,10 @@ def test_one_value_takes_claim_status_away_with_its_rights(render: Render, on: b
 
 def test_health_settings_reach_the_driver(render: Render) -> None:
     found = environment(driver_pod(render("--values", EVERYTHING)))
-    settings = Settings.model_validate(
-        {name.lower(): value for name, value in found.items() if name.lower() in HEALTH_SETTINGS}
-        | {"node_name": "n"}
+    settings = told(
+        Settings,
+        {name: value for name, value in found.items() if name.lower() in HEALTH_SETTINGS}
+        | {"NODE_NAME": "n"},
     )
     assert {name: getattr(settings, name) for name in HEALTH_SETTINGS} == {
         "taint_remark": "None",

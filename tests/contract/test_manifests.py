@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import AliasChoices
-from pydantic_settings import BaseSettings
 
+from commands import told, variables
+from dra_driver.command_line import CommandSettings
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.mps.supervisor.command import MpsSupervisor
 from dra_driver.settings import Settings
@@ -123,20 +123,15 @@ def test_the_policy_names_the_driver_and_is_bound() -> None:
 
 @pytest.mark.parametrize(("daemon_set", "model"), [(DRIVER, Settings), (SUPERVISOR, MpsSupervisor)])
 def test_every_variable_of_a_daemonset_is_a_setting(
-    daemon_set: str, model: type[BaseSettings]
+    daemon_set: str, model: type[CommandSettings]
 ) -> None:
-    known = set()
-    for name, field in model.model_fields.items():
-        alias = field.validation_alias
-        known |= {str(one) for one in alias.choices} if isinstance(alias, AliasChoices) else {name}
     (container,) = pod_spec(daemon_set)["containers"]
-    for variable in container["env"]:
-        assert variable["name"].lower() in known
+    assert {one["name"] for one in container["env"]} <= variables(model)
 
 
 def test_the_driver_understands_the_values_of_the_daemonset() -> None:
-    given = {one["name"].lower(): one.get("value", "10.0.0.1") for one in plugin_container()["env"]}
-    settings = Settings.model_validate(given | {"pod_uid": "0b8e6a5e"})
+    given = {one["name"]: one.get("value", "10.0.0.1") for one in plugin_container()["env"]}
+    settings = told(Settings, given | {"POD_UID": "0b8e6a5e"})
     assert settings.without_effect() == {}
     (port,) = plugin_container()["ports"]
     assert settings.http_endpoint == f":{port['containerPort']}"
@@ -158,7 +153,7 @@ def test_paths_that_the_kubelet_and_the_driver_share_are_the_same_for_both() -> 
     pod = pod_spec(DRIVER)
     hosts = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
     mounts = {one["name"]: one["mountPath"] for one in plugin_container()["volumeMounts"]}
-    settings = Settings.model_validate({"node_name": "node"})
+    settings = Settings(node_name="node")
     for name, path in (
         ("plugins", settings.kubelet_plugins_directory_path),
         ("plugins-registry", settings.kubelet_registrar_directory_path),

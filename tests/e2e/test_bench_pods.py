@@ -167,7 +167,7 @@ class Run:
     def __init__(self, node: GpuNode, image: str, folder: Path, *words: str) -> None:
         self.output = folder / "out"
         kubeconfig = node.cluster.env["KUBECONFIG"]
-        places = ("--image", image, "--kubeconfig", kubeconfig, "--output", str(self.output))
+        places = ("--image", image, "--kubeconfig", kubeconfig, "--name", str(self.output))
         self.process = subprocess.Popen(
             [DRIVER, "bench", "pods", *places, *words],
             stdout=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """`dra-driver status --cluster` says what pods of a real scheduler have and could get."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_whole_gpus_of_pods_count_as_used_and_leave_no_room_for_partitions(scene
 
     scene.delete(by_name, by_claim)
     assert numbers(scene) == before
+
+
+def test_kubectl_finds_the_commands_as_its_plugin(scene: Scene) -> None:
+    cluster = scene.node.cluster
+    environment = {**os.environ, **cluster.env, "PATH": f"{DRIVER.parent}:{os.environ['PATH']}"}
+
+    def kubectl(*words: str) -> str:
+        return run((cluster.env["KUBECTL"], *words), env=environment)
+
+    assert str(DRIVER.with_name("kubectl-gpu")) in kubectl("plugin", "list")
+    (node,) = json.loads(kubectl("gpu", "status", "-o", "json"))["nodes"]
+    assert node["name"] == cluster.node
+    assert "explain\t" in kubectl("__complete", "gpu", "ex")
 
 
 @pytest.mark.long(

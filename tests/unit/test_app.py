@@ -19,6 +19,6 @@ def test_device_nodes_are_below_dev_of_the_dev_root(tmp_path: Path) -> None:
 
 def test_the_driver_root_is_looked_at_where_this_process_has_it(tmp_path: Path) -> None:
     roots = roots_of(
-        settings(nvidia_driver_root="/run/nvidia/driver", container_driver_root=tmp_path)
+        settings(nvidia_driver_root=Path("/run/nvidia/driver"), container_driver_root=tmp_path)
     )
     assert (roots.driver, roots.driver_on_host) == (tmp_path, "/run/nvidia/driver")

@@ -1,11 +1,13 @@
 """MigDeviceConfig: what a claim or a DeviceClass may say about MIG devices."""
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel
 from resource_nvidia_com.v1beta1.sharing import MigDeviceSharing
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MigDeviceConfig(ConfigModel):
     """Config of MIG devices. Without `sharing` the claim's containers have them for themselves."""
 
@@ -17,4 +19,4 @@ class MigDeviceConfig(ConfigModel):
         """Return it with every default filled in."""
         if self.sharing is None:
             return self
-        return self.model_copy(update={"sharing": self.sharing.normalise()})
+        return replace(self, sharing=self.sharing.normalise())

@@ -12,14 +12,9 @@ understood.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from types import NoneType
-from typing import get_args
-
-from pydantic.fields import FieldInfo
 
 from dra_driver.dataclass import dataclass
 from resource_nvidia_com.decode import VFIO_KIND
-from resource_nvidia_com.problems import fields_at, inner_model, rule_of
 from resource_nvidia_com.quantity import PATTERN
 from resource_nvidia_com.rules import (
     DEVICE_KEY,
@@ -32,7 +27,12 @@ from resource_nvidia_com.rules import (
     WholeNumber,
     either,
 )
-from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel, Exclusion
+from resource_nvidia_com.v1beta1.base import (
+    API_VERSION,
+    ConfigModel,
+    Exclusion,
+    ModelField,
+)
 
 CONFIGS = "configs"
 """The variable with all configs of this driver, which the policy has to define."""
@@ -124,15 +124,13 @@ def _check_part(found: Checks, part: _Part, root: Models) -> None:
         path = (*part.path, name)
         if path in (("apiVersion",), ("kind",)):
             continue
-        having = {
-            kind: model for kind, model in part.models.items() if name in fields_at(model, ())
-        }
+        having = {kind: model for kind, model in part.models.items() if name in model.fields()}
         if len(having) < len(part.models):
             _check_kinds(found, path, [kind for kind in root if kind in having])
-        inner = {kind: _inner(model, name) for kind, model in having.items()}
+        inner = {kind: model.fields()[name].model for kind, model in having.items()}
         models = {kind: model for kind, model in inner.items() if model}
         if models:
-            if info.is_required():
+            if info.is_required:
                 raise TypeError(f"object {name} is required: the policy takes all for optional")
             _define_object(found, path, part.variable)
             _check_part(found, _Part(path=path, models=models, variable=name), root)
@@ -140,11 +138,6 @@ def _check_part(found: Checks, part: _Part, root: Models) -> None:
             _check_field(found, path, part.variable, info)
     for exclusion in _exclusions(part.models):
         _check_exclusion(found, part, exclusion)
-
-
-def _inner(model: type[ConfigModel], name: str) -> type[ConfigModel] | None:
-    inner = inner_model(fields_at(model, ())[name])
-    return inner if inner and issubclass(inner, ConfigModel) else None
 
 
 def _check_kinds(found: Checks, path: tuple[str, ...], kinds: list[str]) -> None:
@@ -163,21 +156,21 @@ def _define_object(found: Checks, path: tuple[str, ...], parent: str) -> None:
     found.define(path[-1], parent, f"type({value}) == map")
 
 
-def _check_field(found: Checks, path: tuple[str, ...], parent: str, info: FieldInfo) -> None:
-    name, rule = path[-1], rule_of(info)
+def _check_field(found: Checks, path: tuple[str, ...], parent: str, info: ModelField) -> None:
+    name, rule = path[-1], info.rule
     if rule is None:
         raise TypeError(f"field {name} has no rule, so the admission policy cannot check it")
-    if info.is_required() == (NoneType in get_args(info.annotation)):
+    if info.is_required == info.is_nullable:
         raise TypeError(f"field {name} must be either required or nullable")
     if isinstance(rule, SizePerDevice):
         _check_sizes(found, path, parent, rule)
         return
     over, value = parent, _value(name)
-    if not info.is_required():
+    if not info.is_required:
         found.define(name, parent, f"{value} != null")
         over, value = name, "it"
     condition, text = _rule(rule, value)
-    required = "is required and " if info.is_required() else ""
+    required = "is required and " if info.is_required else ""
     found.refuse(path, over, condition, f"{required}{text}")
 
 
@@ -226,13 +219,13 @@ def _rule(rule: Rule, it: str) -> tuple[str, str]:
             raise TypeError("limits by device take more than one validation")
 
 
-def _fields(models: Models) -> dict[str, FieldInfo]:
+def _fields(models: Models) -> dict[str, ModelField]:
     """Return the fields that a part has in any kind of config, in the order of the first kind."""
-    found: dict[str, FieldInfo] = {}
+    found: dict[str, ModelField] = {}
     for model in models.values():
-        for name, info in fields_at(model, ()).items():
+        for name, info in model.fields().items():
             first = found.setdefault(name, info)
-            if (rule_of(first), first.is_required()) != (rule_of(info), info.is_required()):
+            if (first.rule, first.is_required) != (info.rule, info.is_required):
                 raise TypeError(f"field {name} has another rule in another kind")
     return found
 
@@ -244,7 +237,7 @@ def _exclusions(models: Models) -> Iterator[Exclusion]:
         seen |= dict.fromkeys(model.exclusions)
     for exclusion in seen:
         for kind, model in models.items():
-            if exclusion not in model.exclusions and exclusion.forbidden in fields_at(model, ()):
+            if exclusion not in model.exclusions and exclusion.forbidden in model.fields():
                 raise TypeError(f"{kind} lacks an exclusion of {exclusion.forbidden}")
         yield exclusion
 

@@ -1,1 +1,1 @@
-"""`dra-driver bench`: which sharing strategy serves which work best, measured on one's own GPUs."""
+"""`dra-driver bench`: which sharing strategy serves which work best, measured on your own GPUs."""

@@ -14,10 +14,9 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
-from pydantic_settings import CliPositionalArg, SettingsConfigDict
+from pydantic import ValidationError
 
 from dra_driver.admin.bench.model import Card, Case, Report, Sweep, read_report, write_report
 from dra_driver.admin.bench.pods.manifests import Place
@@ -32,17 +31,22 @@ from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mig, usual
 from dra_driver.admin.bench.tenant.card import CardDoor
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
-from dra_driver.common_settings import CommandSettings, Kubeconfig, KubeconfigContext
+from dra_driver.command_line import CommandSettings, argument, bounds, items, option, shaped
+from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import SetupError, StateError
 from dra_driver.kube.connect import connect
 
 _INTERRUPTED = 130
 
-Tenants = Annotated[int, Field(ge=1, le=64)]
 Shared = Literal[
     "time-slicing", "mps", "mps-limits", "shares", "mig", "mig-time-slicing", "mig-mps"
 ]
-"""Of the enumerations pydantic-settings would want the names, in capitals."""
+
+
+def _width(value: int) -> int:
+    if value % 16 or not 16 <= value <= 16384:
+        raise ValueError(f"must be a multiple of 16 from 16 to 16384, not {value}")
+    return value
 
 
 class Bench(CommandSettings):
@@ -52,78 +56,95 @@ class Bench(CommandSettings):
     claims, in a namespace that is deleted afterwards; `report` draws reports that are there.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="bench_",
-        cli_prog_name="dra-driver bench",
-        cli_shortcuts={"output": "o"},
-    )
+    example = "dra-driver bench processes --work inference --tenants 2,4"
 
-    where: CliPositionalArg[Literal["processes", "pods", "report"]] = Field(
-        description="What to do."
+    where: Literal["processes", "pods", "report"] = argument(help="What to do.")
+    name: Path = option(
+        default=Path("bench"), help="Name of the report's files, without .json and so on."
     )
-    output: Path = Field(Path("bench"), description="Name of the files, without .json and so on.")
-    reports: list[Path] = Field(
-        [], description="For `report`: JSON files, which are drawn below each other."
+    reports: list[Path] = option(
+        default=[], help="For `report`: JSON files, which are drawn below each other."
     )
 
     # The work
-    work: Literal["compute", "bandwidth", "inference", "memory", "command"] = Field(
-        "inference", description="What bounds the work."
+    work: Literal["compute", "bandwidth", "inference", "memory", "command"] = option(
+        default="inference", help="What bounds the work."
     )
-    command: str = Field("", description="A command of your own; the work is `command` then.")
-    seconds: float = Field(20.0, gt=0, le=86400, description="How long tenants work.")
-    warm_up: float = Field(
-        2.0, ge=0, le=3600, description="Seconds of work right before that, together."
+    command: str = option(default="", help="A command of your own; the work is `command` then.")
+    seconds: float = option(
+        check=bounds(above=0, most=86400), default=20.0, help="How long tenants work."
     )
-    memory_mib: int | None = Field(
-        None,
-        ge=0,
-        description="GPU memory of the works `bandwidth` (768 if not set) and `memory` (all that "
+    warm_up: float = option(
+        check=bounds(least=0, most=3600),
+        default=2.0,
+        help="Seconds of work right before that, together.",
+    )
+    memory_mib: int | None = option(
+        check=bounds(least=0),
+        default=None,
+        help="GPU memory of the works `bandwidth` (768 if not set) and `memory` (all that "
         "there is).",
     )
-    rate: float = Field(20.0, gt=0, le=100_000, description="Requests a second, for each tenant.")
-    layers: int = Field(24, gt=0, le=10_000, description="Matrix products of a request.")
-    width: int = Field(1024, ge=16, le=16384, multiple_of=16, description="Width of a matrix.")
-    intensity: int = Field(
-        16384, gt=0, le=1 << 30, description="Multiply-adds of a thread in a step of `compute`."
+    rate: float = option(
+        check=bounds(above=0, most=100_000),
+        default=20.0,
+        help="Requests a second, for each tenant.",
     )
-    seed: int = Field(1, description="Of the moments at which requests arrive.")
+    layers: int = option(
+        check=bounds(above=0, most=10_000), default=24, help="Matrix products of a request."
+    )
+    width: int = option(check=_width, default=1024, help="Width of a matrix, a multiple of 16.")
+    intensity: int = option(
+        check=bounds(above=0, most=1 << 30),
+        default=16384,
+        help="Multiply-adds of a thread in a step of `compute`.",
+    )
+    seed: int = option(default=1, help="Of the moments at which requests arrive.")
 
     # The strategies
-    tenants: list[Tenants] = Field([2, 4, 8], description="How many work at the same time.")
-    strategies: list[Shared] = Field(
-        [], description="Only these, and `alone`; empty for all that there are."
+    tenants: list[int] = option(
+        default=[2, 4, 8],
+        check=items(bounds(least=1, most=64)),
+        help="How many work at the same time.",
     )
-    mig_profiles: list[Annotated[str, Field(pattern=f"^{PROFILE}$")]] = Field(
-        [],
-        description="MIG profiles; empty for the smallest, and the largest that fits twice.",
+    strategies: list[Shared] = option(
+        default=[], help="Only these, and `alone`; empty for all that there are."
     )
-    sweep: Literal["", "threads", "memory", "replicas", "time-slices", "mig"] = Field(
-        "", description="Step through a setting instead, for the smallest share that is enough."
+    mig_profiles: list[str] = option(
+        check=items(shaped(PROFILE, "a MIG profile such as 1g.10gb")),
+        default=[],
+        help="MIG profiles; empty for the smallest, and the largest that fits twice.",
     )
-    goal_ms: float = Field(
-        100.0, gt=0, description="For a sweep: the most that a 99th percentile of latency may be."
+    sweep: Literal["", "threads", "memory", "replicas", "time-slices", "mig"] = option(
+        default="", help="Step through a setting instead, for the smallest share that is enough."
     )
-    patience: float = Field(
-        300.0, gt=0, description="Seconds for tenants to be ready, and to end after their time."
+    goal_ms: float = option(
+        check=bounds(above=0),
+        default=100.0,
+        help="For a sweep: the most that a 99th percentile of latency may be.",
+    )
+    patience: float = option(
+        check=bounds(above=0),
+        default=300.0,
+        help="Seconds for tenants to be ready, and to end after their time.",
     )
 
     # As processes
-    gpu: str = Field("0", description="The GPU of this machine, by index or UUID.")
-    nvidia_driver_root: Path = Field(
-        Path("/"), description="Where the NVIDIA driver is, on this machine."
+    gpu: str = option(default="0", help="The GPU of this machine, by index or UUID.")
+    nvidia_driver_root: Path = option(
+        default=Path("/"), help="Where the NVIDIA driver is, on this machine."
     )
 
     # As pods
-    image: str = Field("", description="Image of the pods: with Python and `dra-driver[bench]`.")
-    command_image: str = Field("", description="Image for the command, if it is another.")
-    node: str = Field("", description="The node; empty for any.")
-    shares: str = Field("", description="Resource name of shares, such as nvidia.com/gpu.")
-    kubeconfig: Kubeconfig
-    context: KubeconfigContext
+    image: str = option(default="", help="Image of the pods: with Python and `dra-driver[bench]`.")
+    command_image: str = option(default="", help="Image for the command, if it is another.")
+    node: str = option(default="", help="The node; empty for any.")
+    shares: str = option(default="", help="Resource name of shares, such as nvidia.com/gpu.")
+    kubeconfig: Path | None = KUBECONFIG
+    context: str = CONTEXT
 
-    @model_validator(mode="after")
-    def _fits(self) -> "Bench":
+    def check(self) -> None:
+        """Check that they fit together."""
         if self.where == "report" and not self.reports:
             raise ValueError("name what is to be drawn: --reports bench.json")
         if self.where == "pods" and not self.image:
@@ -145,20 +166,19 @@ class Bench(CommandSettings):
             raise ValueError(f"the command cannot be read: {error}") from error
         if self.sweep == "mig" and self.where != "pods":
             raise ValueError("a sweep over MIG devices needs a cluster: use `bench pods`")
-        return self
 
     def cli_cmd(self) -> None:
         """Do it. Ends the process with a status of its own where that is not 0."""
-        _check_place(self.output)
+        _check_place(self.name)
         if self.where == "report":
-            _draw([read_report(path) for path in self.reports], self.output)
+            _draw([read_report(path) for path in self.reports], self.name)
             return
         with stoppable(_say) as stop:
             report = self._pods(stop) if self.where == "pods" else self._processes(stop)
         if report is None:
             _say("interrupted before anything was measured: there is no report")
             raise SystemExit(_INTERRUPTED)
-        _draw([report], self.output)
+        _draw([report], self.name)
         if status := _status(report):
             raise SystemExit(status)
 
@@ -218,7 +238,7 @@ class Bench(CommandSettings):
             )
 
         def keep(cases: Sequence[Case], *, interrupted: bool = True) -> None:
-            path = _beside(self.output, "json")
+            path = _beside(self.name, "json")
             try:
                 write_report(report(cases, interrupted=interrupted), path)
             except StateError as error:  # what was measured is shown all the same
@@ -295,9 +315,9 @@ def _check_place(output: Path) -> None:
     """See that files can be written there, before hours are spent on what is in them."""
     folder = output.parent
     if not output.name:
-        raise SetupError(f"{output} is a folder; name the files too: --output {output / 'bench'}")
+        raise SetupError(f"{output} is a folder; name the files too: --name {output / 'bench'}")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise SetupError(f"nothing can be written to {folder}: name another place by --output")
+        raise SetupError(f"nothing can be written to {folder}: name another place by --name")
 
 
 def _draw(reports: list[Report], output: Path) -> None:

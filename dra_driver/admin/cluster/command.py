@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.api.reads import Reads, read_all
@@ -18,6 +17,7 @@ from dra_driver.admin.api.refusals import refusals
 from dra_driver.admin.cluster.pools import read_pools
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
+from dra_driver.admin.output import Output, for_programs, is_for_programs
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
@@ -29,13 +29,15 @@ def shown(
     context: str,
     *,
     node: str,
-    output: Literal["table", "wide", "json"],
+    output: Output,
     environment: Mapping[str, str],
 ) -> str:
     """Return what is to be printed of a node, or of all of them where it is empty."""
     with closing(connect(kubeconfig, context, environment=environment)) as client:
         found = look(client, node=node)
-    return report(found) if output == "json" else table(found, wide=output == "wide")
+    if is_for_programs(output):
+        return for_programs(report(found), output)
+    return table(found, wide=output == "wide")
 
 
 def look(api: Reads, *, node: str) -> ClusterUsage:

@@ -8,38 +8,21 @@ not be read. It needs no node, no GPU and no cluster.
 
 import sys
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
-
 from dra_driver.admin.convert.manifests import convert
 from dra_driver.admin.validate.command import as_text, read_all
+from dra_driver.command_line import FILE, CommandSettings, argument
 
 
-class Convert(BaseSettings):
+class Convert(CommandSettings):
     """Turn claims, classes, parameters and pods of older APIs into what this driver takes."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="ignore",
-        env_prefix="convert_",
-        cli_prog_name="dra-driver convert",
-        cli_kebab_case=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-        cli_exit_on_error=False,
-    )
+    example = "dra-driver convert old.yaml >new.yaml"
 
-    files: CliPositionalArg[list[str]] = Field(
-        description="Manifests (YAML or JSON), those together that refer to each other; folders "
-        "are searched for them; - reads stdin."
+    files: list[str] = argument(
+        metavar=FILE,
+        help="Manifests (YAML or JSON), those together that refer to each other; folders "
+        "are searched for them; - reads stdin.",
     )
-
-    @field_validator("files")
-    @classmethod
-    def _some_files(cls, value: list[str]) -> list[str]:
-        if not value:
-            raise ValueError("name at least one file, or - for stdin")
-        return value
 
     def cli_cmd(self) -> None:
         """Convert and print. Ends the process with status 1 or 2 unless all is carried over."""

@@ -12,9 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
-
 from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
 from dra_driver.admin.doctor.every_check import CHECKS, SERVER
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
@@ -22,21 +19,23 @@ from dra_driver.admin.doctor.facts.places import Places, host_root
 from dra_driver.admin.doctor.report import as_json, as_text, status_of
 from dra_driver.admin.doctor.runner import Outcome, run_checks
 from dra_driver.admin.doctor.sources import Sources
+from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.cdi.roots import roots_of
+from dra_driver.command_line import CommandSettings, option
 from dra_driver.common_settings import (
-    CdiRoot,
-    CommandSettings,
-    ContainerDevRoot,
-    ContainerDriverRoot,
-    Kubeconfig,
-    KubeconfigContext,
-    KubeletPluginsDirectory,
-    KubeletRegistrarDirectory,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    Seconds,
-    SysRoot,
+    CDI_ROOT,
+    CONTAINER_DEV_ROOT,
+    CONTAINER_DRIVER_ROOT,
+    CONTEXT,
+    KUBECONFIG,
+    KUBELET_PLUGINS_DIRECTORY_PATH,
+    KUBELET_REGISTRAR_DIRECTORY_PATH,
+    NODE_NAME,
+    NVIDIA_DEV_ROOT,
+    NVIDIA_DRIVER_ROOT,
+    PROC_ROOT,
+    SECONDS,
+    SYS_ROOT,
 )
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
@@ -47,46 +46,44 @@ _MOST_OF_A_REQUEST = 10.0
 class Doctor(CommandSettings):
     """Look for what keeps pods from their GPUs, on this node and in the cluster."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="doctor_",  # for what is not a setting of the driver, and has no alias
-        cli_prog_name="dra-driver doctor",
-        cli_shortcuts={"output": "o"},
-    )
+    example = "dra-driver doctor --scope cluster"
 
-    output: Literal["text", "json"] = Field("text", description="Form of what is printed.")
-    scope: Literal["auto", "node", "cluster"] = Field(
-        "auto",
-        description="What to look at; auto: this machine if it is a node, and the cluster if one "
+    output: Output = OUTPUT
+    scope: Literal["auto", "node", "cluster"] = option(
+        default="auto",
+        help="What to look at; auto: this machine if it is a node, and the cluster if one "
         "is known.",
     )
-    timeout: Seconds = Field(20.0, description="Seconds that all checks have, made side by side.")
-    kubeconfig: Kubeconfig
-    context: KubeconfigContext
-    node_name: str = Field(
-        "",
-        validation_alias="node_name",
-        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$",
-        description="The node to ask the cluster about; unset: all.",
+    timeout: float = option(
+        check=SECONDS, default=20.0, help="Seconds that all checks have, made side by side."
     )
-    host_root: Path | None = Field(
-        None,
-        validation_alias="host_root",
-        description="The node's root folder as this process sees it; unset: / on the node itself, "
+    kubeconfig: Path | None = KUBECONFIG
+    context: str = CONTEXT
+    node_name: str = option(
+        default="",
+        variable=True,
+        check=NODE_NAME,
+        help="The node to ask the cluster about; unset: all.",
+    )
+    host_root: Path | None = option(
+        default=None,
+        variable=True,
+        help="The node's root folder as this process sees it; unset: / on the node itself, "
         "in a pod the driver root if that is the host's.",
     )
-    nvidia_driver_root: NvidiaDriverRoot
-    container_driver_root: ContainerDriverRoot
-    nvidia_dev_root: NvidiaDevRoot
-    container_dev_root: ContainerDevRoot
-    sys_root: SysRoot
-    proc_root: ProcRoot
-    kubelet_plugins_directory_path: KubeletPluginsDirectory
-    kubelet_registrar_directory_path: KubeletRegistrarDirectory
-    cdi_root: CdiRoot
-    cgroup_root: Path | None = Field(
-        None,
-        validation_alias="cgroup_root",
-        description="The node's /sys/fs/cgroup; unset: where cgroup v2 is mounted.",
+    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    sys_root: Path = SYS_ROOT
+    proc_root: Path = PROC_ROOT
+    kubelet_plugins_directory_path: Path = KUBELET_PLUGINS_DIRECTORY_PATH
+    kubelet_registrar_directory_path: Path = KUBELET_REGISTRAR_DIRECTORY_PATH
+    cdi_root: Path = CDI_ROOT
+    cgroup_root: Path | None = option(
+        default=None,
+        variable=True,
+        help="The node's /sys/fs/cgroup; unset: where cgroup v2 is mounted.",
     )
 
     def cli_cmd(self) -> None:
@@ -101,8 +98,9 @@ class Doctor(CommandSettings):
             outcomes = examined(sources, missing, self.timeout)
         finally:
             sources.close()
-        if self.output == "json":
-            sys.stdout.write(as_json(outcomes, metadata.version("dra-driver")))
+        if is_for_programs(self.output):
+            document = as_json(outcomes, metadata.version("dra-driver"))
+            sys.stdout.write(for_programs(document, self.output))
         else:
             sys.stdout.write(as_text(outcomes))
         if status := status_of(outcomes):

@@ -1,4 +1,4 @@
-"""`dra-driver explain pod|claim NAME`: why it does not fit, and what to change.
+"""`dra-driver explain KIND/NAME`: why it does not fit, and what to change.
 
 In: settings, and the API server. Out: on stdout an explanation for people or JSON for programs.
 Exit status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt. Eight
@@ -10,10 +10,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Literal
-
-from pydantic import Field
-from pydantic_settings import CliPositionalArg, SettingsConfigDict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from dra_driver.admin.api.nodes import Node, obstacles
 from dra_driver.admin.api.reads import Reads, read, read_all
@@ -26,7 +25,9 @@ from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
-from dra_driver.common_settings import CommandSettings, Kubeconfig, KubeconfigContext
+from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
+from dra_driver.command_line import CommandSettings, argument, option
+from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import ApiError, DriverError, NotFoundError, SetupError
 from dra_driver.fields import Object, full_name, mapping, text
 from dra_driver.kube.connect import connect
@@ -42,6 +43,11 @@ from dra_driver.kube.resource import (
 
 _NOT_SERVED = 404
 _NOT_LEARNT = 2
+_KINDS: Final = MappingProxyType(
+    dict.fromkeys(("pod", "pods", "po"), "pod")
+    | dict.fromkeys(("claim", "claims", "resourceclaim", "resourceclaims"), "claim")
+)
+"""What people call them on the command line, as kubectl takes it."""
 
 
 class Explain(CommandSettings):
@@ -51,37 +57,50 @@ class Explain(CommandSettings):
     status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="explain_",
-        cli_prog_name="dra-driver explain",
-        cli_shortcuts={"output": "o", "namespace": "n"},
-    )
+    example = "dra-driver explain pod/train -n team -o wide"
 
-    kind: CliPositionalArg[Literal["pod", "claim"]] = Field(
-        description="Whether NAME is a pod or a ResourceClaim."
+    what: list[str] = argument(
+        metavar="KIND/NAME", help="The pod or claim, such as pod/train; also: pod train."
     )
-    name: CliPositionalArg[str] = Field(description="The name of the pod or claim.")
-    namespace: str = Field("default", description="Its namespace.")
-    output: Literal["text", "wide", "json"] = Field(
-        "text", description="Form of what is printed; wide adds every device and why."
+    namespace: str = option(
+        default="", short="n", help="Its namespace; unset: that of the kubeconfig's context."
     )
-    kubeconfig: Kubeconfig
-    context: KubeconfigContext
+    output: Output = OUTPUT
+    kubeconfig: Path | None = KUBECONFIG
+    context: str = CONTEXT
+
+    def check(self) -> None:
+        """Check that it is a pod or a claim."""
+        named(self.what)
 
     def cli_cmd(self) -> None:
         """Ask and print. Ends the process with status 1 or 2 unless it fits."""
         try:
             with closing(connect(self.kubeconfig, self.context, environment=os.environ)) as client:
-                found = explained(client, kind=self.kind, name=self.name, namespace=self.namespace)
+                kind, name = named(self.what)
+                found = explained(
+                    client, kind=kind, name=name, namespace=self.namespace or client.namespace
+                )
         except DriverError as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(_NOT_LEARNT) from error
-        if self.output == "json":
-            sys.stdout.write(as_json(found))
+        if is_for_programs(self.output):
+            sys.stdout.write(for_programs(as_json(found), self.output))
         else:
             sys.stdout.write(as_text(found, wide=self.output == "wide"))
         if not found.fits:
             raise SystemExit(_NOT_LEARNT if found.fits is None else 1)
+
+
+def named(words: Sequence[str]) -> tuple[str, str]:
+    """Return the kind and the name of `pod/NAME` or `pod NAME`. Raises ValueError."""
+    kind, slash, name = words[0].partition("/")
+    given = [kind, name, *words[1:]] if slash else list(words)
+    if len(given) != 2 or not given[1]:
+        raise ValueError(f"name one pod or claim, such as pod/train, not {' '.join(words)!r}")
+    if given[0] not in _KINDS:
+        raise ValueError(f"{given[0]!r} is neither pod nor claim")
+    return _KINDS[given[0]], given[1]
 
 
 def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanation:

@@ -15,11 +15,9 @@ from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_settings import SettingsConfigDict
-
+from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.status import health_part, shares_part
 from dra_driver.admin.table import aligned
 from dra_driver.cdi.roots import roots_of
@@ -27,16 +25,17 @@ from dra_driver.claims.model.devices import DeviceRecord, recorded_kind
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.claims.state.records import StoredRecords, stored_records
+from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
 from dra_driver.common_settings import (
-    CommandSettings,
-    ContainerDevRoot,
-    ContainerDriverRoot,
-    KubeletPluginsDirectory,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    Seconds,
-    SysRoot,
+    CONTAINER_DEV_ROOT,
+    CONTAINER_DRIVER_ROOT,
+    KUBELET_PLUGINS_DIRECTORY_PATH,
+    NODE_NAME,
+    NVIDIA_DEV_ROOT,
+    NVIDIA_DRIVER_ROOT,
+    PROC_ROOT,
+    SECONDS,
+    SYS_ROOT,
 )
 from dra_driver.dataclass import dataclass
 from dra_driver.devices.exclusion import ExclusionNote, read_note
@@ -57,92 +56,81 @@ _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 class ShowStatus(CommandSettings):
     """Show this node's claims and how their GPUs are shared, or what the whole cluster offers."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="status_",  # for what is not a setting of the driver, and has no alias
-        cli_prog_name="dra-driver status",
-        cli_shortcuts={"output": "o"},
-    )
+    example = "dra-driver status --cluster -o wide"
 
-    cluster: bool = Field(
-        False,
-        description="Show of each node and resource name what is offered, used and free instead; "
+    cluster: bool = option(
+        default=False,
+        help="Show of each node and resource name what is offered, used and free instead; "
         "runs on any machine that reaches the API server.",
     )
-    output: Literal["table", "wide", "json"] = Field(
-        "table",
-        description="Form of what is printed; wide, with --cluster, adds claims and pods.",
+    output: Output = OUTPUT
+    context: str = option(default="", help="With --cluster: context of the kubeconfig.")
+    node: str = option(
+        default="",
+        check=NODE_NAME,
+        help="With --cluster: this node only.",
     )
-    context: str = Field("", description="With --cluster: context of the kubeconfig.")
-    node: str = Field(
-        "",
-        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$",
-        description="With --cluster: this node only.",
-    )
-    usage: bool = Field(
-        False,
-        description="Show who uses the GPUs of this node: memory, how busy, processes by container;"
+    usage: bool = option(
+        default=False,
+        help="Show who uses the GPUs of this node: memory, how busy, processes by container;"
         " on a terminal again and again. NVML is asked, from the host's PID namespace.",
     )
-    gpu: str = Field(
-        "",
-        max_length=64,
-        description="The same of one GPU: its index, UUID or name, or the UUID of a MIG device.",
+    gpu: str = option(
+        default="",
+        check=shaped(".{0,64}", "at most 64 characters"),
+        help="The same of one GPU: its index, UUID or name, or the UUID of a MIG device.",
     )
-    pid: int | None = Field(
-        None, ge=1, description="The same of the GPUs that a process of the host is on."
+    pid: int | None = option(
+        check=bounds(least=1),
+        default=None,
+        help="The same of the GPUs that a process of the host is on.",
     )
-    kubeconfig: Path | None = Field(
-        None,
-        description="Kubeconfig file. With --cluster: without one, those of KUBECONFIG, "
+    kubeconfig: Path | None = option(
+        default=None,
+        help="Kubeconfig file. With --cluster: without one, those of KUBECONFIG, "
         "~/.kube/config, or the pod's service account. With --usage: asked for the names of later "
         "pods of a claim; without one, the pod's service account is used, where there is one.",
     )
-    interval: Seconds = Field(2.0, description="With --usage: seconds between two looks.")
-    once: bool = Field(False, description="With --usage: look once, on a terminal too.")
-    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
-        description="Where the driver keeps its records, below gpu.nvidia.com.",
+    interval: float = option(
+        check=SECONDS, default=2.0, help="With --usage: seconds between two looks."
     )
-    nvidia_driver_root: NvidiaDriverRoot
-    container_driver_root: ContainerDriverRoot
-    nvidia_dev_root: NvidiaDevRoot
-    container_dev_root: ContainerDevRoot
-    sys_root: SysRoot
-    proc_root: ProcRoot
+    once: bool = option(default=False, help="With --usage: look once, on a terminal too.")
+    kubelet_plugins_directory_path: Path = changed(
+        KUBELET_PLUGINS_DIRECTORY_PATH,
+        help="Where the driver keeps its records, below gpu.nvidia.com.",
+    )
+    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    sys_root: Path = SYS_ROOT
+    proc_root: Path = PROC_ROOT
 
-    @field_validator("kubeconfig")
-    @classmethod
-    def _is_of_an_api_server(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        asks = any(info.data.get(name) for name in ("cluster", "usage", "gpu", "pid"))
-        if value is not None and not asks:
-            raise ValueError(
-                "has a meaning only with --cluster or --usage: add one, or leave it out"
+    def check(self) -> None:
+        """Check that nothing is asked for in vain."""
+        if self.cluster:
+            self._check_cluster()
+            return
+        if self.kubeconfig and not (self.usage or self.gpu or self.pid):
+            self.refuse(
+                "kubeconfig",
+                "has a meaning only with --cluster or --usage: add one, or leave it out",
             )
-        return value
+        for name in ("context", "node"):
+            if getattr(self, name):
+                self.refuse(name, "has a meaning only with --cluster: add that, or leave it out")
 
-    @field_validator("context", "node", "output")
-    @classmethod
-    def _is_of_the_cluster(cls, value: object, info: ValidationInfo) -> object:
-        if not info.data.get("cluster") and value not in (None, "", "table", "json"):
-            what = f"{value} " if info.field_name == "output" else ""
-            raise ValueError(f"{what}has a meaning only with --cluster: add that, or leave it out")
-        return value
-
-    @field_validator("kubelet_plugins_directory_path", "proc_root")
-    @classmethod
-    def _is_of_this_node(cls, value: Path, info: ValidationInfo) -> Path:
-        name = str(info.field_name)
-        # By variable they are there in every pod of the driver, and say nothing.
-        usual = {str(cls.model_fields[name].default), os.environ.get(name.upper())}
-        if info.data.get("cluster") and str(value) not in usual:
-            raise ValueError("has no meaning with --cluster, which reads no files of this node")
-        return value
-
-    @field_validator("usage", "gpu", "pid", "once")
-    @classmethod
-    def _is_seen_on_the_node(cls, value: object, info: ValidationInfo) -> object:
-        if info.data.get("cluster") and value not in (None, "", False):
-            raise ValueError("has no meaning with --cluster, which asks no GPU")
-        return value
+    def _check_cluster(self) -> None:
+        for name in ("kubelet_plugins_directory_path", "proc_root"):
+            # By variable they are there in every pod of the driver, and say nothing.
+            usual = {str(self.options[name].default), os.environ.get(name.upper())}
+            if str(getattr(self, name)) not in usual:
+                self.refuse(
+                    name, "has no meaning with --cluster, which reads no files of this node"
+                )
+        for name in ("usage", "gpu", "pid", "once"):
+            if getattr(self, name):
+                self.refuse(name, "has no meaning with --cluster, which asks no GPU")
 
     def cli_cmd(self) -> None:
         """Look and print."""
@@ -160,7 +148,7 @@ class ShowStatus(CommandSettings):
                 usage.Question(
                     gpu=self.gpu,
                     pid=self.pid,
-                    as_json=self.output == "json",
+                    output=self.output,
                     interval=None if self.once else self.interval,
                 ),
                 roots_of(self),
@@ -189,7 +177,9 @@ class ShowStatus(CommandSettings):
 
     def _of_this_node(self) -> str:
         node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))
-        return report(node) if self.output == "json" else table(node)
+        return (
+            for_programs(report(node), self.output) if is_for_programs(self.output) else table(node)
+        )
 
     def _of_the_cluster(self) -> str:
         # Not above: a node's own status needs no client of the API server.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from dra_driver.admin.output import Output, for_programs, is_for_programs
 from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
 from dra_driver.cdi.roots import Roots
 from dra_driver.dataclass import dataclass
@@ -33,7 +34,7 @@ class Question:
 
     gpu: str = ""
     pid: int | None = None
-    as_json: bool = False
+    output: Output = "table"
     interval: float | None = None
 
 
@@ -50,7 +51,7 @@ def show(
     try:
         reserved = None if api is None else ReservedPods(api, on_problem=_tell)
         look = node_look(library, roots, directory, reserved=reserved).look
-        if question.as_json or question.interval is None or not out.isatty():
+        if is_for_programs(question.output) or question.interval is None or not out.isatty():
             width = shutil.get_terminal_size().columns if out.isatty() else None
             out.write(text_of(question, look(), width))
             return
@@ -66,8 +67,8 @@ def _tell(reason: str) -> None:
 def text_of(question: Question, use: NodeUse, width: int | None) -> str:
     """Return one look as it is printed; `width` is the terminal's, None without one."""
     of = selected(question, use)
-    if question.as_json:
-        return json.dumps(document(use, of), indent=2) + "\n"
+    if is_for_programs(question.output):
+        return for_programs(json.dumps(document(use, of), indent=2) + "\n", question.output)
     found = lines(use, width=width, of=of)
     if not use.sees_processes:
         found += ["", NOT_SEEN]

@@ -10,52 +10,37 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
-
+from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.validate.findings import FileReport, check_manifest
+from dra_driver.command_line import FILE, CommandSettings, argument
 from dra_driver.words import count
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
-class Validate(BaseSettings):
+class Validate(CommandSettings):
     """Check claims, pods and configs in manifests, as a cluster and the driver would."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="ignore",
-        env_prefix="validate_",
-        cli_prog_name="dra-driver validate",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-        cli_exit_on_error=False,
-    )
+    example = "dra-driver validate manifests/ pod.yaml"
 
-    files: CliPositionalArg[list[str]] = Field(
-        description="Manifests (YAML or JSON); folders are searched for them; - reads stdin."
+    files: list[str] = argument(
+        metavar=FILE,
+        help="Manifests (YAML or JSON); folders are searched for them; - reads stdin.",
     )
-    output: Literal["text", "json"] = Field("text", description="Form of what is printed.")
-
-    @field_validator("files")
-    @classmethod
-    def _some_files(cls, value: list[str]) -> list[str]:
-        if not value:
-            raise ValueError("name at least one file, or - for stdin")
-        return value
+    output: Output = OUTPUT
 
     def cli_cmd(self) -> None:
         """Check and print. Ends the process with status 1 or 2 unless all is well."""
         texts, unreadable = read_all(self.files)
         reports = {file: check_manifest(text) for file, text in texts.items()}
-        sys.stdout.write(_as_json(reports) if self.output == "json" else as_text(reports))
         errors = sum(report.errors for report in reports.values())
-        if self.output == "text" and (reports or not unreadable):
-            sys.stderr.write(summary(reports) + "\n")
+        if is_for_programs(self.output):
+            sys.stdout.write(for_programs(_as_json(reports), self.output))
+        else:
+            sys.stdout.write(as_text(reports))
+            if reports or not unreadable:
+                sys.stderr.write(summary(reports) + "\n")
         if errors or unreadable:
             raise SystemExit(1 if errors else 2)
 

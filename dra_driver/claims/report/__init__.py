@@ -1,1 +1,1 @@
-"""What is told of claims beside the calls: status, events, health."""
+"""Reports on claims, beside the kubelet's calls: status, events, health."""

@@ -1,1 +1,1 @@
-"""The process that keeps the MPS daemons that are asked for."""
+"""The process that starts the MPS daemons and keeps them running."""

@@ -15,23 +15,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 import structlog
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
 
 from dra_driver.cdi.roots import find_roots
+from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import (
-    CommandSettings,
-    ContainerDriverRoot,
-    HttpAddress,
-    KubeletPluginsDirectory,
+    CONTAINER_DRIVER_ROOT,
+    HTTP_ENDPOINT,
+    KUBELET_PLUGINS_DIRECTORY_PATH,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    METRICS_PATH,
+    NVIDIA_DEV_ROOT,
+    NVIDIA_DRIVER_ROOT,
+    PROC_ROOT,
+    SECONDS,
+    SECONDS_OR_OFF,
     LogFormatName,
     LogLevelName,
-    MetricsPath,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    Seconds,
-    SecondsOrOff,
 )
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
@@ -57,56 +57,60 @@ _STOP_SECONDS = 10.0
 _PAGE = 4096
 
 
-class MpsSupervisor(CommandSettings):
+class MpsSupervisor(CommandSettings, variables=True):
     """Run NVIDIA's MPS control daemons that claims of this node ask for."""
 
-    model_config = SettingsConfigDict(cli_prog_name="dra-driver mps-supervisor")
-
-    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
-        description="Where driver and supervisor meet, below gpu.nvidia.com/mps; the same path as "
+    kubelet_plugins_directory_path: Path = changed(
+        KUBELET_PLUGINS_DIRECTORY_PATH,
+        help="Where driver and supervisor meet, below gpu.nvidia.com/mps; the same path as "
         "on the host, with mountPropagation: Bidirectional.",
     )
-    nvidia_driver_root: NvidiaDriverRoot
-    container_driver_root: ContainerDriverRoot
-    nvidia_dev_root: NvidiaDevRoot
-    proc_root: ProcRoot
-    compute_mode: bool = Field(
-        True,
-        description="Set GPUs under MPS to EXCLUSIVE_PROCESS, so that nothing runs beside MPS.",
+    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
+    proc_root: Path = PROC_ROOT
+    compute_mode: bool = option(
+        default=True,
+        help="Set GPUs under MPS to EXCLUSIVE_PROCESS, so that nothing runs beside MPS.",
     )
-    shm_size: str = Field(
-        "",
-        description="Size limit of each domain's /dev/shm, such as 8Gi; unset: half of the memory.",
+    shm_size: str = option(
+        default="",
+        help="Size limit of each domain's /dev/shm, such as 8Gi; unset: half of the memory.",
     )
-    cgroup_root: Path | None = Field(
-        None,
-        description="The host's /sys/fs/cgroup, writable: daemons then outlive this container.",
+    cgroup_root: Path | None = option(
+        default=None,
+        help="The host's /sys/fs/cgroup, writable: daemons then outlive this container.",
     )
-    check_interval: Seconds = Field(
-        60.0,
-        description="Seconds between questions to each daemon whether it answers and has its "
+    check_interval: float = option(
+        check=SECONDS,
+        default=60.0,
+        help="Seconds between questions to each daemon whether it answers and has its "
         "limits; its end is seen at once.",
     )
-    probe_interval: SecondsOrOff = Field(
-        600.0,
-        description="Seconds between probes of an MPS server that has clients, and also when a "
+    probe_interval: float = option(
+        check=SECONDS_OR_OFF,
+        default=600.0,
+        help="Seconds between probes of an MPS server that has clients, and also when a "
         "client has ended: a program that asks for a CUDA context shows whether the server hangs; "
         "0: off.",
     )
-    probe_timeout: Seconds = Field(
-        30.0, description="Seconds that a server gets to answer a probe; two in a row have to fail."
+    probe_timeout: float = option(
+        check=SECONDS,
+        default=30.0,
+        help="Seconds that a server gets to answer a probe; two in a row have to fail.",
     )
-    replace_after: SecondsOrOff = Field(
-        60.0,
-        description="Seconds after which a daemon is replaced that does not answer, or whose "
+    replace_after: float = option(
+        check=SECONDS_OR_OFF,
+        default=60.0,
+        help="Seconds after which a daemon is replaced that does not answer, or whose "
         "server is in FAULT or hangs; its clients lose their work; 0: never.",
     )
-    http_endpoint: HttpAddress = Field(
-        description="Address for metrics and /healthz, such as :8081; unset: off."
+    http_endpoint: str = changed(
+        HTTP_ENDPOINT, help="Address for metrics and /healthz, such as :8081; unset: off."
     )
-    metrics_path: MetricsPath
-    log_level: LogLevelName
-    log_format: LogFormatName
+    metrics_path: str = METRICS_PATH
+    log_level: LogLevelName = LOG_LEVEL
+    log_format: LogFormatName = LOG_FORMAT
 
     def cli_cmd(self) -> None:
         """Run until told to stop; ends with SystemExit, whose code is the exit status.

@@ -422,7 +422,7 @@ class TestOnASimulatedMachine:
     ) -> None:
         out = tmp_path / "out"
         words = ("--nvidia-driver-root", tmp_path / "driver", "--gpu", "1", "--tenants", "2")
-        more = ("--seconds", "0.2", "--warm-up", "0", "--output", out)
+        more = ("--seconds", "0.2", "--warm-up", "0", "--name", out)
         done = subprocess.run(
             [sys.executable, "-m", "dra_driver", "bench", "processes", *words, *more],
             capture_output=True,
@@ -446,7 +446,7 @@ class TestOnASimulatedMachine:
         temporary = Path(tempfile.mkdtemp(prefix="b-", dir="/tmp"))  # a short path
         script = "case $CUDA_MPS_PIPE_DIRECTORY in *no-mps) ;; *) sleep 1000; true ;; esac"
         words = ("--nvidia-driver-root", tmp_path / "driver", "--tenants", "2", "--seconds", "300")
-        more = ("--strategies", "mps", "--command", f"sh -c '{script}'", "--output", tmp_path / "b")
+        more = ("--strategies", "mps", "--command", f"sh -c '{script}'", "--name", tmp_path / "b")
         process = subprocess.Popen(
             [sys.executable, "-m", "dra_driver", "bench", "processes", *words, *more],
             env={**os.environ, "TMPDIR": str(temporary)},
@@ -462,7 +462,7 @@ class TestOnASimulatedMachine:
             assert [case["state"] for case in report["cases"]] == ["passed"]
             assert report["interrupted"]
             assert list(temporary.iterdir())
-            short = ("--strategies", "mps", "--command", "true", "--output", tmp_path / "b")
+            short = ("--strategies", "mps", "--command", "true", "--name", tmp_path / "b")
             subprocess.run(
                 [sys.executable, "-m", "dra_driver", "bench", "processes", *words[:4], *short],
                 env={**os.environ, "TMPDIR": str(temporary)},

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import explained
 import make
@@ -414,6 +415,46 @@ def test_what_is_not_there_could_not_be_learnt(
     kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
     assert main(["explain", *words.split(), f"--kubeconfig={kubeconfig}"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_namespace_is_that_of_the_kubeconfigs_context_unless_one_is_given(
+    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+    content = yaml.safe_load(kubeconfig.read_text())
+    content["contexts"][0]["context"]["namespace"] = "team"
+    kubeconfig.write_text(yaml.safe_dump(content))
+    for words, name in (((), "team/nobody"), (("-n", "other"), "other/nobody")):
+        assert main(["explain", "claim/nobody", f"--kubeconfig={kubeconfig}", *words]) == 2
+        assert f"there is no ResourceClaim {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("of", ["pod train", "pod/train", "po/train", "pods train"])
+def test_a_pod_is_named_as_for_kubectl(command: Command, of: str) -> None:
+    said = command.says(*CLUSTER, template(), pod(templates=["one-gpu"]), of=of, status=0)
+    assert said.startswith("pod default/train: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train"], "name one pod or claim, such as pod/train, not 'train'"),
+        (["pod/"], "such as pod/train, not 'pod/'"),
+        (["pod", "a", "b"], "such as pod/train, not 'pod a b'"),
+        (["node/n"], "'node' is neither pod nor claim"),
+    ],
+)
+def test_what_is_neither_pod_nor_claim_is_a_wrong_command_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_yaml_says_what_json_does(command: Command) -> None:
+    things = (*CLUSTER, claim(), pod("wanted"))
+    read = yaml.safe_load(command.says(*things, status=0, flags="-o yaml"))
+    assert read == json.loads(command.says(*things, status=0, flags="-o json"))
 
 
 def test_an_api_server_that_is_away_is_said_to_be(

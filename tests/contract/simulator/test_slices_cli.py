@@ -137,7 +137,7 @@ def test_the_node_of_the_driver_is_not_meant(
 ) -> None:
     monkeypatch.setenv("NODE_NAME", "this-node")
     assert main(["slices", "--profile=t4x4"]) == 2
-    assert "--node-name (or SLICES_NODE_NAME) is missing" in capsys.readouterr().err
+    assert "--node-name is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

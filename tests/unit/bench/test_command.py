@@ -18,7 +18,7 @@ def test_reports_are_drawn_below_each_other(
     write_report(report(), one)
     write_report(report(where="processes", sweep=sweep()), other)
     files = ["--reports", str(one), "--reports", str(other)]
-    assert cli.main(["bench", "report", *files, "--output", str(tmp_path / "both")]) == 0
+    assert cli.main(["bench", "report", *files, "--name", str(tmp_path / "both")]) == 0
     text = (tmp_path / "both.html").read_text()
     assert text.count("<svg") == 2
     assert "pods with claims" in text
@@ -47,8 +47,8 @@ def test_reports_are_drawn_below_each_other(
         (["processes", "--rate", "0.001"], 2, "0.001 requests a second for 20 s are 0"),
         (["processes", "--mig-profiles", "large"], 2, "--mig-profiles"),
         (["processes", "--sweep", "threads", "--strategies", "mps"], 2, "leave out --strategies"),
-        (["processes", "--output", "/absent/bench"], 1, "nothing can be written to /absent"),
-        (["processes", "--output", "."], 1, "name the files too"),
+        (["processes", "--name", "/absent/bench"], 1, "nothing can be written to /absent"),
+        (["processes", "--name", "."], 1, "name the files too"),
         (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_status_2(
 
 def test_no_file_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["convert"]) == 2
-    assert "FILES" in capsys.readouterr().err
+    assert "FILE is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """docs/how-it-works.md is short, and every page names only files that are there.
 
-The tables of modules at its end are generated; `hack/generate --check` compares them.
+The list of modules at its end is generated; `hack/generate --check` compares it.
 """
 
 import re
@@ -14,9 +14,43 @@ PYTHON_FILE = re.compile(r"`([\w./]*\w\.py)\b[^`]*`")
 
 
 def test_the_map_is_read_in_a_quarter_of_an_hour() -> None:
-    prose, begin, _ = (REPOSITORY / map_of_modules.PAGE).read_text().partition(map_of_modules.BEGIN)
+    page = (REPOSITORY / map_of_modules.PAGE).read_text()
+    prose, begin, _ = page.partition(map_of_modules.BEGIN)
     assert begin
     assert len(prose.split()) <= 2500
+    assert len(page.split()) <= 4000
+
+
+def test_every_folder_of_the_data_is_in_the_prose_before_the_list() -> None:
+    prose = (REPOSITORY / map_of_modules.PAGE).read_text().partition(map_of_modules.BEGIN)[0]
+    assert [name for name in map_of_modules.ORDER if f"`{name}/`" not in prose] == []
+
+
+def test_the_list_has_every_module_in_its_folder() -> None:
+    listed = {
+        f"{folder}/{name}".removeprefix("dra_driver/")
+        for folder, names in re.findall(
+            r"^- \*\*`(.*)/`\*\* .*?\. ((?:`\w+`(?:, )?)+)$",
+            (REPOSITORY / map_of_modules.PAGE).read_text(),
+            re.MULTILINE,
+        )
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    there = {
+        path.relative_to(root).with_suffix("").as_posix()
+        for root in map_of_modules.ROOTS
+        for path in root.rglob("*.py")
+        if path.name != "__init__.py" and path.parent.name != map_of_modules.GENERATED
+    }
+    assert listed == there
+
+
+def test_a_module_is_found_by_a_word_of_its_path_or_its_sentence() -> None:
+    lines = map_of_modules.found("INOTIFY")
+    sentence = "Wakes a thread when files appear in, change in or leave a folder"
+    assert lines == [f"dra_driver/host/inotify.py: {sentence}"]
+    assert map_of_modules.found("wakes a thread when files") == lines
+    assert map_of_modules.found("no module has these words") == []
 
 
 def test_every_python_file_that_a_page_names_is_there() -> None:

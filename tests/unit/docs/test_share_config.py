@@ -11,8 +11,14 @@ import pytest
 
 from dra_driver.errors import ConfigError
 from dra_driver.shares.config import read_node_config
-from resource_nvidia_com.device_plugin import MOST_REPLICAS, DevicePluginFile
-from resource_nvidia_com.problems import fields_at
+from resource_nvidia_com.device_plugin import (
+    MOST_REPLICAS,
+    DevicePluginFile,
+    FlagsSection,
+    MpsSection,
+    ReplicatedResource,
+    SharingSection,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs" / "share-config.md").read_text()
 BAD = Path(__file__).parents[2] / "data" / "bad-share-configs.tsv"
@@ -53,6 +59,6 @@ def test_the_examples_are_right() -> None:
 
 def test_every_field_is_explained() -> None:
     explained = set(re.findall(r"`(?:….)?(?:resources\[\].|flags.)?(\w+)`", PAGE))
-    for path in [(), ("flags",), ("sharing",), ("sharing", "mps"), ("sharing", "mps", "resources")]:
-        assert fields_at(DevicePluginFile, path).keys() <= explained
+    for model in (DevicePluginFile, FlagsSection, SharingSection, MpsSection, ReplicatedResource):
+        assert model.fields().keys() <= explained
     assert f"1 to {MOST_REPLICAS}" in PAGE

@@ -95,7 +95,7 @@ def test_what_a_template_lacks_is_listed() -> None:
 
 def test_commands_on_the_page_have_options_and_machine_types_that_there_are() -> None:
     (console,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    options = {option.replace("_", "-") for option in Slices.model_fields}
+    options = {option.replace("_", "-") for option in Slices.options}
     assert set(re.findall(r"--([a-z-]+)", console)) <= options
     for name in re.findall(r"--instance-type (\S+)", console):
         profile_of(name)
@@ -118,7 +118,7 @@ def test_options_of_slices_that_the_page_names_are_there() -> None:
     section = PAGE.partition("## Templates for autoscalers")[2].partition("\n## ")[0]
     named = set(re.findall(r"`--([a-z-]+)", section))
     assert {"mig", "whole-gpus-beside-shares", "template", "kubernetes"} <= named
-    assert named <= {name.replace("_", "-") for name in Slices.model_fields}
+    assert named <= {name.replace("_", "-") for name in Slices.options}
 
 
 def test_options_that_doctor_advises_are_the_drivers() -> None:
@@ -126,7 +126,7 @@ def test_options_that_doctor_advises_are_the_drivers() -> None:
     (seen,) = schedulers.judged(kai=schedulers.Kai(), kueue=False, slices=divisible)
     advised = set(re.findall(r"--([a-z-]+)", seen.advice))
     assert advised == {"mig", "whole-gpus-beside-shares"}
-    assert advised <= {name.replace("_", "-") for name in Settings.model_fields}
+    assert advised <= {name.replace("_", "-") for name in Settings.options}
 
 
 def test_the_page_names_the_last_kai_that_knows_no_counters() -> None:

@@ -3,29 +3,23 @@
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
-from pydantic_settings import CliApp
 
+import commands
+from commands import variables
 from dra_driver.cli import COMMANDS
+from dra_driver.command_line import WrongSettingsError
 from dra_driver.errors import SetupError
 from dra_driver.mps.supervisor.command import MpsSupervisor, build
 
 
-class Parsed(MpsSupervisor):
-    """The settings alone: parsing does not run them."""
-
-    def cli_cmd(self) -> None:
-        """Do nothing."""
-
-
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for field in MpsSupervisor.model_fields:
-        monkeypatch.delenv(field.upper(), raising=False)
+    for name in variables(MpsSupervisor):
+        monkeypatch.delenv(name, raising=False)
 
 
 def parsed(*words: str) -> MpsSupervisor:
-    return CliApp.run(Parsed, cli_args=list(words))
+    return commands.parsed(MpsSupervisor, *words)
 
 
 def node(root: Path, *words: str) -> MpsSupervisor:
@@ -62,12 +56,12 @@ def test_probes_and_replacing_can_be_switched_off_and_a_limit_of_zero_cannot_be_
     monkeypatch.setenv("PROBE_INTERVAL", "0")
     settings = parsed("--replace-after=0")
     assert (settings.probe_interval, settings.replace_after) == (0.0, 0.0)
-    with pytest.raises(ValidationError):
+    with pytest.raises(WrongSettingsError):
         parsed("--probe-timeout=0")
 
 
 def test_an_interval_of_zero_is_refused() -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(WrongSettingsError):
         parsed("--check-interval=0")
 
 

@@ -80,7 +80,7 @@ def test_an_error_counts_more_than_an_unreadable_file(folder: Path) -> None:
 
 def test_no_file_at_all_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate"]) == 2
-    assert "required: FILES" in capsys.readouterr().err
+    assert "FILE is missing" in capsys.readouterr().err
 
 
 def test_a_warning_is_marked_and_leaves_status_0(

@@ -7,7 +7,7 @@ import yaml
 from bad_configs import VERSION
 from dra_driver.admin.validate.findings import check_manifest
 from resource_nvidia_com.decode import MODELS, decode
-from resource_nvidia_com.problems import fields_at, inner_model
+from resource_nvidia_com.v1beta1.base import ConfigModel
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "claim-configs.md").read_text(encoding="utf-8")
@@ -30,9 +30,8 @@ def test_every_config_that_the_docs_show_is_right(page: str, number: int, text: 
 
 def test_every_field_is_explained() -> None:
     for model in MODELS.values():
-        parts = [model]
+        parts: list[type[ConfigModel]] = [model]
         while parts:
-            for name, field in fields_at(parts.pop(), ()).items():
+            for name, field in parts.pop().fields().items():
                 assert name in PAGE
-                inner = inner_model(field)
-                parts += [inner] if inner else []  # type: ignore[list-item]
+                parts += [field.model] if field.model else []

@@ -1,0 +1,47 @@
+"""`dra-driver completion SHELL`: completion of command lines in bash, zsh and fish, and in kubectl.
+
+In: a shell's name. Out: on stdout a script for it, by click. kubectl asks a program of its own, by
+the name kubectl_complete-gpu on the PATH; it gets what can stand next, a line each, and a number
+that says what else may.
+"""
+
+import sys
+from typing import Literal
+
+import click
+from click.shell_completion import ShellComplete, get_completion_class
+
+from dra_driver.cli import COMPLETE, KUBECTL, PROGRAM, RootCommand, kubectl_words
+from dra_driver.command_line import CommandSettings, argument
+
+_ALSO_FILES = ":0"
+_NOTHING_ELSE = ":4"
+
+
+class Completion(CommandSettings):
+    """Print a script that completes command lines.
+
+    For bash and zsh source it as in the example, in fish by `dra-driver completion fish | source`.
+    `kubectl gpu` is completed by kubectl's own script.
+    """
+
+    example = "source <(dra-driver completion bash)"
+
+    shell: Literal["bash", "zsh", "fish"] = argument(help="The shell.")
+
+    def cli_cmd(self) -> None:
+        """Print it."""
+        made = get_completion_class(self.shell)
+        assert made is not None  # noqa: S101 (the three have one)
+        sys.stdout.write(made(click.Group(PROGRAM), {}, PROGRAM, COMPLETE).source() + "\n")
+
+
+def kubectl_complete() -> int:
+    """Print what can stand next in a line of `kubectl gpu`, as kubectl asks its plugins for it."""
+    *words, incomplete = sys.argv[1:] or [""]
+    asked = ShellComplete(RootCommand(KUBECTL), {}, KUBECTL, "")
+    found = asked.get_completions(kubectl_words(words), incomplete)
+    files = any(one.type in ("file", "dir") for one in found)
+    lines = [f"{one.value}\t{one.help or ''}" for one in found if one.type == "plain"]
+    sys.stdout.write("\n".join([*lines, _ALSO_FILES if files else _NOTHING_ELSE]) + "\n")
+    return 0
