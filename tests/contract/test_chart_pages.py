@@ -20,7 +20,8 @@ pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
 def told(text: str) -> Iterator[tuple[str, str]]:
     """Each flag and what it sets, in a page, unless it is for somebody else's chart."""
     for line in text.replace("\\\n", " ").splitlines():
-        if line.strip().startswith("$ helm") and " manifests/chart" not in line:
+        command = line.strip().removeprefix("$ ")
+        if command.startswith("helm ") and " manifests/chart" not in command:
             continue
         for found in OF_HELM.findall(line):
             words = pairwise(shlex.split(found))
@@ -39,6 +40,7 @@ def test_settings_are_found_in_commands_and_in_sentences_but_not_those_of_other_
     text = (
         "$ helm upgrade x manifests/chart \\\n  --set a.b=1 --set-file c=FILE --reuse-values\n"
         "$ helm install other theirs/chart \\\n  --set other=1\n"
+        "helm install other theirs/chart --set other=1\n"
         "or `--set-string d.'e\\.f/g'=true`, `--set` alone, and `nvidia-smi --set-timeslice 1`\n"
     )
     assert list(told(text)) == [

@@ -28,13 +28,16 @@ exec {kubectl} "$@"
 """
 
 
-def blocks(page: str, heading: str, kind: str = "console") -> list[str]:
-    """The blocks of a kind under a page's heading; of a console what is typed alone."""
+def blocks(page: str, heading: str, kind: str = "sh") -> list[str]:
+    """The blocks of a kind under a page's heading; with `sh` also what a console has typed."""
     text = (REPOSITORY / page).read_text()
     _, *parts = _HEADING.split(text)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    found = [body for one, body in _BLOCK.findall(sections[heading]) if one == kind]
-    return ["\n".join(_COMMAND.findall(one)) for one in found] if kind == "console" else found
+    return [
+        "\n".join(_COMMAND.findall(body)) if one == "console" else body.rstrip("\n")
+        for one, body in _BLOCK.findall(sections[heading])
+        if one == kind or (kind, one) == ("sh", "console")
+    ]
 
 
 class Reader:

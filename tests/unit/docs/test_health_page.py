@@ -1,6 +1,7 @@
 """docs/health.md says of each fact what the tables of health/ say."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from dra_driver.devices.health import findings
@@ -24,10 +25,19 @@ def rows(first: str) -> list[list[str]]:
     return found
 
 
-def row(finding: Finding) -> list[str]:
+def said(finding: Finding) -> tuple[str, str, str, str]:
+    """What the page has to say of a finding: its remedy, severity, taint and reason."""
     value = f"={finding.value}" if finding.value else ""
-    name = f"`{finding.cause}{value}`"
-    return [name, finding.reason, str(finding.severity), str(finding.remedy)]
+    reason = finding.reason.removeprefix(f"XID {finding.value}: ")
+    return str(finding.remedy), str(finding.severity), f"`{finding.cause}{value}`", reason
+
+
+def told() -> Iterator[tuple[str, str, str, str]]:
+    """The same as the page says it: a cell has a line for each reason, with all its taints."""
+    for remedy, severity, cell in rows("what makes it pass"):
+        for line in cell.split("<br>"):
+            taints, _, reason = line.partition(": ")
+            yield from ((remedy, severity, taint, reason) for taint in taints.split(", "))
 
 
 def xids(after: str) -> set[int]:
@@ -40,12 +50,11 @@ def xids(after: str) -> set[int]:
     return found
 
 
-def test_each_fact_has_its_row_and_no_other_has() -> None:
-    told = rows("taint")
-    unknown = findings.unknown_xid(999)
-    assert told[-1][0] == "`xid=` any other"
-    assert told[-1][2:] == [str(unknown.severity), str(unknown.remedy)]
-    assert told[:-1] == [row(one) for one in (*findings.known(), findings.UNKNOWN_ACTION)]
+def test_each_fact_has_its_place_and_no_other_has() -> None:
+    remedy, severity, _, reason = said(findings.unknown_xid(999))
+    any_other = (remedy, severity, "`xid=` any other", reason)
+    facts = [said(one) for one in (*findings.known(), findings.UNKNOWN_ACTION)]
+    assert sorted(told()) == sorted([*facts, any_other])
 
 
 def test_the_xids_that_change_nothing_are_those_of_the_tables() -> None:
@@ -54,10 +63,10 @@ def test_the_xids_that_change_nothing_are_those_of_the_tables() -> None:
 
 
 def test_severities_have_the_effects_that_hold_by_default() -> None:
-    told = {cells[0].strip("`"): cells[2:] for cells in rows("severity")}
-    assert told.keys() == set(Severity)
+    effects = {cells[0].strip("`"): cells[2:] for cells in rows("severity")}
+    assert effects.keys() == set(Severity)
     for severity in Severity:
-        effect, setting = told[severity]
+        effect, setting = effects[severity]
         usual = Settings(node_name="n")
         held = usual.remark_effect if severity is Severity.REMARK else f"taint_{severity}"
         assert setting == f"`--taint-{severity}`"

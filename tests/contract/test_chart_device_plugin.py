@@ -1,0 +1,112 @@
+"""Values of NVIDIA's device plugin: taken, or refused by a text that names the key to set here.
+
+In: the table of docs/migrating-from-the-device-plugin.md, each key of which helm is given.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from charts import FOLDER, REPOSITORY, run
+
+PAGE = REPOSITORY / "docs" / "migrating-from-the-device-plugin.md"
+TAKEN = "the same"
+VALUES = {
+    "config.map": "config.map.default=x",
+    "nvidiaDriverRoot": "nvidiaDriverRoot=/run/nvidia/driver",
+    "imagePullSecrets": "imagePullSecrets[0].name=x",
+    "image.pullPolicy": "image.pullPolicy=Always",
+    "allowDefaultNamespace": "allowDefaultNamespace=true",
+}
+"""What is set, where `x` would be refused for another reason."""
+
+pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
+
+
+def rows() -> list[tuple[str, str]]:
+    """Each key of the table, with what its row says."""
+    _, _, table = PAGE.read_text().partition("| device plugin's chart | here |\n|---|---|\n")
+    lines = table.partition("\n\n")[0].splitlines()
+    cells = [line.split("|")[1:3] for line in lines]
+    return [(key, here.strip()) for keys, here in cells for key in re.findall(r"`([^`]+)`", keys)]
+
+
+def said(helm: str, *words: str) -> str:
+    """What helm complains of; empty if it takes the values."""
+    done = run(helm, "template", "a", FOLDER, "--namespace", "gpus", *words)
+    assert (done.returncode != 0) == bool(done.stderr), done.stderr
+    return done.stderr
+
+
+def lines(text: str) -> dict[str, str]:
+    """What is said of each key."""
+    return dict(re.findall(r"^  ([\w.]+): (.+)$", text, re.MULTILINE))
+
+
+def of(key: str, text: str) -> str:
+    """What is said of a key, or else of the part that it belongs to."""
+    told = lines(text)
+    return told.get(key) or told[key.partition(".")[0]]
+
+
+@pytest.mark.parametrize(("key", "here"), rows(), ids=[key for key, _ in rows()])
+def test_a_value_of_the_device_plugin_is_taken_or_refused_as_the_page_says(
+    helm: str, key: str, here: str
+) -> None:
+    complaint = said(helm, "--set", VALUES.get(key, f"{key}=x"))
+    if here.startswith(TAKEN):
+        assert complaint == ""
+        return
+    named = re.findall(r"`([^`]+)`", here)
+    wanted = f"set {named[0]}" if named else here
+    if here.startswith("below"):
+        wanted += f".{key}"
+    assert of(key, complaint).startswith(wanted)
+
+
+def test_all_of_them_are_named_at_once(helm: str) -> None:
+    keys = ("affinity", "migStrategy", "devicePlugin.config.name", "resources.limits.cpu", "mps")
+    complaint = said(helm, *(word for key in keys for word in ("--set", f"{key}=x")))
+    assert list(lines(complaint)) == [
+        *("affinity", "devicePlugin.config.name", "migStrategy", "mps", "resources.limits")
+    ]
+
+
+def test_the_plugins_image_is_not_run_as_this_driver(helm: str) -> None:
+    image = "image.repository=nvcr.io/nvidia/k8s-device-plugin"
+    assert of("image.repository", said(helm, "--set", image)) == "name this driver's image"
+
+
+@pytest.mark.parametrize("value", ["null", "false", ""])
+def test_a_value_that_says_nothing_is_passed_over(helm: str, value: str) -> None:
+    words = [f"{key}={value}" for key in ("failOnInitError", "migStrategy", "devicePlugin")]
+    assert said(helm, *(part for one in words for part in ("--set", one))) == ""
+
+
+def test_what_the_schema_lets_through_is_looked_at() -> None:
+    """A key that the schema allows and the template does not know would have no effect."""
+    schema = json.loads((FOLDER / "values.schema.json").read_text())
+    at = {"": schema, "config.": schema["properties"]["config"]}
+    at["resources."] = schema["properties"]["resources"]
+    passed = {
+        above + name
+        for above, part in at.items()
+        for pattern in part["patternProperties"]
+        for name in re.fullmatch(r"\^\(?([\w|]+)\)?\$", pattern)[1].split("|")  # type: ignore[index]
+    }
+    assert passed == {one for one in refused() if not one.startswith("devicePlugin.")}
+
+
+def refused() -> set[str]:
+    """The keys that the template refuses."""
+    text = Path(FOLDER / "templates" / "validation.yaml").read_text()
+    section = text.partition("$meant := dict\n")[2].partition("}}")[0]
+    return set(re.findall(r'^  "([\w.]+)" "', section, re.MULTILINE))
+
+
+def test_the_page_has_each_key_that_is_refused() -> None:
+    told = {key for key, _ in rows()}
+    parts = {part for key in told for part in (key, key.partition(".")[0])}
+    assert refused() - parts == {"resources.claims", "devicePlugin.config.data"}
