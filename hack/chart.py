@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 CHART = Path("manifests/chart")
 INSTALL = Path("manifests/install.yaml")
 CLEANUP = Path("manifests/cleanup.yaml")
+ALERTS = Path("manifests/alerts.yaml")
 PAGE = Path("docs/install.md")
 NAME = "dra-driver"
 """Of release and namespace in both manifests."""
@@ -40,6 +41,12 @@ HEADERS = {
 # --set cleanup.enabled=true --set …
 """,
 }
+ALERTS_HEADER = f"""\
+# The chart's alerts as a file of rules, for a Prometheus without its operator (rule_files). The job
+# of the driver's scrape config is {NAME}-metrics here, and its series have the label `node`.
+#
+# Written by hack/generate from {CHART}: change that, not this file.
+"""
 VALUES = {INSTALL: "createNamespace=true", CLEANUP: "createNamespace=true,cleanup.enabled=true"}
 
 
@@ -53,15 +60,28 @@ def rendered(helm: str, path: Path = INSTALL) -> str:
     Raises:
         ChartError: helm refuses the chart.
     """
-    words = ("--namespace", NAME, "--set", VALUES[path])
+    lines = (line.rstrip() for line in template(helm, VALUES[path]).splitlines())
+    text = "\n".join(line for line in lines if not line.startswith("# Source: "))
+    # Each template ends with blank lines of its own.
+    return HEADERS[path] + "".join(f"---\n{one.strip()}\n" for one in documents(text))
+
+
+def alerts(helm: str) -> str:
+    """Return the chart's alerts as a file of Prometheus' rules. Raises ChartError."""
+    text = template(helm, "prometheusRule.enabled=true")
+    rules = (one for one in documents(text) if "\nkind: PrometheusRule\n" in one)
+    spec = yaml.safe_load(next(rules))["spec"]
+    return ALERTS_HEADER + yaml.safe_dump(spec, sort_keys=False, width=100, allow_unicode=True)
+
+
+def template(helm: str, values: str) -> str:
+    """Return what helm makes of the chart. Raises ChartError if it refuses."""
+    words = ("--namespace", NAME, "--set", values)
     command = [helm, "template", NAME, str(REPOSITORY / CHART), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ChartError(done.stderr.strip())
-    lines = (line.rstrip() for line in done.stdout.splitlines())
-    text = "\n".join(line for line in lines if not line.startswith("# Source: "))
-    # Each template ends with blank lines of its own.
-    return HEADERS[path] + "".join(f"---\n{one.strip()}\n" for one in documents(text))
+    return done.stdout
 
 
 def documents(text: str) -> list[str]:
@@ -142,6 +162,7 @@ def main() -> int:
     try:
         made = {
             **{path: rendered(options.helm, path) for path in VALUES},
+            ALERTS: alerts(options.helm),
             PAGE: page((REPOSITORY / PAGE).read_text(), values),
         }
     except ChartError as error:

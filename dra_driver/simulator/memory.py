@@ -102,8 +102,8 @@ def backend(state: State) -> MemoryBackend:
 def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path:
     """Return the folder of the control group (v2) that a process of this host is in.
 
-    Raises:
-        SetupError: there is no such process, or it has none.
+    On a host with cgroup v1 alone that is the root, whose limits, if any, hold for all processes.
+    Raises SetupError if there is no such process.
     """
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
@@ -116,7 +116,7 @@ def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path:
     for line in lines:
         if line.startswith("0::/"):
             return root / line.removeprefix("0::/")
-    raise SetupError(f"process {pid} is in no control group of cgroup v2; name one (--cgroup)")
+    return root
 
 
 def make_group(group: Path, *, dmem: bool = False) -> Path:

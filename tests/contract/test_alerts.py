@@ -14,6 +14,7 @@ from exported import exported
 from promql import mistakes, placeholders, result_labels, selectors
 from promtool import said
 
+ALERTS = REPOSITORY / "manifests/alerts.yaml"
 EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 EXPORTED = exported()
 DRIVER = 'driver="gpu.nvidia.com",node="n"'
@@ -195,6 +196,14 @@ def test_prometheus_takes_the_alerts(promtool: Path, render: Render, tmp_path: P
     group = group_of(render("--values", EVERYTHING))
     file.write_text(yaml.safe_dump({"groups": [group]}))
     assert f"{len(group['rules'])} rules found" in said(promtool, "check", "rules", file)
+
+
+def test_a_prometheus_without_its_operator_takes_the_same_alerts(
+    promtool: Path, render: Render
+) -> None:
+    group = group_of(render("--set", "prometheusRule.enabled=true"))
+    assert yaml.safe_load(ALERTS.read_text()) == {"groups": [group]}
+    assert f"{len(group['rules'])} rules found" in said(promtool, "check", "rules", ALERTS)
 
 
 def test_alerts_fire_when_they_should_and_not_before(

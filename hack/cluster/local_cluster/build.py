@@ -250,10 +250,11 @@ def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
             return
         done += 1
         elapsed = time.monotonic() - compiling
-        left = remaining(done, total, elapsed, guess_s)
+        pace = f"about {duration(remaining(done, total, elapsed, guess_s))} left"
+        if elapsed > guess_s:  # large packages come last, so the pace says too little
+            pace = f"slower than the {duration(guess_s)} that were expected"
         progress.update(
-            f"{job.title}: compiled {done} of {total} packages in {duration(elapsed)}, "
-            f"about {duration(left)} left"
+            f"{job.title}: compiled {done} of {total} packages in {duration(elapsed)}, {pace}"
         )
 
     target = f"{out}/" if out.is_dir() else str(out)

@@ -210,7 +210,8 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
     cluster = obtain(options.name, folder, wanted)
     with locked(cluster.ident):
         _node(cluster, binaries, progress).up()
-    progress.say(f'use it: eval "$(python3 hack/cluster env --name {cluster.name})"')
+    root = "" if options.root == DEFAULT_ROOT else f"--root {shlex.quote(str(options.root))} "
+    progress.say(f'use it: eval "$(python3 hack/cluster env {root}--name {cluster.name})"')
     return 0
 
 

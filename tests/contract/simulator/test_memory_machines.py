@@ -11,10 +11,12 @@ import pynvml
 import pytest
 
 from dra_driver.errors import ConfigError, SetupError
+from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import MemoryBackend
 from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.state import State
 from worlds.groups import GIB, R615, Groups, Limits, Nvml, kernels_groups, limits_on
 
 
@@ -175,6 +177,17 @@ def test_the_group_of_a_process_is_found_by_its_id(tmp_path: Path) -> None:
             finally:
                 sleeper.kill()
                 sleeper.wait()
+
+
+def test_a_process_of_a_host_with_cgroup_v1_alone_is_under_the_root(tmp_path: Path) -> None:
+    options = Options(userspace="stand-in", cgroup_root=tmp_path / "groups")
+    machine = Machine.create(tmp_path / "machine", "t4x4", options)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text("4:memory:/user.slice\n1:name=systemd:/user.slice\n")
+    with State(machine.state_file) as now:
+        assert memory.group_of(now, 7, proc=tmp_path) == tmp_path / "groups"
+        with pytest.raises(SetupError, match=r"process 8 is not known: .* \(--cgroup\)"):
+            memory.group_of(now, 8, proc=tmp_path)
 
 
 def test_limits_are_asked_of_a_driver_that_has_them() -> None:
