@@ -20,7 +20,8 @@ project = _PROJECT["name"]
 release = version = _PROJECT["version"]
 project_copyright = ""
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
+copybutton_prompt_text = "$ "  # without which a command is copied, and without its output
 root_doc = "README"
 include_patterns = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "hack/cluster/README.md"),
