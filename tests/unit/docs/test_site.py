@@ -98,7 +98,7 @@ def test_the_readme_lists_the_pages_of_the_navigation_by_reader() -> None:
 def test_the_list_of_decisions_has_each_with_its_title() -> None:
     folder = REPOSITORY / "docs" / "decisions"
     listed = re.findall(
-        r"^\| (\d+) \| \[(.*)\]\((.*)\) \|$", (folder / "README.md").read_text(), re.MULTILINE
+        r"^(\d+)\. \[(.*)\]\((.*)\)$", (folder / "README.md").read_text(), re.MULTILINE
     )
     assert [f"# {number}. {title}" for number, title, _ in listed] == [
         (folder / name).read_text().partition("\n")[0] for *_, name in listed
