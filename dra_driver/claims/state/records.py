@@ -205,7 +205,10 @@ class RecordStore:
             raise _failed("read", self._claims, error) from error
         stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
         being_written = _SUFFIX + TEMPORARY_SUFFIX
-        stems |= {name[1:].removesuffix(being_written) for name in names if name.startswith(".")}
+        hidden = (name[1:] for name in names if name.startswith("."))
+        stems |= {
+            name.removesuffix(being_written) for name in hidden if name.endswith(being_written)
+        }
         return {ClaimUid(stem) for stem in stems if _UID.fullmatch(stem)}
 
     def _make_folders(self) -> None:
