@@ -221,11 +221,8 @@ def test_processes_that_cannot_be_killed_are_named_and_no_daemon_is_put_beside_t
 # Another supervisor comes
 
 
-@pytest.mark.parametrize("at", ["begun", *STARTED[:-1]])
-def test_killed_at_a_step_of_a_start_the_next_one_goes_on_with_the_same_daemon(
-    life: Life, at: str
-) -> None:
-    wanted = life.domain(0, 1)
+def die_starting(life: Life, wanted: Domain, at: str) -> None:
+    """Bring a domain up as far as a step; then another supervisor comes."""
 
     def die(step: str) -> None:
         if step == at:
@@ -234,12 +231,20 @@ def test_killed_at_a_step_of_a_start_the_next_one_goes_on_with_the_same_daemon(
     life.on_step = die
     with pytest.raises(KeyboardInterrupt):
         life.lifecycle.ensure_serving(wanted, None)
-    before = processes.marked(life.paths.folder)
     life.on_step = lambda _: None
     life.supervise()
     record = life.record
     if record is not None:
         life.compute_modes.remember(life.id, record.modes_found)
+
+
+@pytest.mark.parametrize("at", ["begun", *STARTED[:-1]])
+def test_killed_at_a_step_of_a_start_the_next_one_goes_on_with_the_same_daemon(
+    life: Life, at: str
+) -> None:
+    wanted = life.domain(0, 1)
+    die_starting(life, wanted, at)
+    before = processes.marked(life.paths.folder)
 
     served = life.lifecycle.ensure_serving(wanted, None)
 
@@ -249,6 +254,16 @@ def test_killed_at_a_step_of_a_start_the_next_one_goes_on_with_the_same_daemon(
     assert record.daemon == served.daemon
     assert dict(record.modes_found) == dict.fromkeys(UUIDS[:2], 0)
     assert (record.restarts, life.deaths) == (0, 0)
+
+
+@pytest.mark.parametrize("at", ["begun", *STARTED])
+def test_killed_at_a_step_of_a_start_that_is_not_wanted_any_more_nothing_is_left(
+    life: Life, at: str
+) -> None:
+    die_starting(life, life.domain(0, 1), at)
+    life.lifecycle.tear_down()
+    assert life.at() == At("")
+    assert not life.paths.folder.exists()
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])

@@ -147,7 +147,9 @@ def test_a_daemon_serves_on_while_members_cannot_be_read(shared: Life) -> None:
     served = serving(shared, wanted)
     shared.files.members_folder.mkdir(exist_ok=True)
     shared.files.members(shared.id).write_text("in the way")
-    assert shared.lifecycle.ensure_serving(wanted, served) is served
+    with capture_logs() as logs:
+        assert shared.lifecycle.ensure_serving(wanted, served) is served
+    assert logs == []
 
 
 def test_a_daemon_serves_on_where_its_shm_cannot_be_limited(life: Life) -> None:
