@@ -22,7 +22,7 @@ from dra_driver.claims.prepare.cleanup import Cleanup
 from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory, Partition
-from dra_driver.errors import DeviceError, DriverError, TransientError
+from dra_driver.errors import DeviceError, DriverError, StateError, TransientError
 from dra_driver.sharing.base import SharingPlan
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
@@ -128,6 +128,16 @@ def test_a_claim_counts_as_released_before_its_daemons_are_waited_for(node: Node
     assert not node.cleanup.begin_release(record, deadline=DEADLINE)
     assert states == [RecordState.RELEASED]
     assert node.done == [("let go", DAEMON, ELSEWHERE, DEADLINE)]
+
+
+def test_where_a_release_cannot_be_noted_nothing_is_undone(node: Node, tmp_path: Path) -> None:
+    record = node.claim(GPU, plans=(DAEMON,), state=RecordState.PREPARING)
+    path = tmp_path / "claims" / "uid-1.json"
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(StateError, match=f"cannot change {path}"):
+        node.cleanup.release(record, deadline=DEADLINE)
+    assert node.done == []
 
 
 def test_what_came_last_is_undone_first_and_sharing_before_the_devices_that_are_shared(
