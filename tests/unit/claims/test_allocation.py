@@ -184,11 +184,13 @@ def test_a_claim_becomes_the_draft_of_its_record() -> None:
     first, second = claim["status"]["allocation"]["devices"]["results"]
     first |= {"request": "a/best", "adminAccess": True}
     second |= {"request": "b"}
+    claim["status"]["reservedFor"].append(make.pod_group("group"))
     divisions: Any = Divisions()
     seen = allocation_of(parse_claim(claim, DRIVER_NAME), "node-1", NODE, divisions, "boot-1")
     draft = seen.draft
     assert (draft.state, draft.boot_id) == (RecordState.PREPARED, "boot-1")
     assert (draft.ref.name, [pod.name for pod in draft.pods]) == ("claim", ["pod"])
+    assert [group.name for group in draft.groups] == ["group"]
     one, other = draft.devices
     assert (one.request_names, one.subrequest, one.admin_access) == (("a",), "best", True)
     assert (other.request_names, other.subrequest, other.admin_access) == (("b",), None, False)

@@ -217,6 +217,10 @@ def test_an_offer_is_outdated_when_claims_leave_other_divisions_by_now() -> None
     assert not node.divisions.is_outdated()
     node.claim(GPU)
     assert node.divisions.is_outdated()
+    node.offer(with_counters=True)
+    assert not node.divisions.is_outdated(), "counters keep the shares apart from it"
+    node.claim(share(GPU, FOUR))
+    assert node.divisions.is_outdated()
 
 
 @pytest.mark.parametrize(
