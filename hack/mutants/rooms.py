@@ -19,6 +19,7 @@ class Room:
 
 _CLAIMS = (
     "tests/unit/claims/test_*.py",
+    "tests/unit/test_kept_files.py",
     "tests/property/test_*claims.py",
     "tests/property/test_records.py",
     "tests/property/test_fuzz_records.py",
@@ -104,6 +105,7 @@ ROOMS = {
         sources=("dra_driver/mps/supervisor/lifecycle.py",),
         tests=(
             "tests/unit/mps/test_record.py",
+            "tests/contract/mps/test_lifecycle*.py",
             "tests/contract/mps/test_supervisor.py",
             "tests/contract/mps/test_supervisor_disk.py",
             "tests/contract/mps/test_faults.py",

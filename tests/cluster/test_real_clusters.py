@@ -182,7 +182,6 @@ def test_a_pod_runs_and_its_log_can_be_read(alpha: Cluster) -> None:
     assert not devices & interfaces()
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
 def test_a_second_up_changes_nothing(alpha: Cluster) -> None:
     alpha.do("up")
     pids = alpha.pids()
@@ -192,7 +191,9 @@ def test_a_second_up_changes_nothing(alpha: Cluster) -> None:
     alpha.do("up", "--sync-frequency", "7s", status=1)
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
+@pytest.mark.long(
+    "tests/cluster/test_state.py::test_a_port_in_use_or_given_to_another_cluster_is_not_chosen"
+)
 def test_two_clusters_run_side_by_side(alpha: Cluster, beta: Cluster) -> None:
     alpha.do("up")
     beta.do("up")
@@ -206,7 +207,7 @@ def test_two_clusters_run_side_by_side(alpha: Cluster, beta: Cluster) -> None:
     beta.do("status")
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
+@pytest.mark.long("tests/e2e/test_outages.py::test_pods_outlive_a_kubelet_restart")
 def test_a_kubelet_killed_and_started_again_leaves_its_pods_running(alpha: Cluster) -> None:
     alpha.do("up")
     alpha.run_pod()
@@ -222,7 +223,9 @@ def test_a_kubelet_killed_and_started_again_leaves_its_pods_running(alpha: Clust
     assert json.loads(again)["restartCount"] == 0
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
+@pytest.mark.long(
+    "tests/e2e/test_outages.py::test_pods_and_driver_outlive_an_outage_of_the_api_server"
+)
 def test_the_api_server_can_be_restarted(alpha: Cluster) -> None:
     alpha.do("up")
     pids = alpha.pids()
@@ -259,7 +262,6 @@ def test_down_clears_up_after_half_an_up(alpha: Cluster) -> None:
     assert not devices & interfaces()
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
 def test_down_without_a_readable_record_still_clears_up(alpha: Cluster) -> None:
     alpha.do("up")
     alpha.run_pod()
@@ -270,7 +272,6 @@ def test_down_without_a_readable_record_still_clears_up(alpha: Cluster) -> None:
     assert not devices & interfaces()
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
 def test_down_of_what_is_not_there_is_no_error(alpha: Cluster) -> None:
     alpha.do("down")
     alpha.do("env", status=1)

@@ -91,7 +91,7 @@ def test_both_projects_have_the_same_version() -> None:
         for folder in (REPOSITORY, SIMULATOR)
     )
     assert simulator["version"] == driver["version"]
-    assert simulator["dependencies"] == [f"dra-driver=={driver['version']}"]
+    assert f"dra-driver=={driver['version']}" in simulator["dependencies"]
 
 
 def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) -> None:

@@ -92,7 +92,8 @@ def test_an_admin_turns_mig_mode_on_and_off_while_the_driver_runs(scene: Scene) 
 
 
 @pytest.mark.long(
-    "tests/contract/claims/test_mig.py::test_an_ampere_gpu_in_mig_mode_is_divided_and_stays_in_it"
+    "tests/contract/claims/test_mig.py"
+    "::test_an_ampere_gpu_in_mig_mode_is_divided_into_any_profile_and_stays_in_it"
 )
 @pytest.mark.usefixtures("divided")
 def test_four_mig_devices_of_a_claim_are_made_on_one_a100_and_gone_after(scene: Scene) -> None:
@@ -119,7 +120,10 @@ def test_four_mig_devices_of_a_claim_are_made_on_one_a100_and_gone_after(scene: 
     assert there(scene) == 0
 
 
-@pytest.mark.long("tests/contract/simulator/test_mig.py")
+@pytest.mark.long(
+    "tests/contract/claims/test_mig.py"
+    "::test_an_ampere_gpu_in_mig_mode_is_divided_into_any_profile_and_stays_in_it"
+)
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize(
     "wanted",

@@ -16,7 +16,6 @@ from e2e.needs import cannot_run
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.own_cluster(stream=2),
-    pytest.mark.long("tests/e2e/test_outages.py"),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 
@@ -29,6 +28,7 @@ TURNS = 5
 """Of the hostile tenant: together they have every attack and act at least once."""
 
 
+@pytest.mark.long("tests/e2e/test_outages.py")
 def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
     if reason := missing():
         cannot_run(reason)
@@ -41,6 +41,7 @@ def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
     assert "VIOLATION" not in said
 
 
+@pytest.mark.long("tests/e2e/test_hostile_tenants.py")
 @pytest.mark.usefixtures("image_archive")
 def test_three_tenants_never_notice_a_hostile_one(tmp_path: Path) -> None:
     if reason := missing():

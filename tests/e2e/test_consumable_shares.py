@@ -209,7 +209,10 @@ def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(node: Node, scene:
     scene.unschedulable(tenant(scene, "other", {"memory": "1Mi"}))
 
 
-@pytest.mark.long("tests/unit/slices/test_consumable.py")
+@pytest.mark.long(
+    "tests/contract/sharing/test_consumable_shares.py"
+    "::test_without_a_config_claims_are_time_sliced_and_nothing_is_set"
+)
 def test_in_mode_unlimited_any_number_of_claims_have_a_gpu(node: Node, scene: Scene) -> None:
     node.set("unlimited")
     pods = [tenant(scene, f"tenant{number}") for number in range(6)]

@@ -88,7 +88,7 @@ def test_a_partition_keeps_its_gpu_and_the_first_free_gpu_is_named(scene: Scene)
     assert foretold["device"] == got["device"]
 
 
-@pytest.mark.long("tests/contract/test_explain_refusals.py")
+@pytest.mark.long("tests/contract/explain/test_explain.py::test_a_permission_that_lacks_is_named")
 def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
     cluster = scene.node.cluster
     config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())

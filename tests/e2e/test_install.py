@@ -253,7 +253,10 @@ def test_doctor_finds_nothing_wrong_from_a_laptop_and_from_the_drivers_pod(
     assert [one for one in of_node + of_cluster if near[one] == {"ok"}] == of_node + of_cluster
 
 
-@pytest.mark.long("tests/contract/doctor/test_share_config.py")
+@pytest.mark.long(
+    "tests/contract/doctor/test_share_config.py"
+    "::test_a_config_with_an_error_is_told_as_validate_tells_it"
+)
 def test_doctor_tells_of_a_pod_that_crashes_and_of_a_share_config_that_is_wrong(
     installed: InstalledNode,
 ) -> None:

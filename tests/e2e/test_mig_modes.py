@@ -128,7 +128,10 @@ def test_on_demand_offers_every_gpu_as_a_whole_and_in_parts(scene: Scene) -> Non
     assert len(parts(scene)) == len(EVERY) * PARTS_OF_A_GPU
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
+@pytest.mark.long(
+    "tests/unit/slices/test_project_auto.py"
+    "::test_a_node_without_mig_mode_publishes_what_it_would_without_mig"
+)
 def test_auto_offers_whole_gpus_and_nothing_else_where_no_gpu_is_in_mig_mode(
     scene: Scene,
 ) -> None:

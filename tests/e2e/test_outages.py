@@ -28,7 +28,7 @@ def everything_back_up(scene: Scene, request: pytest.FixtureRequest) -> Iterator
         scene.node.driver.wait_registered()
 
 
-@pytest.mark.long("tests/e2e/test_whole_gpus.py")
+@pytest.mark.long("tests/e2e/test_whole_gpus.py::test_a_claim_of_two_pods_is_freed_after_the_last")
 def test_ten_rounds_of_pods_leave_nothing_behind(scene: Scene) -> None:
     template = scene.template()
     for round_number in range(10):

@@ -163,8 +163,7 @@ class Holdings:
 
     def holders_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
         """Return the records of the claims that hold something of a GPU, as far as known here."""
-        there = self._others(gpu, ClaimUid(""))
-        return [record for record in there.records if self.holds(record)]
+        return [record for record in self._others(gpu).records if self.holds(record)]
 
     def heir(self, slot: MigSlot, uid: ClaimUid) -> ClaimUid | None:
         """Return a claim other than `uid` with which the MIG device made at a place is to go.
@@ -181,8 +180,8 @@ class Holdings:
 
     def users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
         """Return the records of a GPU's claims, also of those that a reboot has interrupted."""
-        there = self._others(gpu, ClaimUid(""))
-        return [one for one in there.records if one.state is not RecordState.RELEASED]
+        users = self._others(gpu).records
+        return [one for one in users if one.state is not RecordState.RELEASED]
 
     def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
         """Return what the claims that have shares of a GPU may have of memory.
@@ -205,8 +204,8 @@ class Holdings:
             if part.pod == pod
         ]
 
-    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> "_Others":
-        """Return the other claims with a mark on the GPU."""
+    def _others(self, gpu: GpuUuid, uid: ClaimUid | None = None) -> "_Others":
+        """Return the claims with a mark on the GPU, but for this one."""
         records: list[ClaimRecord] = []
         traced: list[ClaimUid] = []
         newer: VersionError | None = None

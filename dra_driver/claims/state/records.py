@@ -197,15 +197,13 @@ class RecordStore:
 
     def uids(self) -> set[ClaimUid]:
         """Return the UIDs of all claims with a record, and of those with half a record."""
-        try:
-            names = [entry.name for entry in os.scandir(self._claims)]
-        except FileNotFoundError:
-            return set()
-        except OSError as error:
-            raise _failed("read", self._claims, error) from error
+        names = _names(self._claims)
         stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
         being_written = _SUFFIX + TEMPORARY_SUFFIX
-        stems |= {name[1:].removesuffix(being_written) for name in names if name.startswith(".")}
+        hidden = (name[1:] for name in names if name.startswith("."))
+        stems |= {
+            name.removesuffix(being_written) for name in hidden if name.endswith(being_written)
+        }
         return {ClaimUid(stem) for stem in stems if _UID.fullmatch(stem)}
 
     def _make_folders(self) -> None:
@@ -288,38 +286,48 @@ class StoredRecords:
 
 
 def stored_records(directory: Path) -> StoredRecords:
-    """Return all records below a directory, for one who only looks: nothing is made or moved."""
+    """Return all records below a directory, for one who only looks: nothing is made or moved.
+
+    Raises StateError where a folder cannot be listed: what it has is not nothing.
+    """
     records: list[ClaimRecord] = []
     damaged: dict[str, str] = {}
     newer: set[str] = set()
-    for folder, is_sound in (("claims", True), ("quarantine", False)):
-        try:
-            paths = sorted((directory / folder).glob("[!.]*"))
-            for path in paths:
-                try:
-                    found = read_whole(path)
-                except OSError as error:
-                    damaged[path.name] = str(_failed("read", path, error))
-                    continue
-                if found is None or not found[0]:
-                    continue  # unprepared meanwhile, or written just before a power cut
-                try:
-                    record = _as_stored(*found)
-                except VersionError as error:
-                    reason = _newer(found[0], error)
-                    newer.add(path.name)
-                    damaged[path.name] = f"not damaged, but of a newer version: {reason}"
-                    continue
-                except StateError as error:
-                    damaged[path.name] = str(error)
-                    continue
-                if is_sound:
-                    records.append(record)
-                else:
-                    damaged[path.name] = f"it is not the record of claim {record.ref}"
-        except OSError as error:
-            raise _failed("read", directory / folder, error) from error
+    for folder, is_sound in ((directory / "claims", True), (directory / "quarantine", False)):
+        for name in sorted(_names(folder)):
+            if name.startswith("."):
+                continue
+            try:
+                found = read_whole(folder / name)
+            except OSError as error:
+                damaged[name] = str(_failed("read", folder / name, error))
+                continue
+            if found is None or not found[0]:
+                continue  # unprepared meanwhile, or written just before a power cut
+            try:
+                record = _as_stored(*found)
+            except VersionError as error:
+                newer.add(name)
+                damaged[name] = f"not damaged, but of a newer version: {_newer(found[0], error)}"
+                continue
+            except StateError as error:
+                damaged[name] = str(error)
+                continue
+            if is_sound:
+                records.append(record)
+            else:
+                damaged[name] = f"it is not the record of claim {record.ref}"
     return StoredRecords(records=tuple(records), damaged=damaged, newer=frozenset(newer))
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder; StateError where it cannot be listed."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _failed("read", folder, error) from error
 
 
 def _failed(verb: str, path: Path, error: OSError) -> StateError:

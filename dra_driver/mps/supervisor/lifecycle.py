@@ -179,7 +179,8 @@ class Lifecycle:
             self._step("stopping")
             if self._is_lost(record):
                 record = self._guess(self._visible_devices())
-            self._stop_daemon(record)
+            if record is not None:
+                self._stop_daemon(record)
             self._step("stopped")
             for folder in self._paths.mounted:
                 mounts.unmount_all(folder)
@@ -298,11 +299,11 @@ class Lifecycle:
         """Remove what claims that have left a shared domain have left in its /dev/shm."""
         if is_shared(self._domain):
             joined = partial(members_in, self._context.files.members(self._domain))
-            pruned = 0
             with suppress(StateError):  # whose files they are cannot be read now
-                pruned = self._shm.look(self._paths.shm, joined)
-            if pruned:
-                self._log.info("files of claims that have left removed from /dev/shm", files=pruned)
+                if pruned := self._shm.look(self._paths.shm, joined):
+                    self._log.info(
+                        "files of claims that have left removed from /dev/shm", files=pruned
+                    )
 
     def _make_folders(self) -> None:
         paths = self._paths
@@ -340,14 +341,14 @@ class Lifecycle:
 
     # To tear down
 
-    def _stop_daemon(self, record: DomainRecord | None) -> None:
+    def _stop_daemon(self, record: DomainRecord) -> None:
         """End the daemon: ask it to quit, and kill it if it does not."""
-        daemon = self._running_daemon(record or DomainRecord(boot_id=self._context.boot_id))
+        daemon = self._running_daemon(record)
         if daemon is not None:
             self._quit(daemon)
             self._step("quit")
         self._kill_all(record)
-        if record is not None and record.daemon is not None:
+        if record.daemon is not None:
             write_record(self._paths.record, replace(record, daemon=None))
 
     def _quit(self, daemon: Daemon) -> None:
@@ -360,10 +361,10 @@ class Lifecycle:
         else:
             processes.wait_for_end(daemon, _KILL_SECONDS)
 
-    def _kill_all(self, record: DomainRecord | None) -> None:
+    def _kill_all(self, record: DomainRecord) -> None:
         """Kill every process of the domain that the record proves to be ours."""
-        left = processes.owned(record.token) if record is not None else []
-        if record is not None and record.daemon is not None and record.daemon not in left:
+        left = processes.owned(record.token)
+        if record.daemon is not None and record.daemon not in left:
             left.append(record.daemon)
         if left and not processes.kill(left, _KILL_SECONDS):
             pids = ", ".join(str(daemon.pid) for daemon in left)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConflictError, NotFoundError, TransientError
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from worlds.api import ClaimApi
 from worlds.driver import FAST, Driver
 
 UID = ClaimUid("11111111-0000-4000-8000-000000000000")
@@ -72,6 +74,39 @@ def test_an_answer_that_is_lost_is_asked_for_again_in_the_same_call(
         driver.close()
         client.close()
     assert lost.times == 0
+
+
+class Timed(ClaimApi):
+    """An API server that notes how long it is given to answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeouts: list[float] = []
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float) -> dict[str, Any]:
+        self.timeouts.append(timeout)
+        return super().get_claim(namespace, name, timeout=timeout)
+
+
+def test_the_server_is_given_no_longer_than_the_call_has_and_less_where_the_answer_is_known(
+    tmp_path: Path,
+) -> None:
+    api = Timed()
+    timing = replace(FAST, read_timeout=4.0, repeat_timeout=1.0)
+    driver = Driver(tmp_path, api=api, timing=timing)
+    ref = api.add("gpu-1")
+    driver.prepare(ref, seconds=3.0)
+    driver.prepare(ref, seconds=3.0)
+    driver.prepare(api.add("gpu-2", uid="other", name="other"), seconds=60.0)
+    rival = api.add("gpu-1", uid="rival", name="rival")
+    with pytest.raises(ConflictError, match="is already allocated to different claim"):
+        driver.prepare(rival, seconds=3.0)
+    driver.close()
+    first, again, other, own, of_rival = api.timeouts
+    assert 2.0 < first <= 3.0
+    assert (again, other) == (1.0, 4.0)
+    assert 2.0 < own <= 3.0
+    assert 2.0 < of_rival <= 3.0
 
 
 def test_a_server_that_is_down_is_an_error_but_not_for_a_prepared_claim(

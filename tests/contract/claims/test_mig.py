@@ -110,16 +110,26 @@ def test_the_mode_stays_on_where_others_had_turned_it_on(node: Node) -> None:
     assert (node.mig_shapes(), node.mig_modes()) == ({}, {0: 1})
 
 
-def test_an_ampere_gpu_in_mig_mode_is_divided_and_stays_in_it(
-    make_node: MakeNode,
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"7g.40gb": 0},
+        {"3g.20gb": 4, "4g.20gb": 0},
+        {"2g.10gb": 0, "1g.10gb": 2, "1g.5gb": 6, "1g.5gb+me": 5},
+    ],
+    ids=["whole", "halves", "small ones"],
+)
+def test_an_ampere_gpu_in_mig_mode_is_divided_into_any_profile_and_stays_in_it(
+    make_node: MakeNode, places: dict[str, int]
 ) -> None:
     node = make_node("a100x8")
     node.machine.set_mig_mode(node.uuid(0), enabled=True)
     node.machine.reset_gpu(node.uuid(0))
     node.look()
-    ref = node.claim(node.name("1g.5gb", 6))
+    ref = node.claim(*(node.name(profile, start) for profile, start in places.items()))
     node.driver.prepare(ref)
-    assert node.mig_shapes() == {0: ["1g.5gb@6"]}
+    made = sorted(f"{profile}@{start}" for profile, start in places.items())
+    assert node.mig_shapes() == {0: made}
     node.driver.unprepare(ref)
     assert (node.mig_shapes(), node.mig_modes()) == ({}, {0: 1})
 

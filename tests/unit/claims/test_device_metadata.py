@@ -27,7 +27,7 @@ from dra_driver.devices.shares import (
     Share,
     ShareStrategy,
 )
-from dra_driver.errors import ConfigError
+from dra_driver.errors import ConfigError, StateError
 from dra_driver.slices.project import projection
 
 UID = ClaimUid("11111111-0000-4000-8000-000000000000")
@@ -265,3 +265,13 @@ def test_claims_are_known_by_their_folders_and_other_names_passed_over(
     assert files.uids() == {UID}
     with pytest.raises(ConfigError):
         files.path(ClaimUid("../x"), "gpu")
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    folder = tmp_path / "device-metadata"
+    folder.symlink_to(folder)
+    files = MetadataFiles(tmp_path)
+    with pytest.raises(StateError, match=f"cannot read device metadata {folder}: Too many levels"):
+        files.uids()
+    files.write(UID, {})
+    assert files.uids() == {UID}, "who writes puts a folder in its place"

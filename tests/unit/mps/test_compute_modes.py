@@ -5,37 +5,15 @@ import pytest
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import DomainId
 from dra_driver.mps.supervisor.compute_modes import DEFAULT, EXCLUSIVE_PROCESS, ComputeModes
+from worlds.played_mps import PlayedModes
 
 ONE, TWO = DomainId("one"), DomainId("two")
 GPU, OTHER = "GPU-1", "GPU-2"
 PROHIBITED = 2
 
 
-class Door:
-    """GPUs with their modes; None is a card that has none."""
-
-    def __init__(self, **modes: int | None) -> None:
-        self.modes: dict[str, int | None] = {GPU: DEFAULT, OTHER: DEFAULT, **modes}
-        self.writes = 0
-        self.refuses = False
-        self.is_open = False
-        self.openings = 0
-
-    def compute_mode(self, uuid: str) -> int | None:
-        if self.refuses:
-            raise DeviceError("refused")
-        self.openings += not self.is_open
-        self.is_open = True
-        return self.modes[uuid]
-
-    def set_compute_mode(self, uuid: str, mode: int) -> None:
-        if self.refuses:
-            raise DeviceError("refused")
-        self.writes += 1
-        self.modes[uuid] = mode
-
-    def close(self) -> None:
-        self.is_open = False
+def played() -> PlayedModes:
+    return PlayedModes(GPU, OTHER)
 
 
 def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:
@@ -45,7 +23,7 @@ def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:
 
 
 def test_the_mode_that_was_found_is_restored() -> None:
-    door = Door()
+    door = played()
     door.modes[GPU] = PROHIBITED
     modes = ComputeModes(door)
     assert enter(modes, ONE) == PROHIBITED
@@ -56,7 +34,7 @@ def test_the_mode_that_was_found_is_restored() -> None:
 
 
 def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
-    door = Door()
+    door = played()
     door.refuses = True
     modes = ComputeModes(door)
     with pytest.raises(DeviceError):
@@ -66,7 +44,7 @@ def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
 
 
 def test_the_driver_is_open_only_while_modes_are_read_or_set() -> None:
-    door = Door()
+    door = played()
     modes = ComputeModes(door)
     with modes.using():
         enter(modes, ONE)
@@ -78,7 +56,7 @@ def test_the_driver_is_open_only_while_modes_are_read_or_set() -> None:
 
 
 def test_what_two_use_at_a_time_stays_open_for_the_second() -> None:
-    door = Door()
+    door = played()
     modes = ComputeModes(door)
     with modes.using():
         with modes.using():
@@ -88,7 +66,7 @@ def test_what_two_use_at_a_time_stays_open_for_the_second() -> None:
 
 
 def test_the_last_of_two_domains_restores_the_mode_before_the_first() -> None:
-    door = Door()
+    door = played()
     modes = ComputeModes(door)
     enter(modes, ONE)
     assert enter(modes, TWO) == DEFAULT
@@ -99,7 +77,7 @@ def test_the_last_of_two_domains_restores_the_mode_before_the_first() -> None:
 
 
 def test_what_an_earlier_supervisor_found_is_what_comes_back() -> None:
-    door = Door()
+    door = played()
     door.modes[GPU] = EXCLUSIVE_PROCESS
     modes = ComputeModes(door)
     modes.remember(ONE, {GPU: DEFAULT})
@@ -111,14 +89,14 @@ def test_what_an_earlier_supervisor_found_is_what_comes_back() -> None:
 
 
 def test_a_domain_that_uses_a_gpu_already_writes_nothing() -> None:
-    door = Door()
+    door = played()
     modes = ComputeModes(door)
     assert [enter(modes, ONE), enter(modes, ONE)] == [DEFAULT, DEFAULT]
     assert door.writes == 1
 
 
 def test_a_gpu_that_was_exclusive_before_stays_so() -> None:
-    door = Door()
+    door = played()
     door.modes[GPU] = EXCLUSIVE_PROCESS
     modes = ComputeModes(door)
     enter(modes, ONE)
@@ -127,7 +105,7 @@ def test_a_gpu_that_was_exclusive_before_stays_so() -> None:
 
 
 def test_a_mode_that_somebody_set_meanwhile_stays() -> None:
-    door = Door()
+    door = played()
     modes = ComputeModes(door)
     enter(modes, ONE)
     door.modes[GPU] = PROHIBITED
@@ -136,13 +114,13 @@ def test_a_mode_that_somebody_set_meanwhile_stays() -> None:
 
 
 def test_a_card_without_compute_modes_has_nothing_to_record() -> None:
-    door = Door()
+    door = played()
     door.modes[GPU] = None
     assert ComputeModes(door).acquire(ONE, GPU) is None
 
 
 def test_modes_that_are_not_to_be_changed_are_still_restored() -> None:
-    door = Door()
+    door = played()
     modes = ComputeModes(door, change=False)
     assert enter(modes, ONE) is None
     assert door.modes[GPU] == DEFAULT
@@ -153,7 +131,7 @@ def test_modes_that_are_not_to_be_changed_are_still_restored() -> None:
 
 
 def test_a_mode_that_cannot_be_put_back_is_tried_again() -> None:
-    door = Door()
+    door = played()
     modes = ComputeModes(door)
     enter(modes, ONE)
     door.refuses = True

@@ -1,0 +1,169 @@
+"""What is looked after while a daemon serves: its servers, its logs, and files in /dev/shm."""
+
+import os
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_driver.errors import StateError
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.health import ServerState
+from dra_driver.mps.daemon.probe import Server
+from worlds.played_mps import Life, environment, serving
+
+MIB = 1024**2
+
+
+def test_a_server_of_the_domain_is_known_by_its_token_and_with_its_user(life: Life) -> None:
+    wanted = life.domain(0)
+    daemon = serving(life, wanted).daemon
+    found = life.server(wanted)
+    uid, gid = os.geteuid(), os.getegid()
+    assert life.lifecycle.server_at(found.pid) == Server(
+        process=found, user=uid, group=gid, for_all=False
+    )
+    for_all = life.server(wanted, users=processes.ALL_USERS)
+    assert life.lifecycle.server_at(for_all.pid) == Server(
+        process=for_all, user=uid, group=gid, for_all=True
+    )
+    assert life.lifecycle.server_at(daemon.pid) is not None
+
+
+def test_a_process_of_somebody_else_is_no_server_whatever_it_says(life: Life) -> None:
+    wanted = life.domain(0)
+    assert life.lifecycle.server_at(os.getpid()) is None  # no record yet
+    daemon = serving(life, wanted).daemon
+    theirs = life.control.process(environment(wanted, life.paths, "another"))
+    assert life.lifecycle.server_at(theirs.pid) is None
+    life.control.end(daemon)
+    assert life.lifecycle.server_at(daemon.pid) is None
+
+
+def test_a_server_in_a_container_is_not_looked_at(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = life.domain(0)
+    serving(life, wanted)
+    found = life.server(wanted)
+    monkeypatch.setattr(processes, "is_outside_containers", lambda _: False)
+    assert life.lifecycle.server_at(found.pid) is None
+
+
+def test_a_server_that_ends_while_it_is_looked_at_is_none(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = life.domain(0)
+    serving(life, wanted)
+    found = life.server(wanted)
+    monkeypatch.setattr(processes, "user_of", lambda _: None)
+    assert life.lifecycle.server_at(found.pid) is None
+
+
+@pytest.mark.parametrize("with_clients", [True, False])
+def test_servers_are_asked_for_their_clients_only_where_these_are_wanted(
+    life: Life, with_clients: bool
+) -> None:
+    life.control.answers |= {
+        "server_list": ["41"],
+        "server_status 41": ["ACTIVE"],
+        "client_list 41": ["7"],
+    }
+    (state,) = life.lifecycle.server_states(with_clients=with_clients)
+    assert state.clients == (frozenset({7}) if with_clients else frozenset())
+
+
+def test_limits_of_servers_that_take_clients_are_put_back_and_said(life: Life) -> None:
+    life.control.answers |= {
+        "active_thread_percentage 41": ["90"],
+        "active_thread_percentage 42": ["90"],
+    }
+    states = [ServerState(pid=41, status="ACTIVE"), ServerState(pid=42, status="FAULT")]
+    with capture_logs() as logs:
+        life.lifecycle.keep_limits(life.domain(0, active_thread_percentage=30), states)
+    assert life.control.answers["active_thread_percentage 41"] == ["30"]
+    assert life.control.answers["active_thread_percentage 42"] == ["90"]
+    assert [line["cause"].partition(" had ")[0] for line in logs] == ["server 41"]
+
+
+def test_a_log_of_more_than_8_mib_is_copied_and_cut_and_others_are_left_alone(life: Life) -> None:
+    wanted = life.domain(0)
+    served = serving(life, wanted)
+    long, short, other = (life.paths.log / name for name in ("long.log", "short.log", "file"))
+    for path, size in ((long, 8 * MIB + 1), (short, 8 * MIB), (other, 9 * MIB)):
+        path.touch()
+        os.truncate(path, size)
+    life.lifecycle.ensure_serving(wanted, None)
+    assert long.stat().st_size > 0, "it is not looked at while the domain comes up"
+    life.lifecycle.ensure_serving(wanted, served)
+    assert [path.stat().st_size for path in (long, short, other)] == [0, 8 * MIB, 9 * MIB]
+    assert (life.paths.log / "long.log.1").stat().st_size == 8 * MIB + 1
+
+
+def test_a_log_is_cut_although_there_is_no_space_for_a_copy(life: Life) -> None:
+    wanted = life.domain(0)
+    served = serving(life, wanted)
+    paths = [life.paths.log / f"{name}.log" for name in range(2)]
+    for path in paths:
+        path.write_bytes(bytes(9 * MIB))
+    filler = life.paths.log / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, os.statvfs(life.paths.log).f_bavail * 4096)
+    life.lifecycle.ensure_serving(wanted, served)
+    assert [path.stat().st_size for path in paths] == [0, 0]
+
+
+def test_files_of_claims_that_have_left_a_shared_domain_go_and_no_others(shared: Life) -> None:
+    wanted = shared.domain(0)
+    members = shared.files.members(shared.id)
+    members.mkdir(parents=True)
+    (members / "uid-1").touch()
+    served = serving(shared, wanted)
+    left, kept = shared.paths.shm / "left", shared.paths.shm / "kept"
+    left.touch()
+    shared.lifecycle.ensure_serving(wanted, served)
+    (members / "uid-1").unlink()
+    (members / "uid-2").touch()
+    kept.touch()
+    with capture_logs() as logs:
+        shared.lifecycle.ensure_serving(wanted, served)
+        shared.lifecycle.ensure_serving(wanted, served)
+    assert (left.exists(), kept.exists()) == (False, True)
+    assert [line["files"] for line in logs] == [1]
+
+
+def test_files_of_a_claim_with_a_domain_of_its_own_are_left_alone(life: Life) -> None:
+    wanted = life.domain(0)
+    served = serving(life, wanted)
+    file = life.paths.shm / "file"
+    file.touch()
+    for _ in range(3):
+        life.lifecycle.ensure_serving(wanted, served)
+    assert file.exists()
+
+
+def test_a_daemon_serves_on_while_members_cannot_be_read(shared: Life) -> None:
+    wanted = shared.domain(0)
+    served = serving(shared, wanted)
+    shared.files.members_folder.mkdir(exist_ok=True)
+    shared.files.members(shared.id).write_text("in the way")
+    with capture_logs() as logs:
+        assert shared.lifecycle.ensure_serving(wanted, served) is served
+    assert logs == []
+
+
+def test_a_daemon_serves_on_where_its_shm_cannot_be_limited(life: Life) -> None:
+    wanted = life.domain(0)
+    served = serving(life, wanted)
+    mounts.unmount_all(life.paths.shm)
+    life.paths.shm.rmdir()
+    with capture_logs() as logs:
+        assert life.lifecycle.ensure_serving(wanted, served) is served
+    assert [line["event"] for line in logs] == ["files in /dev/shm not limited"]
+
+
+def test_a_folder_in_whose_place_a_file_lies_is_named(life: Life) -> None:
+    life.paths.folder.mkdir()
+    life.paths.log.write_text("in the way")
+    with pytest.raises(StateError, match=f"cannot make {life.paths.folder}: File exists"):
+        life.lifecycle.ensure_serving(life.domain(0), None)

@@ -1,0 +1,324 @@
+"""What is taken back of a claim, in which order, and what of it stays to be done later."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.devices import RecordedPartition, recorded
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    MakeMigDevices,
+    PendingCleanup,
+    RecordState,
+    TurnMigModeOff,
+)
+from dra_driver.claims.prepare.cleanup import Cleanup
+from dra_driver.claims.state.holdings import open_holdings
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import Inventory, Partition
+from dra_driver.errors import DeviceError, DriverError, StateError, TransientError
+from dra_driver.sharing.base import SharingPlan
+
+GPU, OTHER = make.gpu(0), make.gpu(1)
+MIG = make.mig_device(0, start=0)
+PLACE = recorded(Partition(parent=GPU.uuid, profile=MIG.profile, placement=MIG.placement))
+assert isinstance(PLACE, RecordedPartition)
+MADE = MakeMigDevices(gpu=GPU.uuid, places=(PLACE,))
+MODE = TurnMigModeOff(gpu=GPU.uuid, restore=True)
+SETTING = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,))
+OLD_SETTING = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,), changes={"old": True})
+DAEMON = SharingPlan(
+    strategy="MPS", gpus=(GPU.uuid,), places=(GpuPart(gpu=GPU.uuid, placement=MIG.placement),)
+)
+ELSEWHERE = SharingPlan(strategy="MPS", gpus=(OTHER.uuid,))
+DEADLINE = 77.0
+
+
+class Node:
+    """Records and marks on disk; strategies and hardware that do as told, and are noted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.holdings = open_holdings(folder, boot_id="boot-1", version="1.2.3")
+        self.refusals: dict[Any, DriverError] = {}
+        self.done: list[object] = []
+        self.failed: list[str] = []
+        self.on_let_go: Any = lambda: None
+        self.inventory: Inventory = make.inventory()
+        node: Any = self
+        self.cleanup = Cleanup(
+            self.holdings,
+            node,
+            node,
+            node,
+            node,
+            on_failed=self.failed.append,
+            step=self.done.append,
+        )
+
+    def claim(self, *gpus: Any, uid: str = "uid-1", **facts: Any) -> ClaimRecord:
+        record = make.record(*gpus, uid=uid, **facts)
+        self.holdings.records.write(record)
+        for gpu in record.touched_gpus:
+            self.holdings.ownership.mark(gpu, record.ref.uid)
+        return record
+
+    def record(self, uid: str = "uid-1") -> ClaimRecord | None:
+        return self.holdings.records.peek(ClaimUid(uid))
+
+    def marks(self) -> list[str]:
+        """The GPUs that are marked for any claim."""
+        return [one.uuid for one in (GPU, OTHER) if self.holdings.ownership.holders(one.uuid)]
+
+    # Inventory, specs, strategies and realiser
+
+    def current(self) -> Inventory:
+        return self.inventory
+
+    def delete(self, uid: str) -> None:
+        self.done.append("spec")
+
+    def survives_reboot(self, plan: SharingPlan) -> bool:
+        return plan.strategy == "MPS"
+
+    def let_go(self, plans: Sequence[SharingPlan], deadline: float) -> bool:
+        self.on_let_go()
+        self.done.append(("let go", *plans, deadline))
+        return False
+
+    def undo(self, plans: Sequence[SharingPlan], deadline: float) -> list[tuple[Any, DriverError]]:
+        assert deadline == DEADLINE
+        self.done += plans
+        return [
+            (one, self.refusals[one.strategy]) for one in plans if one.strategy in self.refusals
+        ]
+
+    def unmake(self, done: Sequence[Any], uid: ClaimUid) -> list[tuple[Any, DriverError]]:
+        self.done += [(one, uid) for one in done]
+        return [(one, self.refusals["MIG"]) for one in done if "MIG" in self.refusals]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def owes(of: Any, **facts: Any) -> PendingCleanup:
+    return PendingCleanup(of=of, reason="refused", **facts)
+
+
+# A claim ends
+
+
+def test_a_claim_counts_as_released_before_its_daemons_are_waited_for(node: Node) -> None:
+    record = node.claim(GPU, plans=(DAEMON,), pending=(owes(ELSEWHERE), owes(MODE)))
+    states: list[RecordState] = []
+
+    def look() -> None:
+        found = node.record()
+        assert found is not None
+        states.append(found.state)
+
+    node.on_let_go = look
+    assert not node.cleanup.begin_release(record, deadline=DEADLINE)
+    assert states == [RecordState.RELEASED]
+    assert node.done == [("let go", DAEMON, ELSEWHERE, DEADLINE)]
+
+
+def test_where_a_release_cannot_be_noted_nothing_is_undone(node: Node, tmp_path: Path) -> None:
+    record = node.claim(GPU, plans=(DAEMON,), state=RecordState.PREPARING)
+    path = tmp_path / "claims" / "uid-1.json"
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(StateError, match=f"cannot change {path}"):
+        node.cleanup.release(record, deadline=DEADLINE)
+    assert node.done == []
+
+
+def test_what_came_last_is_undone_first_and_sharing_before_the_devices_that_are_shared(
+    node: Node,
+) -> None:
+    record = node.claim(
+        GPU,
+        plans=(SETTING, DAEMON),
+        realisations=(MODE, MADE),
+        pending=(owes(OLD_SETTING), owes(replace(MADE, places=()))),
+    )
+    assert node.cleanup.release(record, deadline=DEADLINE) == ()
+    uid = record.ref.uid
+    assert node.done == [
+        DAEMON, SETTING, OLD_SETTING, (MADE, uid), (MODE, uid), (replace(MADE, places=()), uid),
+        "undone", "spec", "unspecified", "forgotten",
+    ]  # fmt: skip
+    assert (node.record(), node.marks(), node.failed) == (None, [], [])
+
+
+def test_what_cannot_be_undone_is_all_that_stays_of_a_claim(node: Node) -> None:
+    mode = replace(MODE, gpu=OTHER.uuid)
+    node.refusals["MPS"] = DeviceError("it hangs")
+    record = node.claim(GPU, OTHER, plans=(SETTING, DAEMON), realisations=(MADE, mode))
+    before = time.time()
+    left = node.cleanup.release(record, deadline=DEADLINE)
+    assert [(one.of, one.reason, one.may_pass) for one in left] == [
+        (DAEMON, "it hangs", False),
+        (MADE, "it hangs", False),  # nothing is destroyed below its users
+    ]
+    assert (mode, "uid-1") in node.done
+    found = node.record()
+    assert found is not None
+    assert (found.state, found.plans, found.realisations) == (RecordState.RELEASED, (), ())
+    assert found.pending == left
+    assert all(before <= (one.since or 0) <= time.time() for one in left)
+    assert (node.marks(), node.failed) == ([GPU.uuid], ["MPS"])
+
+
+def test_a_setting_that_stays_keeps_no_device_from_being_destroyed(node: Node) -> None:
+    node.refusals["TimeSlicing"] = TransientError("it is busy")
+    record = node.claim(GPU, plans=(SETTING,), realisations=(MADE,))
+    (left,) = node.cleanup.release(record, deadline=DEADLINE)
+    assert (left.of, left.may_pass) == (SETTING, True)
+    assert (MADE, "uid-1") in node.done
+
+
+def test_what_has_waited_since_then_is_of_then_and_none_is_of_tomorrow(node: Node) -> None:
+    node.refusals |= {"TimeSlicing": DeviceError("no"), "MPS": DeviceError("no")}
+    tomorrow = time.time() + 86400
+    record = node.claim(
+        GPU,
+        state=RecordState.RELEASED,
+        pending=(owes(SETTING, since=5.0), owes(ELSEWHERE, since=tomorrow)),
+    )
+    left = node.cleanup.release(record, deadline=DEADLINE)
+    since = {one.of.strategy: one.since for one in left if isinstance(one.of, SharingPlan)}
+    assert since["TimeSlicing"] == 5.0
+    assert (since["MPS"] or tomorrow) < tomorrow
+
+
+def test_after_a_reboot_only_what_lives_by_itself_is_undone(node: Node) -> None:
+    record = node.claim(
+        GPU,
+        boot_id="boot-0",
+        plans=(SETTING, DAEMON),
+        realisations=(MADE,),
+        pending=(owes(OLD_SETTING), owes(ELSEWHERE), owes(MODE)),
+    )
+    node.refusals["MPS"] = DeviceError("it hangs")
+    left = node.cleanup.release(record, deadline=DEADLINE)
+    assert node.done[:2] == [DAEMON, ELSEWHERE]
+    assert [one.of for one in left] == [ELSEWHERE, DAEMON]
+    found = node.record()
+    assert found is not None
+    assert found.boot_id == "boot-1"
+
+
+# Later
+
+
+def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: Node) -> None:
+    record = node.claim(
+        GPU,
+        pending=(owes(ELSEWHERE, since=5.0), owes(MADE, since=6.0)),
+    )
+    assert node.marks() == [GPU.uuid, OTHER.uuid]
+    left = node.cleanup.settle(record, deadline=DEADLINE, gpus=[OTHER.uuid])
+    assert [one.of for one in left] == [MADE]
+    found = node.record()
+    assert found is not None
+    assert found.pending == left
+    assert node.marks() == [GPU.uuid]
+    assert node.cleanup.settle(found, deadline=DEADLINE) == ()
+    assert node.done == [ELSEWHERE, (MADE, "uid-1")]
+    assert node.record() == replace(record, pending=())
+    assert node.marks() == [GPU.uuid], "the claim still has it"
+
+
+def test_a_setting_on_a_gpu_that_a_claim_has_by_now_is_left_alone(node: Node) -> None:
+    record = node.claim(GPU, pending=(owes(SETTING, since=5.0),))
+    assert node.cleanup.settle(record, deadline=DEADLINE) == record.pending
+    released = node.claim(
+        GPU, uid="uid-2", state=RecordState.RELEASED, pending=(owes(SETTING, since=5.0),)
+    )
+    assert node.cleanup.settle(released, deadline=DEADLINE) == released.pending
+    node.holdings.records.delete(record.ref.uid)
+    assert node.cleanup.settle(released, deadline=DEADLINE) == ()
+    assert [one for one in node.done if one == SETTING] == [SETTING]
+    assert node.record("uid-2") is None
+
+
+@pytest.mark.parametrize(
+    ("of", "strategy", "wanted", "is_free"),
+    [
+        (DAEMON, "MPS", GPU, False),
+        (DAEMON, "MPS", OTHER, True),
+        (SETTING, "TimeSlicing", GPU, True),
+        (MADE, "MIG", GPU, False),
+        (MODE, "MIG", GPU, True),
+    ],
+)
+def test_a_gpu_is_given_out_again_unless_something_that_excludes_others_stays(
+    node: Node, of: Any, strategy: str, wanted: Any, is_free: bool
+) -> None:
+    node.refusals[strategy] = DeviceError("it hangs")
+    record = node.claim(GPU, OTHER, state=RecordState.RELEASED, pending=(owes(of),))
+    draft = make.record(wanted, uid="uid-2")
+    if is_free:
+        node.cleanup.vacate(record, draft, deadline=DEADLINE)
+        return
+    with pytest.raises(
+        TransientError,
+        match=rf"{GPU.uuid} cannot be used yet: {strategy} of an earlier .* ended \(it hangs\)",
+    ):
+        node.cleanup.vacate(record, draft, deadline=DEADLINE)
+
+
+def test_of_a_record_of_another_boot_all_is_undone_before_its_gpu_is_given_out(
+    node: Node,
+) -> None:
+    record = node.claim(GPU, boot_id="boot-0", plans=(DAEMON, SETTING))
+    node.cleanup.vacate(record, make.record(GPU, uid="uid-2"), deadline=DEADLINE)
+    assert node.done == [DAEMON]
+
+
+def test_after_a_reboot_a_claim_lapses_and_its_record_stays(node: Node) -> None:
+    record = node.claim(GPU, boot_id="boot-0", plans=(DAEMON,), pending=(owes(ELSEWHERE),))
+    node.refusals["MPS"] = DeviceError("it hangs")
+    assert not node.cleanup.lapse(record, deadline=DEADLINE)
+    assert node.record() == record
+    node.refusals.clear()
+    assert node.cleanup.lapse(record, deadline=DEADLINE)
+    assert node.record() == replace(record, pending=())
+    assert node.marks() == [GPU.uuid]
+    assert node.done.count("spec") == 2
+
+
+@pytest.mark.parametrize(
+    ("of", "facts", "keeps"),
+    [
+        (MADE, {"may_pass": True, "since": 0.0}, False),
+        (MADE, {"may_pass": True}, True),
+        (MADE, {"may_pass": True, "since": "now"}, True),
+        (MADE, {"may_pass": False}, False),
+        (MODE, {"may_pass": True}, False),
+        (DAEMON, {"may_pass": True}, False),
+    ],
+)
+def test_only_a_process_on_a_mig_device_keeps_a_pod_and_only_for_a_while(
+    node: Node, of: Any, facts: dict[str, Any], keeps: bool
+) -> None:
+    if facts.get("since") == "now":
+        facts = facts | {"since": time.time() - 50}
+    cleanup = owes(of, **facts)
+    assert node.cleanup.keeps_pod(cleanup, longest=100.0) is keeps
+    node.inventory = make.inventory(driver_version=None)
+    assert not node.cleanup.keeps_pod(cleanup, longest=100.0)
+
+
+def test_pending_cleanups_are_counted_by_name(node: Node) -> None:
+    node.claim(GPU, pending=(owes(MADE), owes(MODE), owes(DAEMON)))
+    node.claim(OTHER, uid="uid-2", pending=(owes(ELSEWHERE),))
+    assert node.cleanup.count_pending() == {"MIG": 2, "MPS": 2}

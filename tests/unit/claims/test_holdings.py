@@ -1,0 +1,321 @@
+"""Who holds what a claim wants, who has left something there, and what is kept on offer."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.devices import DeviceRecord, RecordedPartition, recorded
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    MakeMigDevices,
+    PendingCleanup,
+    RecordState,
+    TurnMigModeOff,
+)
+from dra_driver.claims.state.holdings import HeldDevices, Neighbours, open_holdings
+from dra_driver.devices.kinds import Device, GpuPart
+from dra_driver.devices.model import MigMode, Partition
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    Share,
+    ShareStrategy,
+)
+from dra_driver.errors import ConflictError, StateError
+from dra_driver.sharing import shares
+from dra_driver.sharing.base import SharingPlan
+from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
+from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
+
+GPU, OTHER = make.gpu(0), make.gpu(1)
+MIG = make.mig_device(0, start=0)
+PLACE = recorded(Partition(parent=GPU.uuid, profile=MIG.profile, placement=MIG.placement))
+assert isinstance(PLACE, RecordedPartition)
+MADE = MakeMigDevices(gpu=GPU.uuid, places=(PLACE,))
+DIVISION = Division(count=2, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
+ME = ClaimUid("me")
+
+
+class Node:
+    """Records and marks on disk, as prepared claims have them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.holdings = open_holdings(folder, boot_id="boot-1", version="1.2.3")
+
+    def claim(
+        self, uid: str, *devices: Device, admin_access: bool = False, **facts: Any
+    ) -> ClaimRecord:
+        """A claim's record, which is on disk."""
+        record = self.wanted(uid, *devices, admin_access=admin_access, **facts)
+        self.holdings.records.write(record)
+        for gpu in record.touched_gpus:
+            self.holdings.ownership.mark(gpu, record.ref.uid)
+        return record
+
+    def wanted(
+        self, uid: str = ME, *devices: Device, admin_access: bool = False, **facts: Any
+    ) -> ClaimRecord:
+        entries = tuple(
+            DeviceRecord(
+                name=f"device-{number}",
+                device=recorded(one),
+                pool="node-1",
+                request_names=("gpu",),
+                cdi_device_ids=(),
+                admin_access=admin_access,
+            )
+            for number, one in enumerate(devices)
+        )
+        ref = ClaimRef(uid=ClaimUid(uid), namespace="default", name=uid)
+        return make.record(ref=ref, devices=entries, **facts)
+
+    def of_newer_version(self, uid: str) -> None:
+        path = self.folder / "claims" / f"{uid}.json"
+        path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
+
+    def unreadable(self, uid: str) -> None:
+        path = self.folder / "claims" / f"{uid}.json"
+        path.unlink(missing_ok=True)
+        path.mkdir()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def share(of: Any, index: int) -> Share:
+    return Share(of=of, index=index, division=DIVISION)
+
+
+def consumed(of: Any, share_id: str, strategy: ShareStrategy) -> ConsumableShare:
+    return ConsumableShare(of=of, slot=ConsumableSlot(share_id=share_id, strategy=strategy))
+
+
+def plan(*gpus: Any, strategy: str = "MPS", **changes: Any) -> SharingPlan:
+    return SharingPlan(strategy=strategy, gpus=tuple(one.uuid for one in gpus), changes=changes)
+
+
+def owes(of: Any) -> PendingCleanup:
+    return PendingCleanup(of=of, reason="refused")
+
+
+# Who is there
+
+
+def test_a_claim_that_holds_what_another_wants_is_its_rival(node: Node) -> None:
+    holder = node.claim("holder", GPU)
+    found = node.holdings.neighbours(node.wanted(ME, OTHER, GPU))
+    assert found.rival is not None
+    assert (found.rival.holder, found.rival.device.name) == (holder, "device-1")
+    assert found.former == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "state"),
+    [("boot-0", RecordState.PREPARED), ("boot-1", RecordState.RELEASED)],
+)
+def test_a_claim_of_another_boot_or_one_that_was_released_is_no_rival_and_left_something(
+    node: Node, boot_id: str, state: RecordState
+) -> None:
+    former = node.claim("former", GPU, boot_id=boot_id, state=state)
+    assert not node.holdings.holds(former)
+    assert node.holdings.neighbours(node.wanted(ME, GPU)) == Neighbours(
+        former=frozenset({former.ref.uid})
+    )
+    assert not node.holdings.is_prepared(former)
+
+
+def test_a_claim_that_is_being_prepared_is_a_rival_and_not_prepared(node: Node) -> None:
+    holder = node.claim("holder", GPU, state=RecordState.PREPARING)
+    assert node.holdings.neighbours(node.wanted(ME, GPU)).rival is not None
+    assert not node.holdings.is_prepared(holder)
+
+
+def test_what_is_beside_it_or_seen_by_an_admin_is_in_nobodys_way(node: Node) -> None:
+    node.claim("beside", share(GPU, 0))
+    node.claim("admin", GPU, admin_access=True)
+    found = node.holdings.neighbours
+    assert found(node.wanted(ME, share(GPU, 1))) == Neighbours()
+    assert found(node.wanted(ME, GPU, admin_access=True)) == Neighbours()
+    assert found(node.wanted(ME, OTHER)) == Neighbours()
+    assert found(node.wanted("beside", GPU)) == Neighbours(), "its own record is no neighbour's"
+    assert found(node.wanted(ME, share(GPU, 0))).rival is not None
+
+
+def test_a_mark_without_a_record_and_an_old_debt_are_told_of(node: Node) -> None:
+    node.holdings.ownership.mark(GPU.uuid, ClaimUid("traced"))
+    node.claim("debtor", share(GPU, 0), pending=(owes(plan(GPU)),))
+    found = node.holdings.neighbours(node.wanted(ME, share(GPU, 1)))
+    assert found == Neighbours(former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}))
+
+
+def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:
+    node.claim("newer", GPU)
+    node.of_newer_version("newer")
+    with pytest.raises(
+        ConflictError, match=f"{GPU.uuid} is held by another claim: a newer version of"
+    ):
+        node.holdings.neighbours(node.wanted(ME, GPU))
+    part = GpuPart(gpu=GPU.uuid)
+    assert node.holdings.holds_any([GPU.uuid], [part], but=ME)
+    assert not node.holdings.holds_any([OTHER.uuid], [part], but=ME)
+    assert not node.holdings.holds_any([GPU.uuid], [part], but=ClaimUid("newer"))
+
+
+def test_what_overlaps_a_part_is_held_and_what_lies_beside_it_is_not(node: Node) -> None:
+    node.claim("mig", MIG)
+    held = node.holdings.holds_any
+    beside = make.mig_device(0, start=1)
+    assert held([OTHER.uuid, GPU.uuid], [GpuPart(gpu=GPU.uuid)], but=ME)
+    assert not held([GPU.uuid], [GpuPart(gpu=GPU.uuid, placement=beside.placement)], but=ME)
+    assert not held([GPU.uuid], [GpuPart(gpu=GPU.uuid)], but=ClaimUid("mig"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "holder", "expected"),
+    [
+        (consumed(GPU, "a", ShareStrategy.MPS), consumed(GPU, "b", ShareStrategy.MPS), None),
+        (
+            consumed(GPU, "a", ShareStrategy.MPS),
+            consumed(GPU, "b", ShareStrategy.TIME_SLICING),
+            ShareStrategy.TIME_SLICING,
+        ),
+        (GPU, consumed(GPU, "b", ShareStrategy.TIME_SLICING), None),
+        (consumed(GPU, "a", ShareStrategy.MPS), share(GPU, 0), None),
+    ],
+)
+def test_a_rival_that_only_shares_in_another_way_says_in_which(
+    node: Node, wanted: Device, holder: Device, expected: ShareStrategy | None
+) -> None:
+    # A device of another GPU beside it says nothing of this one.
+    node.claim("holder", consumed(OTHER, "c", ShareStrategy.TIME_SLICING), holder)
+    rival = node.holdings.neighbours(node.wanted(ME, wanted)).rival
+    assert (rival.other_strategy if rival else None) == expected
+
+
+# What they have
+
+
+def test_plans_that_could_not_be_undone_are_owed_to_whoever_comes(node: Node) -> None:
+    mine, theirs, gone = plan(GPU), plan(GPU, OTHER), plan(GPU, strategy="TimeSlicing")
+    node.claim(
+        "debtor", GPU, pending=(owes(theirs), owes(TurnMigModeOff(gpu=GPU.uuid, restore=True)))
+    )
+    node.claim("of-another-boot", GPU, boot_id="boot-0", pending=(owes(gone),))
+    node.claim("elsewhere", OTHER, pending=(owes(plan(OTHER)),))
+    assert node.holdings.owed(node.wanted(ME, GPU, pending=(owes(mine),))) == (mine, theirs)
+
+
+def test_holders_have_a_gpu_now_and_users_also_since_before_a_reboot(node: Node) -> None:
+    now = node.claim("now", GPU)
+    before = node.claim("before", GPU, boot_id="boot-0")
+    node.claim("released", GPU, state=RecordState.RELEASED)
+    assert list(node.holdings.holders_of(GPU.uuid)) == [now]
+    assert list(node.holdings.users_of(GPU.uuid)) == [before, now]
+    assert list(node.holdings.users_of(OTHER.uuid)) == []
+
+
+def test_a_mig_device_that_several_share_goes_with_another_one_that_holds_it(node: Node) -> None:
+    heir = node.holdings.heir
+    assert heir(PLACE.slot, ME) is None
+    node.claim("beside", share(MIG, 1))
+    node.claim("released", share(MIG, 0), realisations=(MADE,), state=RecordState.RELEASED)
+    node.claim("other-place", GPU, realisations=(replace(MADE, places=()),))
+    node.claim("mode", GPU, realisations=(TurnMigModeOff(gpu=GPU.uuid, restore=True),))
+    assert heir(PLACE.slot, ME) is None
+    node.claim("heir", share(MIG, 0), realisations=(MADE,))
+    assert heir(PLACE.slot, ME) == "heir"
+    assert heir(PLACE.slot, ClaimUid("heir")) is None
+
+
+def memory(pod: str, **facts: Any) -> MemoryPart:
+    by = Backend.CONTROL_GROUPS
+    return MemoryPart(by=by, of_device=by, claim="claim", pod=pod, mib={GPU.uuid: 1024}, **facts)
+
+
+def limited(pod: str, *gpus: Any) -> SharingPlan:
+    places = tuple(GpuPart(gpu=one.uuid) for one in gpus)
+    found = plan(*gpus, strategy=shares.NAME, **{KEY: part_json(memory(pod))})
+    return replace(found, places=places)
+
+
+def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node: Node) -> None:
+    node.claim("one", share(GPU, 0), plans=(limited("pod-1", GPU), plan(GPU)))
+    node.claim("two", share(GPU, 1), share(OTHER, 0), plans=(limited("pod-2", OTHER),))
+    node.claim(
+        "released", share(GPU, 1), plans=(limited("pod-1", GPU),), state=RecordState.RELEASED
+    )
+    assert node.holdings.tenants(GPU.uuid) == [memory("pod-1")]
+    assert node.holdings.tenants(OTHER.uuid) == [memory("pod-2")]
+    assert node.holdings.parts_of_pod("pod-1") == [memory("pod-1")]
+    assert node.holdings.parts_of_pod("pod-3") == []
+
+
+# Whether anything is there
+
+
+def test_a_claim_still_holds_what_it_had_until_its_record_is_another(node: Node) -> None:
+    record = node.claim("claim", GPU)
+    assert node.holdings.still_holds(record)
+    assert not node.holdings.still_holds(replace(record, boot_id="boot-0"))
+    node.claim("claim", GPU)
+    assert not node.holdings.still_holds(record), "it says the same, and was prepared again"
+    now = node.holdings.records.peek(record.ref.uid)
+    assert now is not None
+    node.unreadable("claim")
+    assert not node.holdings.still_holds(now)
+
+
+def test_whether_claims_are_there_is_not_known_while_the_only_record_cannot_be_read(
+    node: Node,
+) -> None:
+    assert not node.holdings.are_there()
+    node.claim("released", GPU, state=RecordState.RELEASED)
+    assert not node.holdings.are_there()
+    node.unreadable("unreadable")
+    with pytest.raises(StateError):
+        node.holdings.are_there()
+    node.claim("held", GPU)
+    assert node.holdings.are_there()
+
+
+# What is kept on offer
+
+IN_MIG_MODE = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(MIG, pending_mode=MigMode.ENABLED))
+AUTO = MigOffer(source=MigSource.AUTO)
+
+
+def test_a_whole_gpu_of_a_claim_stays_on_offer_when_it_is_put_in_mig_mode(node: Node) -> None:
+    held = HeldDevices(node.holdings)
+    inventory = make.inventory(IN_MIG_MODE, OTHER)
+    assert held.beside(AUTO, inventory).held == {GPU.uuid: Held()}
+    assert not held.keeps_any
+    node.claim("whole", share(GPU, 0), OTHER)
+    assert held.beside(AUTO, inventory).held == {GPU.uuid: Held(whole=True)}
+    assert held.keeps_any
+
+
+def test_mig_devices_of_claims_are_kept_by_their_place_and_those_of_admins_are_not(
+    node: Node,
+) -> None:
+    held = HeldDevices(node.holdings)
+    inventory = make.inventory(IN_MIG_MODE)
+    node.claim("admin", GPU, admin_access=True)
+    node.claim("of-another-boot", share(MIG, 0), boot_id="boot-0")
+    found = held.beside(AUTO, inventory).held[GPU.uuid]
+    assert found == Held(slots=frozenset({PLACE.slot}))
+
+
+def test_where_modes_are_not_followed_nothing_is_kept(node: Node) -> None:
+    held = HeldDevices(node.holdings)
+    node.claim("whole", GPU)
+    offer = MigOffer(source=MigSource.EXISTING)
+    assert held.beside(offer, make.inventory(IN_MIG_MODE)) == offer
+    assert not held.keeps_any

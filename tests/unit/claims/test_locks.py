@@ -1,0 +1,78 @@
+"""The file of locks: whose it is, a disk that refuses it, and what stays in memory."""
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.errors import ConflictError, StateError
+from dra_driver.host import ofd_lock
+
+
+def test_nobody_but_the_driver_may_open_the_file_of_locks(tmp_path: Path) -> None:
+    NodeLocks(tmp_path / "locks", time.monotonic).close()
+    assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_made_is_an_error_until_it_can(tmp_path: Path) -> None:
+    file = tmp_path / "driver" / "locks"
+    locks = NodeLocks(file, time.monotonic)
+    with (
+        pytest.raises(StateError, match=f"cannot open the lock file {file}: No such file or"),
+        locks.claim("uid", 0.0),
+    ):
+        pass
+    file.parent.mkdir()
+    with locks.claim("uid", 0.0):
+        pass
+    locks.close()
+
+
+def test_a_file_system_without_locks_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: int, start: int, length: int) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(ofd_lock, "lock", refuse)
+    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    with (
+        pytest.raises(StateError, match="cannot lock on the driver's directory: No locks avail"),
+        locks.gpus(["GPU-1"], 0.0),
+    ):
+        pass
+    locks.close()
+
+
+def test_locks_that_nobody_wants_take_no_memory(tmp_path: Path) -> None:
+    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    with locks.claim("uid", 0.0), locks.gpus(["GPU-1"], 0.0):
+        with pytest.raises(ConflictError, match="another call for claim UID uid is still running"):
+            locks.claim("uid", 0.0).__enter__()
+        assert len(locks._threads) == 2
+    assert locks._threads == {}
+    with locks.claim("uid", 0.0):
+        pass
+    locks.close()
+
+
+def test_a_lock_of_another_process_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.02
+        return now
+
+    mine, theirs = (NodeLocks(tmp_path / "locks", each) for each in (clock, time.monotonic))
+    with theirs.claim("uid", 0.0):
+        with pytest.raises(ConflictError, match="in another process of this driver is still"):
+            mine.claim("uid", 0.1).__enter__()
+        assert 0.1 <= now < 0.15
+    with mine.claim("uid", 0.0):
+        pass
+    mine.close()
+    theirs.close()
