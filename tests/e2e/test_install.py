@@ -1,8 +1,4 @@
-"""The driver as an admin installs it: the built image, by Helm or kubectl, as DaemonSets.
-
-A node of its own. Each test leaves it as it was before: what is on its disk, mounted, in control
-groups and set on its GPUs, and the objects of the cluster, are compared.
-"""
+"""The driver as an admin installs it, on a node of its own, which each test leaves as it was."""
 
 import hashlib
 import json
