@@ -454,7 +454,7 @@ def test_what_is_neither_pod_nor_claim_is_a_wrong_command_line(
 def test_yaml_says_what_json_does(command: Command) -> None:
     things = (*CLUSTER, claim(), pod("wanted"))
     read = yaml.safe_load(command.says(*things, status=0, flags="-o yaml"))
-    assert read == json.loads(command.says(*things, status=0, flags="-o json"))
+    assert read == json.loads(command.says(status=0, flags="-o json"))
 
 
 def test_an_api_server_that_is_away_is_said_to_be(
