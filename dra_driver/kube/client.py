@@ -89,7 +89,7 @@ class KubeClient:
     ) -> None:
         """Take connections to the one server, and the path before its /api and /apis, if any.
 
-        `namespace` is the one that a kubeconfig's context or a pod's ServiceAccount is for.
+        `namespace` is the one that people mean who name none: that of a kubeconfig's context.
 
         Nothing is sent yet. `close` closes the connections.
         """
@@ -128,9 +128,7 @@ class KubeClient:
         tokens.token()
         # No proxy: the API server of one's own cluster is never behind one.
         connect = over_tls(host, int(port), authority)
-        own = directory / "namespace"
-        namespace = own.read_text(encoding="utf-8").strip() if own.is_file() else ""
-        return cls(Connections(connect, host, int(port)), tokens, namespace=namespace or "default")
+        return cls(Connections(connect, host, int(port)), tokens)
 
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""

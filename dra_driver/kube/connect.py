@@ -7,10 +7,11 @@ The driver heeds what it was given alone: a named kubeconfig, else its ServiceAc
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.errors import SetupError
-from dra_driver.kube.client import KubeClient
+from dra_driver.kube.client import SERVICE_ACCOUNT_DIRECTORY, KubeClient
 
 
 def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, str]) -> KubeClient:
@@ -31,7 +32,12 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
         raise SetupError(
             f"there is no kubeconfig to find the context {context!r} in; name one with --kubeconfig"
         )
-    return KubeClient.in_cluster(environment)
+    client = KubeClient.in_cluster(environment)
+    # Not in there: a driver asks for no namespace, and has to start without this file, too.
+    with suppress(OSError, UnicodeDecodeError):
+        own = (SERVICE_ACCOUNT_DIRECTORY / "namespace").read_text(encoding="utf-8").strip()
+        client.namespace = own or client.namespace
+    return client
 
 
 def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
