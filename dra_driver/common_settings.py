@@ -33,7 +33,7 @@ NVIDIA_DRIVER_ROOT = option(
     default=Path("/"),
     names=("host_driver_root",),
     variable=True,
-    help="Root of the NVIDIA driver's installation, as the host sees it.",
+    help="Root of the GPU driver's installation, as the host sees it.",
 )
 CONTAINER_DRIVER_ROOT = option(
     default=None,

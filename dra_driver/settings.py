@@ -73,7 +73,7 @@ IGNORED = MappingProxyType(
         "alt_proc_devices_path": "/proc/devices is read below --proc-root",
         "nvidia_fabricmanager_address": "Fabric Manager is not asked for anything",
         "nvidia_fabricmanager_unix_socket": "Fabric Manager is not asked for anything",
-        "default_config": "in NVIDIA's driver it names a profile of device types (feature gate "
+        "default_config": "in NVIDIA's DRA driver it names a profile of device types (feature gate "
         "PerNodeGPUConfig), in the device plugin's config manager a config: here --mig says what a "
         "node offers, and --share-config-default which share config holds",
     }
@@ -291,7 +291,7 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
 
     @property
     def remark_effect(self) -> str:
-        """The taint of XIDs that say nothing of the GPU: off, or None as in NVIDIA's driver."""
+        """The taint of XIDs that say nothing of the GPU: off, or None as in NVIDIA's DRA driver."""
         if self.taint_remark != "auto":
             return self.taint_remark
         return "None" if self.gate_of(NVML_HEALTH) else "off"

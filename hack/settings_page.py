@@ -41,8 +41,8 @@ have one dash or two.
 _WITHOUT_EFFECT = """
 ### Accepted without effect
 
-Settings of NVIDIA's driver that have no meaning here, so that a DaemonSet written for it works. The
-log names once those that are set.
+Settings of NVIDIA's DRA driver that have no meaning here, so that a DaemonSet written for it
+works. The log names once those that are set.
 
 | flag | why it has no effect |
 |---|---|
@@ -50,9 +50,9 @@ log names once those that are set.
 _GATES = """
 ### Feature gates
 
-Of NVIDIA's driver, by `--feature-gates A=true,B=false`. One that is not in this table, as a newer
-driver may have it, is named in the log with those that are, and the driver starts without it. A
-value other than true or false is an error.
+Of NVIDIA's DRA driver, by `--feature-gates A=true,B=false`. The log names those that are set. One
+that is not in this table, such as a gate of a newer release, has no effect. A value other than true
+or false is an error.
 
 | gate | from | here |
 |---|---|---|

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"
 CLASSIC = (
-    "apiVersion: gpu.resource.nvidia.com/v1alpha1 is of NVIDIA's driver before "
+    "apiVersion: gpu.resource.nvidia.com/v1alpha1 is of NVIDIA's DRA driver before "
     "resource.k8s.io/v1alpha3, and nothing reads it now: "
 )
 

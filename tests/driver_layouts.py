@@ -1,4 +1,4 @@
-"""Where distributions put the NVIDIA driver: layouts, each built as a tree of small files.
+"""Where distributions put the GPU driver: layouts, each built as a tree of small files.
 
 A layout says how its driver root is filled and what a container has to get from it. Libraries are
 ELF files with a SONAME that this machine's loader loads, and end with the version of the driver

@@ -76,7 +76,7 @@ _MPS_SECONDS = 30.0
 _LOOK_SECONDS = 0.01
 _REQUEST_SECONDS = 20.0
 _THEIR_FILES = ("cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
-"""What NVIDIA's driver has in the directory that it shares with this one."""
+"""What NVIDIA's DRA driver has in the directory that it shares with this one."""
 
 _LOOK = (
     "what is not understood was not taken back: look for MIG devices (nvidia-smi mig -lgi) and "
@@ -139,7 +139,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
         boot_id = read_boot_id(settings.proc_root)
         left, peers = look(directory, specs, boot_id), peer_claims.look(directory, boot_id)
         found += left.things
-        found += [f"{peer_claims.named(one)} of NVIDIA's driver" for one in peers.claims]
+        found += [f"{peer_claims.named(one)} of NVIDIA's DRA driver" for one in peers.claims]
         found += [f"MPS domain {one}" for one in sorted(_requests(directory).list())]
         prepared = [*left.prepared, *peers.in_use(specs)]
         if prepared and not settings.force:
@@ -205,7 +205,8 @@ class _Node:
         with self._serving_mps():
             self.take_over.run()
             problems = [
-                f"{f'claim UID {uid}' if uid else checkpoint_file.FILE} of NVIDIA's driver: {error}"
+                f"{f'claim UID {uid}' if uid else checkpoint_file.FILE} of NVIDIA's DRA driver: "
+                f"{error}"
                 for uid, error in self.take_over.left.items()
                 if isinstance(error, ConflictError | TransientError)
             ]
@@ -316,7 +317,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
 
 
 def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]:
-    """Rename a checkpoint of NVIDIA's driver that lists claims, or is damaged; say what stays.
+    """Rename a checkpoint of NVIDIA's DRA driver that lists claims, or is damaged; say what stays.
 
     The CDI specs of its claims go: their pods have ended, or `--force` says so.
     """
@@ -337,7 +338,7 @@ def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]
 def _remains(directory: Path) -> list[Path]:
     """Return what is to be removed below the driver's directory, or that itself.
 
-    Beside a checkpoint of NVIDIA's driver its files stay, but for daemons of ended claims.
+    Beside a checkpoint of NVIDIA's DRA driver its files stay, but for daemons of ended claims.
     """
     if not directory.is_dir():
         return []

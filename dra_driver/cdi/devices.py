@@ -117,7 +117,7 @@ def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
     if major is None:
         raise DeviceError(
             f"{roots.proc}/devices has no {_CAPABILITIES}, so no container can use MIG device"
-            f" {device.uuid}; load the kernel driver's MIG part (nvidia-modprobe), or mount the"
+            f" {device.uuid}; load the GPU driver's MIG part (nvidia-modprobe), or mount the"
             " host's /proc"
         )
     instance = f"gpu{gpu.minor}/mig/gi{device.gpu_instance}"
@@ -136,7 +136,7 @@ def _capability(proc: Path, name: str, device: MigDevice) -> tuple[int, int]:
     minor = _table(proc / "driver/nvidia-caps/mig-minors").get(name.replace("/mig/", "/"))
     if minor is None:
         raise TransientError(
-            f"the kernel driver has no capability {name} for MIG device {device.uuid}: either it is"
+            f"the GPU driver has no capability {name} for MIG device {device.uuid}: either it is"
             " not there yet, or the device was destroyed by others"
         )
     return minor, _USUAL_MODE

@@ -98,9 +98,9 @@ def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
     version = running or _installed_version(every)
     if version is None:
         raise DeviceError(
-            f"no NVIDIA driver libraries under {root}: neither libcuda.so.1 nor libnvidia-ml.so.1"
+            f"no GPU driver libraries under {root}: neither libcuda.so.1 nor libnvidia-ml.so.1"
             f" (looked in {libraries.SEARCHED});"
-            " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
+            " install the GPU driver, or point --nvidia-driver-root at where it is"
         )
     versioned = _shown(every, f"lib*.so.{version}")
     main_folders = _unique(_folder(path) for path in versioned)
@@ -176,7 +176,7 @@ def _without_cuda(root: Path, version: str, every: tuple[Found, ...]) -> str:
             if other != version
         }
     )
-    text = f"libcuda.so.{version} of the running NVIDIA driver {version} is not under {root}"
+    text = f"libcuda.so.{version} of the running GPU driver {version} is not under {root}"
     if not others:
         return (
             f"{text} (looked in {libraries.SEARCHED}); install the driver's compute libraries"

@@ -1,4 +1,4 @@
-"""The files of the NVIDIA driver that every container with a GPU gets.
+"""The files of the GPU driver that every container with a GPU gets.
 
 In: the roots (cdi/roots.py). Out: `DriverFiles`: libraries with their links, programs, firmware,
 configuration and sockets, each with its path inside the driver root. What belongs to it is what
@@ -100,7 +100,7 @@ def find_driver_files(
         )
     except OSError as error:
         raise DeviceError(
-            f"the NVIDIA driver's files under {roots.driver} cannot be read: {error.strerror}"
+            f"the GPU driver's files under {roots.driver} cannot be read: {error.strerror}"
             f" ({error.filename}); check the mount of the driver root"
         ) from error
 

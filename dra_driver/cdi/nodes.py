@@ -172,7 +172,7 @@ def _missing(roots: Roots, name: str, problem: str | None) -> str:
             f"{text}{tried}; run `{BY_HAND}` on the node, or load the kernel module nvidia-uvm at"
             " boot"
         )
-    return f"{text}; load the NVIDIA kernel driver (modprobe nvidia), and see dmesg if that fails"
+    return f"{text}; load the GPU driver (modprobe nvidia), and see dmesg if that fails"
 
 
 def _optional(roots: Roots, name: str) -> Edits:

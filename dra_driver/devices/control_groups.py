@@ -33,7 +33,7 @@ def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | 
 
 
 def kernel_counts_gpus(hierarchy: Path) -> bool:
-    """Tell whether the kernel counts the memory of GPUs (dmem), and not the NVIDIA driver (misc).
+    """Tell whether the kernel counts the memory of GPUs (dmem), and not the GPU driver (misc).
 
     With dmem every limit of a group above binds as well; with misc the nearest group with a limit
     binds alone.

@@ -166,7 +166,7 @@ class DriverSession:
             library = self._opened()
             if library is None:
                 raise TransientError(
-                    "the NVIDIA driver is not open at this moment; this is tried again"
+                    "the GPU driver is not open at this moment; this is tried again"
                 )
             self._borrowers += 1
         try:
@@ -215,7 +215,7 @@ class DriverSession:
     def _if_open(self) -> NvmlLibrary:
         library = self._library
         if library is None:
-            raise TransientError("the NVIDIA driver is not open at this moment")
+            raise TransientError("the GPU driver is not open at this moment")
         return library
 
     def close(self) -> bool:
@@ -242,7 +242,7 @@ class DriverSession:
         except DeviceError:
             if library is self._library:
                 raise
-        raise TransientError("the NVIDIA driver is being reopened; this is tried again")
+        raise TransientError("the GPU driver is being reopened; this is tried again")
 
     def _rest(self) -> None:
         """Close NVML until somebody needs it, unless it is lent or hangs."""

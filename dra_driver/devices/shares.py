@@ -142,7 +142,7 @@ def shares(device: Divisible, division: Division) -> tuple[Share, ...]:
 def memory_of(device: Divisible) -> int | None:
     """Return the memory that tenants of a device can have together, in bytes.
 
-    None for a card that does not say. What the NVIDIA driver reserves of a GPU for itself is left
+    None for a card that does not say. What the GPU driver reserves of a GPU for itself is left
     out, so that the last tenant gets what it was promised; a MIG device has what its profile says.
     """
     if not isinstance(device, Gpu):

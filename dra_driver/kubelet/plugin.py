@@ -187,8 +187,8 @@ class KubeletPlugin:
     def _open(self) -> None:
         if self.rivals.foreign() == self._paths.service:
             raise TransientError(
-                f"NVIDIA's driver runs on this node, and listens on {self._paths.service}: remove "
-                "it; this is tried again by itself"
+                f"NVIDIA's DRA driver runs on this node, and listens on {self._paths.service}:"
+                " remove it; this is tried again by itself"
             )
         self.rivals.appear()
         try:

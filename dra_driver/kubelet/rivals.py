@@ -57,8 +57,8 @@ class Rivals:
         """Raise UnavailableError if another driver of this node publishes."""
         if theirs := self.foreign():
             raise UnavailableError(
-                f"NVIDIA's driver runs on this node, and listens on {theirs}: remove it, and this "
-                "one publishes"
+                f"NVIDIA's DRA driver runs on this node, and listens on {theirs}: remove it, and "
+                "this one publishes"
             )
         for path in self._others():
             if (self._since(path) or 0) > self._registered_at:

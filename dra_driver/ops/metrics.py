@@ -136,7 +136,7 @@ class Metrics(_Registered):
         )
         self._gpus = self._gauge(
             "nvidia_dra_gpus",
-            "GPUs that the NVIDIA driver counts, by whether they answer.",
+            "GPUs that the GPU driver counts, by whether they answer.",
             "state",
         )
         self._publish_time = self._gauge(

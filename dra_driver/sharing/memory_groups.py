@@ -5,7 +5,7 @@ force for the claim's pod, whatever its processes do, with MPS or without. The l
 GPU is the sum of what its claims hold there; claims/ knows them by their records, so that every
 step can be repeated, and a kill is mended by the next one. Why it is done so is decision 13.
 
-Where the NVIDIA driver counts (misc), pods without a limit are left none of a GPU's memory while it
+Where the GPU driver counts (misc), pods without a limit are left none of a GPU's memory while it
 has tenants. Where the kernel counts (dmem), a hook limits each container before its code runs.
 """
 
@@ -31,7 +31,7 @@ class Pods(Protocol):
         ...
 
     def are_counted_by_kernel(self) -> bool:
-        """Tell whether the kernel counts (dmem), and not the NVIDIA driver (misc)."""
+        """Tell whether the kernel counts (dmem), and not the GPU driver (misc)."""
         ...
 
     def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
@@ -90,7 +90,7 @@ class MemoryGroups:
         if not self._is_wanted:
             return "control groups are left out by --share-memory"
         if device.is_mig:
-            return "the NVIDIA driver limits no memory of MIG devices"
+            return "the GPU driver limits no memory of MIG devices"
         reason = self._pods.why_not(device.gpu.uuid)
         if reason is not None or not self._pods.are_counted_by_kernel():
             return reason
@@ -112,7 +112,7 @@ class MemoryGroups:
         if gpu.is_persistent is not False or self._pods.are_counted_by_kernel():
             return None
         return (
-            "persistence mode is off: the NVIDIA driver forgets memory limits when no process has "
+            "persistence mode is off: the GPU driver forgets memory limits when no process has "
             "the GPU open, so that pods that start while this driver is restarted may be without; "
             "run nvidia-persistenced on the node"
         )

@@ -68,7 +68,9 @@ class NvidiaMps(Sharing):
         )
         clients = plan.changes.get("clients")
         if not isinstance(clients, Sequence):
-            raise StateError("the record's plan for the MPS of NVIDIA's driver names no clients")
+            raise StateError(
+                "the record's plan for the MPS of NVIDIA's DRA driver names no clients"
+            )
         return {DeviceKey(str(uuid)): edits for uuid in clients}
 
     @staticmethod
@@ -94,5 +96,5 @@ class NvidiaMps(Sharing):
 def _text(plan: SharingPlan, name: str) -> str:
     found = plan.changes.get(name)
     if not isinstance(found, str):
-        raise StateError(f"the record's plan for the MPS of NVIDIA's driver has no {name}")
+        raise StateError(f"the record's plan for the MPS of NVIDIA's DRA driver has no {name}")
     return found

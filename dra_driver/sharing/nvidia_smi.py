@@ -42,9 +42,9 @@ _ADVICE = MappingProxyType(
     {
         4: "run the driver's container privileged",
         8: "check the power cables of the GPU",
-        9: "load the NVIDIA kernel driver (modprobe nvidia); if that fails, see dmesg",
+        9: "load the GPU driver (modprobe nvidia); if that fails, see dmesg",
         10: "see dmesg; the firmware settings of the server may have to change",
-        12: "install the part of the NVIDIA driver that holds libnvidia-ml.so.1",
+        12: "install the part of the GPU driver that holds libnvidia-ml.so.1",
         13: "nvidia-smi and libnvidia-ml.so.1 are of different versions: complete the driver's "
         "upgrade, or reboot the node",
         14: "have the GPU replaced",
@@ -134,7 +134,7 @@ class NvidiaSmi:
         if program is None:
             raise DeviceError(
                 f"{NVIDIA_SMI} not found under {self._root} (looked in {SEARCHED}), and "
-                "time-slices cannot be set without it; install the part of the NVIDIA driver that "
+                "time-slices cannot be set without it; install the part of the GPU driver that "
                 "holds it, or point --nvidia-driver-root at where it is"
             )
         library = () if self._root == Path("/") else (find_library(self._root, running),)

@@ -125,7 +125,7 @@ class Fault(CommandSettings):
 
     lose and restore: a GPU falls off the bus and comes back. fail and slow: a function of NVML or
     libcuda fails or takes longer; with a slow cuInit an MPS server hangs. hide: an NVML function is
-    missing. kill: the process that calls an NVML function dies. unload and load: the kernel driver.
+    missing. kill: the process that calls an NVML function dies. unload and load: the GPU driver.
     remove and add: a GPU is pulled and put back. clear: forget failing, slow, hidden and killing
     functions.
     """

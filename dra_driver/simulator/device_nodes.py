@@ -1,9 +1,9 @@
 """Device nodes of a simulated driver root.
 
-In: a dev folder, the GPUs. Out: nodes as the NVIDIA driver makes them (195:minor, 195:255 for
+In: a dev folder, the GPUs. Out: nodes as the GPU driver makes them (195:minor, 195:255 for
 nvidiactl, 195:254 for nvidia-modeset, a dynamic major for nvidia-uvm and nvidia-caps, 226 for
 DRM), or plain files in their place where real nodes cannot or must not be made: without the right
-to mknod, and on a machine whose own NVIDIA driver would answer behind the same numbers.
+to mknod, and on a machine whose own GPU driver would answer behind the same numbers.
 """
 
 import enum
@@ -67,7 +67,7 @@ def plan(wanted: NodeKind | None, folder: Path, host_devices: str) -> NodePlan:
     obstacle = ""
     if "nvidia" in taken.get(NVIDIA_MAJOR, ()):
         obstacle = (
-            "this machine has a real NVIDIA driver, and its GPUs would answer behind the simulated "
+            "this machine has a real GPU driver, and its GPUs would answer behind the simulated "
             "nodes"
         )
     elif not _can_make_nodes(folder):

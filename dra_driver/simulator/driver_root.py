@@ -1,4 +1,4 @@
-"""Builds and removes a driver root: the files a node with NVIDIA's driver has, for a simulated one.
+"""Builds and removes a driver root: the files a node with the GPU driver has, for a simulated one.
 
 In: a folder, a profile, and how real it shall be. Out: in that folder the NVML library and its
 state file, the user-space files, device nodes, /proc and /sys files, firmware, and a marker file

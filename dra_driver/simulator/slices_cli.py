@@ -64,7 +64,7 @@ class Slices(CommandSettings):
         help="A cloud's machine type, such as p5.48xlarge, in place of a profile.",
     )
     driver_version: str = option(
-        default="", help="Version of the NVIDIA driver on these nodes; unset: the profile's."
+        default="", help="Version of the GPU driver on these nodes; unset: the profile's."
     )
     template: Literal["cluster-autoscaler", "karpenter"] | None = option(
         default=None,

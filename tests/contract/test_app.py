@@ -123,7 +123,7 @@ def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: ProcessNode) -> No
         node.driver.wait_log("prepare retried")
         assert node.driver.stop() == 0
         pod.join()
-    assert "the NVIDIA driver of this node does not answer" in answers[0]
+    assert "the GPU driver of this node does not answer" in answers[0]
     assert node.place.cdi_files() == []
 
 

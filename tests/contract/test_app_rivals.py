@@ -95,8 +95,8 @@ def test_a_node_is_not_taken_over_while_nvidias_driver_runs(node: ProcessNode, p
         node.driver.env["POD_UID"] = pod
         node.driver.start()
         line = node.driver.wait_log("node not taken over from nvidia's driver")
-        assert f"NVIDIA's driver runs on this node, and listens on {theirs}" in line["reason"]
-        assert "remove NVIDIA's driver from this node" in line["advice"]
+        assert f"NVIDIA's DRA driver runs on this node, and listens on {theirs}" in line["reason"]
+        assert "remove NVIDIA's DRA driver from this node" in line["advice"]
         node.driver.wait_log("publishing failed" if pod else "socket not made")
         assert is_quiet(node)
         assert file.exists()

@@ -182,7 +182,7 @@ def test_a_checkpoint_that_cannot_be_read_is_put_aside_and_daemons_of_its_claims
     spec.touch()
     assert main(command(node)) == 1
     refused = capsys.readouterr().err
-    assert "prepared on this node: claim UID uid-theirs of NVIDIA's driver; drain" in refused
+    assert "prepared on this node: claim UID uid-theirs of NVIDIA's DRA driver; drain" in refused
     spec.unlink()
     assert main(command(node)) == 0
     said = capsys.readouterr().out
@@ -208,7 +208,7 @@ def test_what_nvidias_driver_had_prepared_is_taken_back_when_its_pods_have_ended
     assert main(command(node)) == 1
     refused = capsys.readouterr().err
     for pod, ref in left.refs.items():
-        assert f"claim UID {ref.uid} (pod {pod}) of NVIDIA's driver" in refused
+        assert f"claim UID {ref.uid} (pod {pod}) of NVIDIA's DRA driver" in refused
     assert main(command(node, "--dry-run")) == 0
     assert f"would remove: claim UID {ref.uid} (pod {pod})" in capsys.readouterr().out
     assert files(node) == before

@@ -107,7 +107,7 @@ def test_notes_are_read_as_they_were_written_and_damaged_ones_are_none(tmp_path:
 
 
 def test_why_nothing_better_limits_memory_is_said_once_for_all_devices() -> None:
-    why = "the NVIDIA driver 535.1 is older than R615"
+    why = "the GPU driver 535.1 is older than R615"
     one = replace(NOTED, name="gpu-0", why=why)
     two = replace(NOTED, name="gpu-1", why=why)
     text = "\n".join(shares_part.lines(replace(NOTES, devices=(one, two)), []))

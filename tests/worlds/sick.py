@@ -12,7 +12,7 @@ KNOWS_NO_RECOVERY = "535.1.1"
 
 
 def machine_of(node: ProcessNode, profile: str, version: str = KNOWS_RECOVERY) -> Machine:
-    """Make the node's machine, with a version of the NVIDIA driver."""
+    """Make the node's machine, with a version of the GPU driver."""
     changed = profiles.changed(profiles.load(profile), {"driver_version": version})
     machine = Machine.create(node.place.driver_root, changed, Options(userspace="stand-in"))
     node.driver.env |= {"SYS_ROOT": str(machine.sys_root), "PROC_ROOT": str(machine.proc_root)}

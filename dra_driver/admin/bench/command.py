@@ -132,7 +132,7 @@ class Bench(CommandSettings):
     # As processes
     gpu: str = option(default="0", help="The GPU of this machine, by index or UUID.")
     nvidia_driver_root: Path = option(
-        default=Path("/"), help="Where the NVIDIA driver is, on this machine."
+        default=Path("/"), help="Where the GPU driver is, on this machine."
     )
 
     # As pods

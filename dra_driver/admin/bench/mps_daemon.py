@@ -100,7 +100,7 @@ def _program(driver_root: Path, name: str) -> Path:
     if found is None:
         raise SetupError(
             f"{name} not found under {driver_root} (looked in {SEARCHED}); install the part of the"
-            " NVIDIA driver that holds it (nvidia-compute-utils, nvidia-cuda-mps)"
+            " GPU driver that holds it (nvidia-compute-utils, nvidia-cuda-mps)"
         )
     return found.path
 

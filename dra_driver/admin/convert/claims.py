@@ -3,7 +3,7 @@
 Up to v1beta1 a request had its fields beside its name; since v1beta2 they are under `exactly`. All
 other fields have their names since v1alpha3, whose first form alone had `controller` and
 `suitableNodes` (k8s.io/api/resource). Configs of gpu.nvidia.com/v1alpha1 have the fields of
-resource.nvidia.com/v1beta1: NVIDIA's driver renamed the group alone.
+resource.nvidia.com/v1beta1: NVIDIA's DRA driver renamed the group alone.
 """
 
 import re
@@ -40,7 +40,7 @@ ATTRIBUTES: Mapping[str, str] = {
     "parentIndex": "use parentUUID",
     "pcieBusID": "use device.attributes['resource.kubernetes.io'].pciBusID",
 }
-"""Attributes that earlier releases of NVIDIA's driver published, and this one does not."""
+"""Attributes that earlier releases of NVIDIA's DRA driver published, and this one does not."""
 
 _READ = re.compile(
     rf"attributes\[(['\"]){re.escape(DRIVER_NAME)}\1\]\.\??({'|'.join(ATTRIBUTES)})\b"

@@ -154,8 +154,8 @@ def _devices(class_name: str, asked: Asked) -> Object:
 def _missing(value: Object, path: Path) -> Problem:
     kind, _, name = _referred(value, path)
     if kind not in KINDS:
-        why = f"left out: {shown(kind)} is no kind of parameters of NVIDIA's driver: write a claim"
-        return loss((*path, _REFERENCE), f"{why} of {VERSION} by hand")
+        why = f"left out: {shown(kind)} is no kind of parameters of NVIDIA's DRA driver"
+        return loss((*path, _REFERENCE), f"{why}: write a claim of {VERSION} by hand")
     why = f"left out: no {kind} {plain(name)} of its namespace is in these files"
     return loss((*path, _REFERENCE), f"{why}: give the file that has it too")
 

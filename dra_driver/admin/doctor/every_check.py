@@ -55,14 +55,14 @@ SERVER: Check = Check(
 OF_NODES: tuple[Check, ...] = (
     Check(
         id="kernel-driver",
-        title="NVIDIA kernel driver",
+        title="GPU driver",
         why="without it there are no device nodes, and NVML finds no GPU",
         needs=_NODE,
         look=lambda sources: node_checks.kernel_driver(node_facts.driver_facts(sources.places)),
     ),
     Check(
         id="driver-library",
-        title="NVIDIA driver root",
+        title="GPU driver root",
         why="the driver finds GPUs by libnvidia-ml.so.1 of the version that runs",
         needs=_NODE,
         look=lambda sources: node_checks.library(node_facts.library(sources.places)),
@@ -276,8 +276,8 @@ OF_CLUSTERS: tuple[Check, ...] = (
     ),
     Check(
         id="driver-versions",
-        title="NVIDIA driver versions",
-        why="what a node can do depends on its NVIDIA driver",
+        title="GPU driver versions",
+        why="what a node can do depends on its GPU driver",
         needs=_CLUSTER,
         look=lambda sources: slice_checks.driver_versions(sources.cluster.slices()),
     ),

@@ -106,8 +106,9 @@ def _outdated(version: str, kind: str) -> str:
     """Say why no cluster takes this version of a kind, after the field; nothing if one does."""
     if version.startswith(_CLASSIC) or (version == OLD_CONFIGS and kind.endswith("Parameters")):
         return (
-            f"apiVersion: {plain(version)} is of NVIDIA's driver before resource.k8s.io/v1alpha3, "
-            f"and nothing reads it now: ask for devices in a ResourceClaimTemplate of {_VERSION}, "
+            f"apiVersion: {plain(version)} is of NVIDIA's DRA driver before "
+            "resource.k8s.io/v1alpha3, and nothing reads it now: ask for devices in a "
+            f"ResourceClaimTemplate of {_VERSION}, "
             f"and say how they are shared in its spec.spec.devices.config; {schema.CONVERTS}"
         )
     if not version.startswith(f"{_GROUP}/"):

@@ -2,7 +2,7 @@
 
 In: a pod's UID, a GPU, and bytes. Out: limits that NVML has in force for all of the pod's
 processes together. All calls can be repeated. Nothing is set on the group of a container, unless
-it is found to escape: where the NVIDIA driver keeps the limits (backend misc), a container's own
+it is found to escape: where the GPU driver keeps the limits (backend misc), a container's own
 replaces the pod's, and one that is cleared ends it.
 
 Limits are to be cleared before the pod's group goes, because that backend knows a group by its
@@ -54,7 +54,7 @@ class PodLimits:
         return next((reason for reason in reasons if reason is not None), None)
 
     def are_counted_by_kernel(self) -> bool:
-        """Tell whether the kernel counts (dmem), and not the NVIDIA driver (misc)."""
+        """Tell whether the kernel counts (dmem), and not the GPU driver (misc)."""
         hierarchy = self._groups.hierarchy
         return hierarchy is not None and kernel_counts_gpus(hierarchy)
 

@@ -234,7 +234,7 @@ def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict
 def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
     if inventory.driver_version is None:
         return TransientError(
-            f"the NVIDIA driver of this node does not answer, so {what} cannot be prepared yet; "
+            f"the GPU driver of this node does not answer, so {what} cannot be prepared yet; "
             "look at the log of this DRA driver on the node"
         )
     if inventory.sick:

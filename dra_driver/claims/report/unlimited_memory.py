@@ -129,5 +129,5 @@ def _not_limited(record: ClaimRecord) -> str | None:
     return (
         f"nothing limits how much GPU memory this claim uses with {', '.join(names)}: {reasons}. "
         "Its tenants can fill the memory of all others. For a limit, share by MPS (Volta or newer),"
-        " or use an NVIDIA driver of R615 or newer and cgroup v2"
+        " or use a GPU driver of R615 or newer and cgroup v2"
     )

@@ -1,1 +1,1 @@
-"""A node that NVIDIA's driver has left: its checkpoint becomes records."""
+"""A node that NVIDIA's DRA driver has left: its checkpoint becomes records."""

@@ -45,7 +45,7 @@ class PeerClaims:
         found += [named(one) for one in self.unread if one.uid in there]
         if self.problem is not None:
             found = [f"claim UID {uid}" for uid in sorted(there)]
-        return [f"{one} of NVIDIA's driver" for one in found]
+        return [f"{one} of NVIDIA's DRA driver" for one in found]
 
     @property
     def minors(self) -> frozenset[int]:

@@ -56,7 +56,7 @@ _LOCK_SECONDS = 5.0
 
 
 STUCK = (
-    "its pods keep running; start NVIDIA's driver again and remove it once they have ended, or "
+    "its pods keep running; start NVIDIA's DRA driver again and remove it once they have ended, or "
     "drain the node and run dra-driver cleanup there"
 )
 """What to do about a claim that is not taken over; doctor says it, too."""
@@ -120,7 +120,7 @@ class TakeOver:
 
     @property
     def _is_due(self) -> bool:
-        """Whether there is a checkpoint of NVIDIA's driver."""
+        """Whether there is a checkpoint of NVIDIA's DRA driver."""
         return is_there(self._directory)
 
     def run(self) -> bool:
@@ -263,7 +263,7 @@ class TakeOver:
     def _strike(self, data: bytes, taken: Collection[str]) -> None:
         """Take the claims out of the file that are in records: it lists what is not ours.
 
-        So a claim that has ended is not taken over again, and NVIDIA's driver, where it comes
+        So a claim that has ended is not taken over again, and NVIDIA's DRA driver, where it comes
         back, finds its own.
         """
         path = self._directory / FILE
@@ -288,13 +288,13 @@ class TakeOver:
 
     @contextmanager
     def _without_them(self) -> Iterator[None]:
-        """Hold the locks that NVIDIA's driver works under.
+        """Hold the locks that NVIDIA's DRA driver works under.
 
         Raises ConflictError if it runs (it holds its locks during calls only), StateError if they
         cannot be opened.
         """
         if socket := self._rival():
-            raise ConflictError(f"NVIDIA's driver runs on this node, and listens on {socket}")
+            raise ConflictError(f"NVIDIA's DRA driver runs on this node, and listens on {socket}")
         with ExitStack() as stack:
             for name in _THEIR_LOCKS:
                 try:
@@ -307,7 +307,7 @@ class TakeOver:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:
-                    raise ConflictError("NVIDIA's driver is at work on this node") from error
+                    raise ConflictError("NVIDIA's DRA driver is at work on this node") from error
             yield
 
 
@@ -329,7 +329,7 @@ def _say(record: ClaimRecord) -> None:
 def _advice(error: DriverError) -> str:
     """Return what to do about an error."""
     if isinstance(error, ConflictError):
-        return "remove NVIDIA's driver from this node; it is tried again by itself"
+        return "remove NVIDIA's DRA driver from this node; it is tried again by itself"
     if isinstance(error, TransientError):
         return "it is tried again by itself"
     return STUCK

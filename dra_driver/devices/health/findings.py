@@ -168,7 +168,7 @@ def _action(value: str, severity: Severity, remedy: Remedy, wanted: str) -> Find
         value=value,
         severity=severity,
         remedy=remedy,
-        reason=f"the NVIDIA driver wants {wanted}",
+        reason=f"the GPU driver wants {wanted}",
     )
 
 
@@ -206,7 +206,7 @@ UNCORRECTED = Finding(
     value="uncorrected",
     severity=WARNING,
     remedy=Remedy.RESET,
-    reason="errors of its memory could not be corrected since the NVIDIA driver was loaded",
+    reason="errors of its memory could not be corrected since the GPU driver was loaded",
 )
 
 
@@ -311,7 +311,7 @@ class Examination:
     Attributes:
         unanswered: causes of which the look says neither yes nor no.
         answered: the GPU was described.
-        says_well: the NVIDIA driver says that nothing has to be done about it.
+        says_well: the GPU driver says that nothing has to be done about it.
     """
 
     findings: tuple[Finding, ...] = ()

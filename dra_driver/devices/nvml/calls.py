@@ -192,9 +192,7 @@ class NvmlCalls:
 
 
 def _silence(subject: str, seconds: float) -> SilenceError:
-    what = (
-        "the NVIDIA driver" if subject in (NVML, HEARING) else f"GPU {subject.removeprefix('GPU-')}"
-    )
+    what = "the GPU driver" if subject in (NVML, HEARING) else f"GPU {subject.removeprefix('GPU-')}"
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     return SilenceError(
         f"{what} does not answer since {since} UTC (NVML was given {seconds:.0f} s); look for NVRM "

@@ -25,15 +25,15 @@ ABSENT_FACT = frozenset(
 _ADVICE = MappingProxyType(
     {
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
-            "the NVIDIA kernel driver is not loaded, or its device nodes are not in this /dev",
+            "the GPU driver is not loaded, or its device nodes are not in this /dev",
             "load it (modprobe nvidia), or mount the node's /dev; if that fails, see dmesg",
         ),
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-            "the NVIDIA kernel driver and its libraries have different versions",
-            "reload the kernel driver, or reboot the node, to complete the upgrade",
+            "the kernel module and the libraries of the GPU driver have different versions",
+            "reload the module, or reboot the node, to complete the upgrade",
         ),
         pynvml.NVML_ERROR_NO_PERMISSION: (
-            "this process may not use the NVIDIA driver",
+            "this process may not use the GPU driver",
             "run the driver's container privileged, with the node's /dev",
         ),
         pynvml.NVML_ERROR_GPU_IS_LOST: (

@@ -124,16 +124,14 @@ class GpuEvents:
         """
         self._register_all()
         if not self._gpus:
-            raise TransientError(
-                "the NVIDIA driver is not open at this moment, for any GPU's events"
-            )
+            raise TransientError("the GPU driver is not open at this moment, for any GPU's events")
         with nvml_errors():
             return self._calls.about(HEARING, lambda: self._next(seconds), seconds + ANSWER_SECONDS)
 
     def _next(self, seconds: float) -> GpuEvent | None:
         events = self._set
         if events is None:
-            raise TransientError("the NVIDIA driver is being reopened; this is tried again")
+            raise TransientError("the GPU driver is being reopened; this is tried again")
         try:
             data = pynvml.nvmlEventSetWait_v2(events, int(seconds * 1000))
         except pynvml.NVMLError as error:

@@ -104,12 +104,12 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
     if not found:
         raise DeviceError(
             f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
-            " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
+            " install the GPU driver, or point --nvidia-driver-root at where it is"
         )
     fitting = own or [path for path in found if not running or libraries.version_of(path) is None]
     if not fitting:
         raise DeviceError(
-            f"{_STEM}.so.{running} of the running NVIDIA driver {running} is not under"
+            f"{_STEM}.so.{running} of the running GPU driver {running} is not under"
             f" {driver_root}, which has {found[0]}; complete the driver's upgrade or reboot the"
             " node, or point --nvidia-driver-root at the libraries of the running driver"
         )
@@ -319,7 +319,7 @@ class NvmlLibrary:
         NVML has taken once, it is not asked again while the library is open.
         """
         if not self.knows_memory_limits():
-            return f"the NVIDIA driver {self.driver_version()} is older than R{FIRST_DRIVER}"
+            return f"the GPU driver {self.driver_version()} is older than R{FIRST_DRIVER}"
         if group is None:
             return "the node has no control groups of cgroup v2, or this process does not see them"
         return self._ask(self._subject(uuid), lambda: self._limit_obstacle(uuid, group))
@@ -327,7 +327,7 @@ class NvmlLibrary:
     def _limit_obstacle(self, uuid: str, group: Path) -> str | None:
         handle = self.handle(uuid)
         if _mig_mode(handle) is MigMode.ENABLED:
-            return "the GPU is in MIG mode, in which the NVIDIA driver limits no memory"
+            return "the GPU is in MIG mode, in which the GPU driver limits no memory"
         if (uuid, group) in self._limitable:
             return None
         reason = obstacle(handle, group)

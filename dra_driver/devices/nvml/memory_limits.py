@@ -27,13 +27,13 @@ from dra_driver.errors import DeviceError
 _NONE = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 _MIB = 1024**2
 FIRST_DRIVER = 615
-"""The branch of the NVIDIA driver that has memory limits first."""
+"""The branch of the GPU driver that has memory limits first."""
 
 # NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
 _ADVICE = MappingProxyType(
     {
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
-            "the NVIDIA driver is older than R615 and has no memory limits",
+            "the GPU driver is older than R615 and has no memory limits",
             "install a newer one",
         ),
         pynvml.NVML_ERROR_NO_PERMISSION: (
@@ -45,7 +45,7 @@ _ADVICE = MappingProxyType(
             "check that dmem stands in the file cgroup.subtree_control of each group above it",
         ),
         pynvml.NVML_ERROR_NOT_SUPPORTED: (
-            "the NVIDIA driver does not limit memory there",
+            "the GPU driver does not limit memory there",
             "enable the controller dmem or misc, and set the driver's RmMemacctMode to 3",
         ),
         pynvml.NVML_ERROR_INVALID_ARGUMENT: (

@@ -208,7 +208,7 @@ class Control:
         if control is None:
             raise DeviceError(
                 f"{MPS_CONTROL} not found under {self._root} (looked in {SEARCHED}); install the"
-                " part of the NVIDIA driver that holds it (nvidia-compute-utils, nvidia-cuda-mps),"
+                " part of the GPU driver that holds it (nvidia-compute-utils, nvidia-cuda-mps),"
                 " or point --nvidia-driver-root at where it is"
             )
         server = find_program(self._root, MPS_SERVER) or control
@@ -243,7 +243,7 @@ class Control:
             found = find_driver_libraries(self._root, running_driver(self._proc))
         except OSError as error:
             raise DeviceError(
-                f"the NVIDIA driver's libraries under {self._root} cannot be read: "
+                f"the GPU driver's libraries under {self._root} cannot be read: "
                 f"{error.strerror} ({error.filename}); check the mount of the driver root"
             ) from error
         return found.by_name()

@@ -484,7 +484,7 @@ def test_instances_made_here_are_known_as_such_in_the_inventory(node: Node) -> N
 def test_errors_are_of_the_drivers_own_tree_while_nvml_is_closed(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.session.close()
-    with pytest.raises(DriverError, match="the NVIDIA driver is not open"):
+    with pytest.raises(DriverError, match="the GPU driver is not open"):
         node.driver.prepare(ref, FAST.longest_pause)
     node.look()
     node.driver.prepare(ref)

@@ -85,7 +85,7 @@ CHANGES: Mapping[str, Callable[[Path], object]] = {
     "written in place": lambda path: path.write_bytes(b"x" * path.stat().st_size),
     "replaced": lambda path: (path.unlink(), path.write_bytes(b"{}")),
     "for root alone": lambda path: path.chmod(0o600),
-    "beside one of NVIDIA's driver": lambda path: path.with_suffix(".yaml").touch(),
+    "beside one of NVIDIA's DRA driver": lambda path: path.with_suffix(".yaml").touch(),
 }
 
 

@@ -344,7 +344,7 @@ def test_while_that_driver_works_it_is_left_alone(node: Node) -> None:
         with capture_logs() as said:
             assert not take_over.run()
             assert not take_over.run()
-    assert [line["reason"] for line in said] == ["NVIDIA's driver is at work on this node"]
+    assert [line["reason"] for line in said] == ["NVIDIA's DRA driver is at work on this node"]
     assert files_of(theirs) == before
     assert take_over.run()
 

@@ -107,7 +107,7 @@ def test_a_library_in_which_a_call_hangs_stays_open(node: Node) -> None:
 
 def test_a_driver_that_hangs_as_a_whole_is_an_error_in_time(node: Node) -> None:
     node.hang("nvmlDeviceGetCount_v2")
-    with pytest.raises(SilenceError, match="the NVIDIA driver does not answer since"):
+    with pytest.raises(SilenceError, match="the GPU driver does not answer since"):
         node.session.look()
     assert node.session.silences()[NVML] > 0
     node.wait_until_it_answers()

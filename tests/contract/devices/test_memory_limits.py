@@ -147,7 +147,7 @@ def test_without_cgroup_v2_nothing_can_be_limited(node: Node) -> None:
 def test_an_older_driver_cannot_limit_memory(tmp_path: Path, driver: str) -> None:
     node = Node(tmp_path, "off", driver)
     try:
-        assert node.obstacle() == f"the NVIDIA driver {driver} is older than R615"
+        assert node.obstacle() == f"the GPU driver {driver} is older than R615"
         with pytest.raises(DeviceError, match="older than R615"):
             node.session.set_memory_limit(node.uuid, node.top, GIB)
     finally:
@@ -157,7 +157,7 @@ def test_an_older_driver_cannot_limit_memory(tmp_path: Path, driver: str) -> Non
 def test_a_driver_told_not_to_limit_memory_is_found_out(tmp_path: Path) -> None:
     node = Node(tmp_path, "off", "615.71.09")
     try:
-        assert "the NVIDIA driver does not limit memory there" in node.obstacle()
+        assert "the GPU driver does not limit memory there" in node.obstacle()
     finally:
         node.session.close()
 

@@ -143,7 +143,7 @@ def test_a_driver_that_is_not_loaded_is_said_so_and_found_once_it_is(
     machine: Machine, session: DriverSession
 ) -> None:
     machine.unload_driver()
-    with pytest.raises(DeviceError, match="kernel driver is not loaded, or its device nodes"):
+    with pytest.raises(DeviceError, match="GPU driver is not loaded, or its device nodes"):
         session.look()
     machine.load_driver()
 
@@ -213,7 +213,7 @@ def test_missing_rights_are_said_so(machine: Machine) -> None:
     machine.fail_call("nvmlSystemGetDriverVersion", NO_PERMISSION)
     library.open()
     try:
-        with pytest.raises(DeviceError, match="may not use the NVIDIA driver"):
+        with pytest.raises(DeviceError, match="may not use the GPU driver"):
             discover(library, machine.sys_root)
     finally:
         library.close()

@@ -111,7 +111,7 @@ def test_a_node_without_the_driver_is_told_what_to_install(
     assert main([*node.words, *roots]) == 1
     text = capsys.readouterr().out
     assert "error    driver-library" in text
-    assert "install the NVIDIA driver" in text
+    assert "install the GPU driver" in text
     assert "NVML is not there (see driver-library)" in text
 
 

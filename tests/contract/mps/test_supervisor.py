@@ -392,7 +392,7 @@ def test_a_refused_compute_mode_is_retried(mps: MpsDomains, run: Run) -> None:
     run(mps.supervised())
     domain = mps.domain("claim", 0)
     mps.machine.fail_call("nvmlDeviceSetComputeMode", NO_PERMISSION)
-    with pytest.raises(DeviceError, match="may not use the NVIDIA driver"):
+    with pytest.raises(DeviceError, match="may not use the GPU driver"):
         mps.ready(domain)
     mps.machine.clear_faults()
     mps.until(domain, lambda status: status.state is State.READY)

@@ -92,7 +92,7 @@ def test_the_event_says_why_nothing_limits_the_memory_and_what_to_do(telling: Te
     assert (event["reason"], event["type"]) == ("GPUMemoryNotLimited", "Warning")
     assert f"nothing limits how much GPU memory this claim uses with {SHARE}: " in event["note"]
     assert "time-slicing divides no memory" in event["note"]
-    assert event["note"].endswith("NVIDIA driver of R615 or newer and cgroup v2")
+    assert event["note"].endswith("GPU driver of R615 or newer and cgroup v2")
     assert len(event["note"]) < 1024
 
 

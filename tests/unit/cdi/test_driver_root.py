@@ -230,7 +230,7 @@ def test_sockets_through_which_other_gpus_are_set_stay_outside(driver_root: Path
 
 
 def test_a_root_without_driver_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="no NVIDIA driver libraries under") as caught:
+    with pytest.raises(DeviceError, match="no GPU driver libraries under") as caught:
         found(tmp_path)
 
     assert "--nvidia-driver-root" in str(caught.value)

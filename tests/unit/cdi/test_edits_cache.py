@@ -250,7 +250,7 @@ def test_a_driver_container_that_starts_after_this_process_is_found(tmp_path: Pa
         driver_root=Path("/run/nvidia/driver"), container_driver_root=tmp_path, proc_root=tmp_path
     )
     kept = EditsCache(roots, hook_path=None, kernel_release="6.8.0", clock=lambda: 0.0)
-    with pytest.raises(DeviceError, match="no NVIDIA driver libraries"):
+    with pytest.raises(DeviceError, match="no GPU driver libraries"):
         kept.look()
     for entry in driver_tree.driver_root(root).iterdir():
         entry.rename(tmp_path / entry.name)
@@ -343,7 +343,7 @@ def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
     root = tmp_path / "later"
     root.mkdir()
     kept = content(root)
-    with pytest.raises(DeviceError, match="no NVIDIA driver libraries"):
+    with pytest.raises(DeviceError, match="no GPU driver libraries"):
         kept.look()
     driver_tree.driver_root(root)
 

@@ -124,7 +124,7 @@ def test_without_the_running_drivers_libcuda_both_versions_are_named(
     with pytest.raises(DeviceError) as caught:
         edits(tmp_path)
     text = str(caught.value)
-    assert f"libcuda.so.{running} of the running NVIDIA driver {running} is not under" in text
+    assert f"libcuda.so.{running} of the running GPU driver {running} is not under" in text
     assert f"libraries of version {RUNNING}" in text
     assert "reboot the node" in text
 

@@ -149,7 +149,7 @@ def test_a_device_without_capacities_is_given_to_any_number_of_claims() -> None:
 
 
 def test_where_a_device_has_less_than_it_had_nothing_is_free_and_never_less() -> None:
-    """Such as after an update of the NVIDIA driver that reserves more memory."""
+    """Such as after an update of the GPU driver that reserves more memory."""
     found = usage(node("memory", T4S[0]), part_of("gpu-0", "a", {"memory": "20000Mi"}))
 
     assert counts(found) == (1, 1, 0)

@@ -114,7 +114,7 @@ def test_the_running_drivers_nvml_library_goes_before_one_that_was_left_behind(
     with pytest.raises(DeviceError) as caught:
         find_library(tmp_path, "560.1.2")
     text = str(caught.value)
-    assert "libnvidia-ml.so.560.1.2 of the running NVIDIA driver 560.1.2 is not under" in text
+    assert "libnvidia-ml.so.560.1.2 of the running GPU driver 560.1.2 is not under" in text
     assert "which has /usr/lib64/libnvidia-ml.so.535.104.05; complete the driver's upgrade" in text
 
 

@@ -70,7 +70,7 @@ def test_control_groups_come_first_by_mps_and_by_time_slicing() -> None:
 
 
 def test_the_next_best_keeps_the_reasons_against_the_better_ones() -> None:
-    groups = Groups(reason="the NVIDIA driver 535.1 is older than R615")
+    groups = Groups(reason="the GPU driver 535.1 is older than R615")
     assert memory(groups).choose(BY_MPS) == Choice(by=Backend.MPS, why=groups.reason or "")
     found = memory(groups).choose(SLICED)
     assert found.by is Backend.NOTHING

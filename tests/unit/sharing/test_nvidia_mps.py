@@ -1,4 +1,4 @@
-"""Claims whose MPS daemon NVIDIA's driver runs, as this driver goes on with them."""
+"""Claims whose MPS daemon NVIDIA's DRA driver runs, as this driver goes on with them."""
 
 from pathlib import Path
 
@@ -77,10 +77,10 @@ def test_in_the_end_exclusive_gpus_are_put_back_and_no_others() -> None:
     ("without", "problem"), [("clients", "names no clients"), ("folder", "has no folder")]
 )
 def test_a_plan_without_clients_or_folder_says_so(without: str, problem: str) -> None:
-    with pytest.raises(StateError, match=f"MPS of NVIDIA's driver {problem}"):
+    with pytest.raises(StateError, match=f"MPS of NVIDIA's DRA driver {problem}"):
         NvidiaMps(Modes()).edits(plan(**{without: None}))
 
 
 def test_a_plan_without_its_daemon_says_so() -> None:
-    with pytest.raises(StateError, match="MPS of NVIDIA's driver has no daemon"):
+    with pytest.raises(StateError, match="MPS of NVIDIA's DRA driver has no daemon"):
         NvidiaMps.describe(plan(daemon=None), DeviceKey("GPU-1"))

@@ -42,8 +42,8 @@ class Gpu:
             _done(driver.cuInit(0), "cuInit")
         except RuntimeError as error:  # of cuda-bindings: a library or a function is not there
             raise DeviceError(
-                f"{_DRIVER} cannot be used ({_on_one_line(error)}); run this where the NVIDIA"
-                " driver's libraries are, in a container with a claim for a GPU for one"
+                f"{_DRIVER} cannot be used ({_on_one_line(error)}); run this where the GPU"
+                " driver's libraries are, such as in a container with a claim for a GPU"
             ) from error
         self._device = _done(driver.cuDeviceGet(0), "cuDeviceGet")
         # Waiting tenants must not keep CPU cores busy: there are many of them.

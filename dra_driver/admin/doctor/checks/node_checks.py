@@ -31,16 +31,16 @@ def kernel_driver(facts: DriverFacts) -> Iterator[Seen]:
     """Judge whether the kernel driver runs."""
     gpus = "" if facts.gpus_on_pci is None else f", {count(facts.gpus_on_pci, 'GPU')} on PCI"
     if facts.version is not None:
-        yield ok(f"NVIDIA kernel driver {facts.version} runs{gpus}")
+        yield ok(f"GPU driver {facts.version} runs{gpus}")
     elif facts.gpus_on_pci:
         yield error(
-            f"no NVIDIA kernel driver runs{gpus}",
+            f"no GPU driver runs{gpus}",
             "install it or load it (modprobe nvidia), and see dmesg if that fails",
         )
     else:
         yield info(
-            f"no NVIDIA kernel driver runs{gpus}",
-            "nothing, if this node has no GPU; else install the NVIDIA driver",
+            f"no GPU driver runs{gpus}",
+            "nothing, if this node has no GPU; else install the GPU driver",
         )
 
 
@@ -141,7 +141,7 @@ def device_nodes(facts: NodeFiles) -> Iterator[Seen]:
     if "nvidiactl" not in facts.present | facts.numbered:
         yield error(
             f"{facts.folder}/nvidiactl is missing",
-            "load the NVIDIA kernel driver (modprobe nvidia), and check --nvidia-dev-root",
+            "load the GPU driver (modprobe nvidia), and check --nvidia-dev-root",
         )
     if UVM not in facts.present | facts.numbered:
         yield warning(
@@ -162,7 +162,7 @@ def control_groups(facts: GroupFacts) -> Iterator[Seen]:
             "/sys/fs/cgroup and name it (--cgroup-root)",
         )
         return
-    by = "the kernel (dmem)" if facts.kernel_counts_gpus else "the NVIDIA driver"
+    by = "the kernel (dmem)" if facts.kernel_counts_gpus else "the GPU driver"
     if facts.hierarchy.name == "unified":
         yield info(
             f"cgroup v2 is at {facts.hierarchy}, beside version 1",

@@ -122,7 +122,7 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
 
 
 def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
-    """Say which versions of the NVIDIA driver the nodes have."""
+    """Say which versions of the GPU driver the nodes have."""
     nodes: dict[str, set[str]] = defaultdict(set)
     for one in slices:
         for device in objects(one, "spec", "devices"):
@@ -132,10 +132,10 @@ def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
     found = [f"{version} on {named(sorted(names))}" for version, names in sorted(nodes.items())]
     if len(found) > 1:
         yield info(
-            f"nodes have NVIDIA drivers of different versions: {'; '.join(found)}",
+            f"nodes have GPU drivers of different versions: {'; '.join(found)}",
             "nothing, if that is meant; claims can select by the attribute driverVersion",
         )
     elif found:
-        yield ok(f"NVIDIA driver {found[0]}")
+        yield ok(f"GPU driver {found[0]}")
     else:
-        yield unknown("no published device names the version of its NVIDIA driver")
+        yield unknown("no published device names the version of its GPU driver")
