@@ -1,1 +1,1 @@
-"""The kubelet asks, we answer: registration and DRA services."""
+"""The kubelet asks, the driver answers: registration and DRA services."""

@@ -68,6 +68,7 @@ NAVIGATION = {
         "docs/hardware.md",
     ],
     "I need the exact word": [
+        "docs/glossary.md",
         "docs/claim-configs.md",
         "docs/share-config.md",
         "docs/device-attributes.md",

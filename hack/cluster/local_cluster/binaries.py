@@ -32,6 +32,8 @@ from local_cluster.versions import (
     GO_MOD_FILES,
     HELM_GO_MOD,
     METADATA_GO_MODS,
+    VALE_GO_MOD,
+    VALE_MODULE,
     Versions,
     pinned,
 )
@@ -55,6 +57,7 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "judge": build.JUDGE_PROGRAMS,
     "helm": build.HELM_PROGRAMS,
     "metadata": build.METADATA_PROGRAMS,
+    "vale": build.VALE_PROGRAMS,
 }
 """What is fetched by name alone."""
 
@@ -135,6 +138,7 @@ class Store:
             "judge": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
             "helm": pinned(HELM_GO_MOD, "helm.sh/helm/v4"),
             "metadata": "-".join(pinned(path, DRA_MODULE) for path in METADATA_GO_MODS.values()),
+            "vale": pinned(VALE_GO_MOD, VALE_MODULE),
             "etcd": versions.etcd,
             "runc": versions.runc,
             "cni": versions.cni_plugins,
@@ -259,6 +263,7 @@ def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
         "judge": (ALLOCATOR_GO_MOD, build.compile_judge),
         "helm": (HELM_GO_MOD, build.compile_helm),
         "metadata": (next(iter(METADATA_GO_MODS.values())), build.compile_metadata),
+        "vale": (VALE_GO_MOD, build.compile_vale),
     }
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes, etcd, containerd, helm and CDI's programs compiled from Go modules, with progress.
+"""Kubernetes, etcd, containerd, helm, vale and CDI's programs from Go modules, with progress.
 
 In come the go.mod and go.sum files under hack/cluster/go, which pin every module by
 version and checksum; out come static executables. The network is the Go module proxy
@@ -30,6 +30,8 @@ from local_cluster.versions import (
     HELM_GO_MOD,
     METADATA_GO_MODS,
     MODULES,
+    VALE_GO_MOD,
+    VALE_MODULE,
     Versions,
     pinned,
 )
@@ -52,10 +54,12 @@ CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
 ALLOCATOR_PROGRAMS = ("allocator-cost",)
 JUDGE_PROGRAMS = ("allocation-judge",)
 HELM_PROGRAMS = ("helm",)
+VALE_PROGRAMS = ("vale",)
 METADATA_PROGRAMS = tuple(f"read-metadata-{minor}" for minor in METADATA_GO_MODS)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
 LINK_S = 15.0
+C_FLAGS = "-O2 -g"  # what go itself takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,8 @@ class Job:
     """One run of `go build`: what, and out of which go.mod.
 
     `module` is the folder of the source; another folder's go.mod can pin it to another version.
-    `cgo` where parts are written in C, which needs a C compiler.
+    `cgo` where parts are written in C, which needs a C compiler; `c_flags` are for it,
+    and `c_cpu_s` is the CPU time that it takes, for the first estimate.
     """
 
     title: str
@@ -72,6 +77,8 @@ class Job:
     packages: tuple[str, ...]
     ldflags: str
     cgo: bool = False
+    c_flags: str = C_FLAGS
+    c_cpu_s: float = 0.0
 
 
 def kubernetes_job(versions: Versions) -> Job:
@@ -152,6 +159,21 @@ def helm_job() -> Job:
     )
 
 
+def vale_job() -> Job:
+    """vale, which checks the English of texts, and says of itself the version that go.mod pins."""
+    return Job(
+        title="vale",
+        module=VALE_GO_MOD.parent,
+        go_mod=VALE_GO_MOD,
+        packages=(f"{VALE_MODULE}/cmd/vale",),
+        ldflags=f"-s -w -X main.version=v{pinned(VALE_GO_MOD, VALE_MODULE)}",
+        cgo=True,
+        # For its parsers of programming languages: 100 MB of C, which pages do not need to be fast.
+        c_flags="-O0",
+        c_cpu_s=100.0,
+    )
+
+
 def metadata_job(minor: str) -> Job:
     """What reads device metadata with the library of a Kubernetes minor version."""
     go_mod = METADATA_GO_MODS[minor]
@@ -211,6 +233,11 @@ def compile_helm(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
     _build(go, helm_job(), folder / HELM_PROGRAMS[0], progress)
 
 
+def compile_vale(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
+    """Compile vale into a folder."""
+    _build(go, vale_job(), folder / VALE_PROGRAMS[0], progress)
+
+
 def compile_metadata(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
     """Compile all readers of device metadata into a folder."""
     for minor, program in zip(METADATA_GO_MODS, METADATA_PROGRAMS, strict=True):
@@ -236,7 +263,7 @@ def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
     started = time.monotonic()
     stale = _packages_to_compile(go, job, progress)
     total, done = len(stale), 0
-    guess_s = total * PACKAGE_CPU_S / _cores() + LINK_S
+    guess_s = (total * PACKAGE_CPU_S + job.c_cpu_s) / _cores() + LINK_S
     progress.say(
         f"{job.title}: compiling {total} packages of Go, about {duration(guess_s)} on this "
         "machine; the result is kept"
@@ -290,7 +317,7 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
     with subprocess.Popen(
         full,
         cwd=job.module,
-        env={**go.env, "CGO_ENABLED": "1"} if job.cgo else dict(go.env),
+        env={**go.env, **_for_c(job)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -316,6 +343,12 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
     if status != 0:
         raise SourceError(_failure(job, verb, list(tail)))
     return output
+
+
+def _for_c(job: Job) -> dict[str, str]:
+    if not job.cgo:
+        return {}
+    return {"CGO_ENABLED": "1", "CGO_CFLAGS": job.c_flags, "CGO_CXXFLAGS": job.c_flags}
 
 
 def _collect(stream: IO[str], into: list[str]) -> None:

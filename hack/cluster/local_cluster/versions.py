@@ -32,6 +32,8 @@ CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
 HELM_GO_MOD = MODULES / "helm" / "go.mod"
+VALE_GO_MOD = MODULES / "vale" / "go.mod"
+VALE_MODULE = "github.com/vale-cli/vale/v3"
 # Kubernetes minor version -> the go.mod that compiles its reader of device metadata, newest first.
 METADATA_GO_MODS = {
     "1.37": MODULES / "metadata" / "go.mod",

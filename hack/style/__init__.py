@@ -1,0 +1,1 @@
+"""The style check: vale with this repository's rules and words."""

@@ -1,0 +1,154 @@
+"""The command line of the style check: which texts, and what is wrong with them.
+
+In: the pages, the golden help texts, the unreleased section of the changelog; rules/ and the
+glossary. Out: one line for each finding, as `path:line:column: text [rule]`. vale is compiled once,
+by hack/cluster; its rules lie in a folder that is made for each run, because those of the glossary
+are written from its page.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from release.changelog import UNRELEASED
+
+from style import glossary
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHANGELOG = Path("CHANGELOG.md")
+GLOSSARY = Path("docs/glossary.md")
+TEXTS = (
+    *("README.md", "CONTRIBUTING.md", "docs/**/*.md", "manifests/**/*.md"),
+    *("hack/cluster/README.md", "tests/data/help/*.txt"),
+)
+_HERE = Path(__file__).resolve().parent
+
+
+class StyleError(Exception):
+    """The check cannot be made; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Finding:
+    """What is wrong at a place in a file; lines and columns begin with 1."""
+
+    path: str
+    line: int
+    column: int
+    text: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.text} [{self.rule}]"
+
+
+def main(words: Sequence[str]) -> int:
+    """Print what is wrong; return 1 if something is, and 2 if that could not be found out."""
+    parser = argparse.ArgumentParser(prog="hack/style", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, help="texts to check; unset: all of them")
+    given = [path.resolve() for path in parser.parse_args(words).files]
+    try:
+        found = findings(vale(), given or list(texts()))
+    except (StyleError, glossary.GlossaryError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    for one in found:
+        print(one)
+    return 1 if found else 0
+
+
+def texts() -> Iterator[Path]:
+    """Yield what users read of this repository."""
+    for pattern in TEXTS:
+        yield from sorted(REPOSITORY.glob(pattern))
+    yield REPOSITORY / CHANGELOG
+
+
+def vale() -> Path:
+    """Return vale, which is compiled if it is not there yet.
+
+    Raises:
+        StyleError: it cannot be had.
+    """
+    command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "vale")
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise StyleError("vale could not be had, for the reason above")
+    return Path(done.stdout.split()[1], "vale")
+
+
+def findings(program: Path, paths: Sequence[Path]) -> list[Finding]:
+    """Return what vale finds in texts, in the order of their names.
+
+    Raises:
+        StyleError: vale does not take a rule or a text.
+    """
+    with tempfile.TemporaryDirectory(prefix="style.") as scratch:
+        folder = Path(scratch)
+        shutil.copytree(_HERE / "rules", folder / "rules")
+        shutil.copy(_HERE / "vale.ini", folder)
+        _write_glossary(folder / "rules")
+        copies = {_copied(path, folder): path for path in paths}
+        command: list[str | Path] = [
+            program,
+            "--config",
+            folder / "vale.ini",
+            "--output",
+            "JSON",
+            *copies,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        try:
+            answer = json.loads(done.stdout)
+            return sorted(_read(answer, copies))
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            said = (done.stderr or done.stdout).strip()
+            raise StyleError(f"vale ended with status {done.returncode}: {said}") from error
+
+
+def _write_glossary(rules: Path) -> None:
+    words = glossary.rule(glossary.terms((REPOSITORY / GLOSSARY).read_text()))
+    target = rules / "Glossary" / f"{glossary.RULE}.yml"
+    target.parent.mkdir()
+    target.write_text(yaml.safe_dump(words, sort_keys=False, allow_unicode=True))
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """Return where vale reads a text: of the changelog, only what is not released yet."""
+    if path != REPOSITORY / CHANGELOG:
+        return path
+    copy = folder / path.name
+    copy.write_text(unreleased(path.read_text()))
+    return copy
+
+
+def unreleased(text: str) -> str:
+    """Return the changelog with an empty line for each line of another section."""
+    lines, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("## "):
+            inside = line == f"## {UNRELEASED}"
+        lines.append(line if inside else "")
+    return "\n".join(lines) + "\n"
+
+
+def _read(answer: Any, copies: dict[Path, Path]) -> Iterator[Finding]:
+    for name, alerts in answer.items():
+        path = copies[Path(name)]
+        shown = path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
+        for alert in alerts:
+            yield Finding(
+                path=str(shown),
+                line=alert["Line"],
+                column=alert["Span"][0],
+                text=alert["Message"],
+                rule=alert["Check"],
+            )

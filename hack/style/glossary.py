@@ -1,0 +1,72 @@
+"""The glossary as rules of vale: what docs/glossary.md does not want said, and its word for that.
+
+In: the page, whose table has a word, its meaning, and what is not said in its place, each as code,
+which vale does not read. Out: a rule of vale's kind `substitution`. What is not said is looked for
+as it is written, and with a capital at its start, as it begins a sentence; so `the Kubelet` can be
+in the last column.
+"""
+
+import re
+from dataclasses import dataclass
+
+RULE = "Words"
+_CODE = re.compile(r"`([^`]+)`")
+_LINKED = re.compile(r"\[(.+)\]\(.+\)")
+
+
+class GlossaryError(Exception):
+    """The page is not as it has to be; the text says where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A row of the page: a word, and what is not said in its place."""
+
+    name: str
+    avoided: tuple[str, ...]
+
+
+def terms(page: str) -> list[Term]:
+    """Return the rows of the page's table.
+
+    Raises:
+        GlossaryError: it has none, or one that cannot be read, or forbids what a row names.
+    """
+    lines = [line for line in page.splitlines() if line.startswith("|")][2:]
+    found = [_term(line) for line in lines]
+    if not found:
+        raise GlossaryError("docs/glossary.md has no table; give it one of word, meaning, not")
+    names = {one.name for one in found}
+    for one in found:
+        if both := names.intersection(one.avoided):
+            raise GlossaryError(f"docs/glossary.md wants {', '.join(both)} said, and not said")
+    return found
+
+
+def rule(every: list[Term]) -> dict[str, object]:
+    """Return the rule that these words are."""
+    swap = {_pattern(word): one.name for one in every for word in one.avoided}
+    return {
+        "extends": "substitution",
+        "message": "Say '%s' instead of '%s' (docs/glossary.md).",
+        "level": "error",
+        "ignorecase": False,
+        "swap": swap,
+    }
+
+
+def _term(line: str) -> Term:
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    if len(cells) != 3:
+        raise GlossaryError(
+            f"docs/glossary.md: {line}: write | word | meaning | what is not said, or nothing |"
+        )
+    return Term(name=_LINKED.sub(r"\1", cells[0]), avoided=tuple(_CODE.findall(cells[2])))
+
+
+def _pattern(word: str) -> str:
+    """Return what vale looks for: not in a longer name, such as kube-apiserver, but as a sentence
+    begins."""
+    first, rest = word[0], re.escape(word[1:])
+    begin = f"[{first}{first.upper()}]" if first.islower() else re.escape(first)
+    return rf"(?<![\w/.-]){begin}{rest}(?![\w-])"

@@ -1,0 +1,101 @@
+"""hack/style with the real vale: a bad sentence is found, and a good one is not."""
+
+from pathlib import Path
+
+import pytest
+from style import command, glossary
+
+PAGE = command.REPOSITORY / command.GLOSSARY
+GOOD = """\
+# A page
+
+The driver publishes GPUs, and `NVIDIA driver` in code is not read. What is missing is named.
+
+```sh
+please whoever just --via anew
+```
+
+Kubernetes has a kube-apiserver, and nodes have the label nvidia.com/device-plugin.config.
+"""
+LONG = " ".join(f"word{number}" for number in range(41))
+
+
+@pytest.fixture(scope="module")
+def vale() -> Path:
+    """Vale, from the cache or compiled."""
+    return command.vale()
+
+
+def found(vale: Path, tmp_path: Path, text: str, name: str = "page.md") -> list[tuple[int, str]]:
+    """The line and the rule of what is wrong with a text."""
+    page = tmp_path / name
+    page.write_text(text)
+    findings = command.findings(vale, [page])
+    assert {one.path for one in findings} <= {str(page)}
+    return [(one.line, one.rule) for one in findings]
+
+
+def test_nothing_is_wrong_with_plain_english_nor_with_code(vale: Path, tmp_path: Path) -> None:
+    assert found(vale, tmp_path, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "rule"),
+    [
+        ("Divide it anew.", "House.Plain"),
+        ("Whoever asks, gets it.", "House.Plain"),
+        ("It belongs into the folder.", "House.Plain"),
+        ("Run this in order to see it.", "House.Plain"),
+        ("Please run it.", "House.Filler"),
+        ("It is simply a list.", "House.Filler"),
+        ("Name a permission that lacks.", "House.Lacks"),
+        ("Set a limit, e.g. 10Gi.", "House.Latin"),
+        ("Ask for it via a claim.", "House.Latin"),
+        ("We publish it.", "House.We"),
+        ("It doesn't start.", "House.Contractions"),
+        ("It starts!", "House.Shouting"),
+        ("It is is there.", "House.Repetition"),
+        ("Put it on the whitelist.", "House.Inclusive"),
+        (f"{LONG}.", "House.SentenceLength"),
+    ],
+)
+def test_a_bad_sentence_is_found(vale: Path, tmp_path: Path, sentence: str, rule: str) -> None:
+    assert found(vale, tmp_path, f"# Title\n\nA good one.\n\n{sentence}\n") == [(5, rule)]
+
+
+def test_help_texts_are_lists_and_their_words_are_read(vale: Path, tmp_path: Path) -> None:
+    text = f"Usage: x\n\n  {LONG}.\n  --root PATH  Where the NVIDIA driver is.\n"
+    assert found(vale, tmp_path, text, "x.txt") == [(4, "Glossary.Words")]
+
+
+def test_every_word_that_the_glossary_refuses_is_found_with_the_one_to_say(
+    vale: Path, tmp_path: Path
+) -> None:
+    refused = [(word, one.name) for one in glossary.terms(PAGE.read_text()) for word in one.avoided]
+    page = tmp_path / "page.md"
+    page.write_text("".join(f"This is {word} here.\n\n" for word, _ in refused))
+    said = [(one.line, one.text) for one in command.findings(vale, [page])]
+    assert said == [
+        (2 * place + 1, f"Say '{name}' instead of '{word}' (docs/glossary.md).")
+        for place, (word, name) in enumerate(refused)
+    ]
+
+
+def test_a_vale_that_fails_is_no_clean_text(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(GOOD)
+    with pytest.raises(command.StyleError, match="vale ended with status 1"):
+        command.findings(Path("/bin/false"), [page])
+
+
+def test_all_that_users_read_is_checked() -> None:
+    texts = [str(one.relative_to(command.REPOSITORY)) for one in command.texts()]
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/glossary.md",
+        "docs/decisions/README.md",
+        "manifests/demos/mig/README.md",
+        "tests/data/help/doctor.txt",
+    } <= {*texts}
