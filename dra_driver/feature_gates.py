@@ -46,9 +46,9 @@ class FeatureGate:
     """A sentence for people: what a setting of it does, or why it has no effect."""
 
 
-_NOT_HERE = "this driver does not have that feature"
-_COMPUTE_DOMAINS = "it is about ComputeDomains, which are not part of this driver"
-_KLOG = "it is about klog, which this driver does not log with"
+_NOT_HERE = "not part of this driver"
+_COMPUTE_DOMAINS = "ComputeDomains are not part of this driver"
+_KLOG = "this driver does not log with klog"
 _STAGES = "this driver has no stages of features: name the gates that you mean"
 
 _S, _ON, _NO = Meaning.SETTING, Meaning.ALWAYS_ON, Meaning.NOT_HERE

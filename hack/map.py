@@ -1,4 +1,4 @@
-"""Writes the section "Modules" of docs/how-it-works.md: each folder's sentence, and its modules.
+"""Writes the section "Folders" of docs/how-it-works.md; finds modules by a word.
 
 In: the page, and the first lines of the docstrings of all packages and modules. Out: the page with
 the list between its two marks written again, below the folder that stands for the repository's
@@ -14,8 +14,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = Path("docs/how-it-works.md")
-BEGIN = "<!-- modules: written by hack/map.py from the first lines of docstrings -->\n"
-END = "<!-- end of modules -->\n"
+BEGIN = "<!-- folders: written by hack/map.py from the first lines of docstrings -->\n"
+END = "<!-- end of folders -->\n"
 ROOTS = (REPOSITORY / "dra_driver", REPOSITORY / "api")
 GENERATED = "protos"
 ORDER = (
@@ -49,12 +49,11 @@ def modules(folder: Path) -> list[Path]:
 
 
 def section() -> Iterator[str]:
-    """Yield an entry for each room: its sentence, and the names of its modules."""
+    """Yield an entry for each room: its sentence."""
     yield "\n"
     for name, folder in rooms():
         title = "dra_driver" if name == "." else name
-        names = ", ".join(f"`{path.stem}`" for path in modules(folder))
-        yield f"- **`{title}/`** {summary(folder / '__init__.py')}. {names}".rstrip() + "\n"
+        yield f"- **`{title}/`** {summary(folder / '__init__.py')}\n"
 
 
 def found(word: str) -> list[str]:

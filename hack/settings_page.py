@@ -8,7 +8,7 @@ simulator have a page of their own.
 
 import re
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -60,12 +60,12 @@ or false is an error.
 _PROPOSALS = "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/"
 
 
-def rows(model: type[CommandSettings], but: Container[str] = ()) -> Iterator[str]:
-    """A row for each flag and argument, but for some."""
+def rows(model: type[CommandSettings]) -> Iterator[str]:
+    """A row for each flag and argument."""
     for param in click_command("", model).params:
         name = str(param.name)
         one = model.options[name]
-        if one.hidden or name in but:
+        if one.hidden:
             continue
         names = [one.metavar or name.upper()] if one.positional else flags_of(name, one)
         what = one.help
@@ -74,18 +74,6 @@ def rows(model: type[CommandSettings], but: Container[str] = ()) -> Iterator[str
         default = "required" if one.is_required else shown_default(one)
         shown = default if default in ("required", "") else f"`{default}`"
         yield f"| {code(names)} | {shown} | {escaped(what)} |"
-
-
-def as_of_the_driver(model: type[CommandSettings]) -> list[str]:
-    """The options that mean what they mean for the driver."""
-    own = settings.Settings.options
-    return [
-        name
-        for name, one in model.options.items()
-        if not issubclass(model, settings.Settings)
-        and name in own
-        and (one.help, one.default) == (own[name].help, own[name].default)
-    ]
 
 
 def code(names: Iterable[str]) -> str:
@@ -98,18 +86,20 @@ def escaped(text: str) -> str:
     return re.sub(r"(<[\w -]+>)", r"`\1`", text).replace("|", "\\|")
 
 
-def section(name: str, command: cli.Command) -> str:
-    """What the page says of a sub-command."""
+def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
+    """What the page says of a sub-command, whose rows join those `told`, each with its command."""
     model = command.load()
     if not issubclass(model, CommandSettings):
         raise TypeError(f"{name} has sub-commands, which need rows of their own")
-    same = as_of_the_driver(model)
     lines = [f"## {name}", "", f"`dra-driver {name}`: {command.summary}.", ""]
-    if own := list(rows(model, same)):
+    every = list(rows(model))
+    if own := [row for row in every if row not in told]:
         lines += ["| flag | default | what |", "|---|---|---|", *own]
-    if same:
-        flags = code(flags_of(each, model.options[each])[0] for each in same)
-        lines += ["", f"As for [kubelet-plugin](#kubelet-plugin): {flags}."]
+    again = [row for row in every if row in told]
+    for first in dict.fromkeys(told[row] for row in again):
+        flags = code(row.split("`")[1] for row in again if told[row] == first)
+        lines += ["", f"As for [{first}](#{first}): {flags}."]
+    told |= dict.fromkeys(own, name)
     return "\n".join(lines) + "\n"
 
 
@@ -149,9 +139,10 @@ def table(pairs: Iterable[tuple[str, str]]) -> str:
 def page() -> str:
     """The whole page."""
     parts = [_HEAD]
+    told: dict[str, str] = {}
     for name, command in cli.COMMANDS.items():
         if command.needs or not command.missing:
-            parts.append(section(name, command))
+            parts.append(section(name, command, told))
         if name == "kubelet-plugin":
             parts[-1] += without_effect() + gates()
     return "\n".join(parts)
