@@ -57,7 +57,7 @@ def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
     (label,) = blocks(INSTALL, "Which nodes get it")
     (looks,) = blocks(INSTALL, "Whether it works")
     (share,) = blocks(INSTALL, "Sharing GPUs")
-    take_away = blocks(INSTALL, "Taking it away")[0]
+    take_away = blocks(INSTALL, "Uninstalling it")[0]
 
     reader.types(namespace)
     said = reader.types(two_commands)

@@ -59,7 +59,7 @@ def test_each_fact_has_its_place_and_no_other_has() -> None:
 
 def test_the_xids_that_change_nothing_are_those_of_the_tables() -> None:
     assert xids("Errors of the program that ran") == findings.APPLICATION_XIDS
-    assert xids("And what only accompanies") == findings.INFORMATIVE_XIDS
+    assert xids("And XIDs that only accompany") == findings.INFORMATIVE_XIDS
 
 
 def test_severities_have_the_effects_that_hold_by_default() -> None:
