@@ -276,7 +276,7 @@ class KubeletPlugin:
                 if server is self._service:
                     self.rivals.appear()
                     self._health.end_former()
-                log.warning("socket made anew", socket=str(server.path), reason="file was removed")
+                log.warning("socket made again", socket=str(server.path), reason="file was removed")
 
 
 class _SocketWatch(Worker):

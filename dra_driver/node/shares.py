@@ -45,7 +45,7 @@ _MIB = 1024**2
 log = structlog.get_logger()
 
 
-_CHANGES = "it is divided anew: it is being looked for claims that have been allocated some of it"
+_CHANGES = "it is divided again: the driver looks for claims that were allocated part of it"
 
 
 class NodeShares:

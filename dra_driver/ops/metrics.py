@@ -141,7 +141,7 @@ class Metrics(_Registered):
         )
         self._publish_time = self._gauge(
             "nvidia_dra_last_publish_timestamp_seconds",
-            "When the API server last held just what this node has; 0 when never.",
+            "When the API server last held exactly what this node has; 0 when never.",
         )
         self._published = self._gauge("nvidia_dra_published_devices", "Devices last published.")
         self._slices = self._gauge("nvidia_dra_published_slices", "ResourceSlices last published.")

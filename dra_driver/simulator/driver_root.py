@@ -108,7 +108,7 @@ def describe(root: Path) -> Description:
     try:
         content = json.loads((root / MARKER).read_text())
         if content["format"] != _MARKER_FORMAT:
-            raise StateError(f"{root} was made by another version of the simulator; make it anew")
+            raise StateError(f"{root} was made by another version of the simulator; make it again")
         return Description(
             profile=profiles.parse(content["profile"], origin=f"of {root}"),
             seed=content["seed"],

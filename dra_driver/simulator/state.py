@@ -241,7 +241,7 @@ class State:
             found = self._record.layout_version
             raise StateError(
                 f"{path} is not a machine of this simulator (layout {found}, this one has "
-                f"{layout.LAYOUT_VERSION}); make it anew with `simulate down` and `simulate up`"
+                f"{layout.LAYOUT_VERSION}); make it again with `simulate down` and `simulate up`"
             )
 
     def __enter__(self) -> Self:

@@ -1,9 +1,9 @@
 """The command line of the style check: which texts, and what is wrong with them.
 
-In: the pages, the golden help texts, the unreleased section of the changelog; rules/ and the
-glossary. Out: one line for each finding, as `path:line:column: text [rule]`. vale is compiled once,
-by hack/cluster; its rules lie in a folder that is made for each run, because those of the glossary
-are written from its page.
+In: the pages, the golden help texts, the unreleased section of the changelog, alerts, and the texts
+in the code; rules/ and the glossary. Out: one line for each finding, as `path:line:column: text
+[rule]`. vale is compiled once, by hack/cluster; its rules lie in a folder that is made for each
+run, because those of the glossary are written from its page.
 """
 
 import argparse
@@ -20,15 +20,17 @@ from typing import Any
 import yaml
 from release.changelog import UNRELEASED
 
-from style import glossary
+from style import glossary, literals
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHANGELOG = Path("CHANGELOG.md")
 GLOSSARY = Path("docs/glossary.md")
 TEXTS = (
     *("README.md", "CONTRIBUTING.md", "docs/**/*.md", "manifests/**/*.md"),
-    *("hack/cluster/README.md", "tests/data/help/*.txt"),
+    *("hack/cluster/README.md", "tests/data/help/*.txt", "dra_driver/**/*.py", "api/**/*.py"),
+    *("manifests/alerts.yaml", "manifests/chart/templates/NOTES.txt"),
 )
+GENERATED = "protos"
 _HERE = Path(__file__).resolve().parent
 
 
@@ -68,7 +70,8 @@ def main(words: Sequence[str]) -> int:
 def texts() -> Iterator[Path]:
     """Yield what users read of this repository."""
     for pattern in TEXTS:
-        yield from sorted(REPOSITORY.glob(pattern))
+        found = REPOSITORY.glob(pattern)
+        yield from sorted(path for path in found if path.parent.name != GENERATED)
     yield REPOSITORY / CHANGELOG
 
 
@@ -96,7 +99,7 @@ def findings(program: Path, paths: Sequence[Path]) -> list[Finding]:
         shutil.copytree(_HERE / "rules", folder / "rules")
         shutil.copy(_HERE / "vale.ini", folder)
         _write_glossary(folder / "rules")
-        copies = {_copied(path, folder): path for path in paths}
+        copies = {_copied(path, folder / str(place)): path for place, path in enumerate(paths)}
         command: list[str | Path] = [
             program,
             "--config",
@@ -122,11 +125,17 @@ def _write_glossary(rules: Path) -> None:
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    """Return where vale reads a text: of the changelog, only what is not released yet."""
-    if path != REPOSITORY / CHANGELOG:
+    """Return where vale reads a text: itself, or what users read of it, with the same lines."""
+    if path == REPOSITORY / CHANGELOG:
+        copy, text = folder / path.name, unreleased(path.read_text())
+    elif path.suffix == ".py":
+        copy, text = folder / f"{path.name}.txt", literals.texts(path.read_text())
+    elif path.suffix == ".yaml":
+        copy, text = folder / f"{path.name}.txt", path.read_text()
+    else:
         return path
-    copy = folder / path.name
-    copy.write_text(unreleased(path.read_text()))
+    folder.mkdir()
+    copy.write_text(text)
     return copy
 
 

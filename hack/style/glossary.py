@@ -69,4 +69,4 @@ def _pattern(word: str) -> str:
     begins and over the end of a line."""
     first, rest = word[0], re.escape(word[1:])
     begin = f"[{first}{first.upper()}]" if first.islower() else re.escape(first)
-    return rf"(?<![\w/.-]){begin}{rest}(?![\w-])".replace(r"\ ", r"\s+")
+    return rf"(?<![\w/.#-]){begin}{rest}(?![\w-])".replace(r"\ ", r"\s+")

@@ -68,6 +68,21 @@ def test_help_texts_are_lists_and_their_words_are_read(vale: Path, tmp_path: Pat
     assert found(vale, tmp_path, text, "x.txt") == [(4, "Glossary.Words")]
 
 
+def test_texts_in_code_are_read_and_its_names_and_docstrings_are_not(
+    vale: Path, tmp_path: Path
+) -> None:
+    code = '''"""The NVIDIA driver of a docstring."""
+
+NAME = "anew"
+# The NVIDIA driver of a comment.
+def fail(root: str) -> None:
+    """The NVIDIA driver, anew."""
+    raise ValueError(f"{root} has no"
+        " libraries of the NVIDIA driver")
+'''
+    assert found(vale, tmp_path, code, "some.py") == [(7, "Glossary.Words")]
+
+
 def test_every_word_that_the_glossary_refuses_is_found_with_the_one_to_say(
     vale: Path, tmp_path: Path
 ) -> None:
@@ -98,4 +113,7 @@ def test_all_that_users_read_is_checked() -> None:
         "docs/decisions/README.md",
         "manifests/demos/mig/README.md",
         "tests/data/help/doctor.txt",
+        "dra_driver/errors.py",
+        "manifests/alerts.yaml",
     } <= {*texts}
+    assert not [one for one in texts if one.endswith("_pb2.py")]

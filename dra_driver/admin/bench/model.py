@@ -201,6 +201,6 @@ def read_report(path: Path) -> Report:
         fault = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         raise StateError(
-            f"{path} is no report of version {VERSION}: {where}: {fault['msg']}; make it anew with"
+            f"{path} is no report of version {VERSION}: {where}: {fault['msg']}; make it again with"
             " `dra-driver bench`"
         ) from error

@@ -87,8 +87,8 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="persistence-mode",
         title="persistence mode",
-        why="a GPU without it is initialised anew for each first program, which takes seconds, "
-        "and forgets time-slices, compute modes and memory limits in between",
+        why="a GPU without it is initialised each time a first program opens it, which takes "
+        "seconds, and forgets time-slices, compute modes and memory limits in between",
         needs=_NODE,
         look=lambda sources: sources.of_gpus(node_checks.persistence),
     ),

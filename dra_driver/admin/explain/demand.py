@@ -171,7 +171,7 @@ def of_pod(
 def _gates(pod: Object) -> Iterator[str]:
     gates = [text(one, "name") for one in objects(pod, "spec", "schedulingGates")]
     if gates:
-        yield f"the pod has the scheduling gates {', '.join(gates)}: whoever set them removes them"
+        yield f"the pod has the scheduling gates {', '.join(gates)}, which their owner removes"
     if at(pod, "metadata", "deletionTimestamp"):
         yield "the pod is being deleted"
 

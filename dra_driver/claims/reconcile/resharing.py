@@ -156,7 +156,7 @@ class Resharing(Worker):
         self._slices.publish_anew()
         if ready:
             self._backoff.reset()
-            log.info("devices divided anew", devices=len(ready))
+            log.info("devices divided again", devices=len(ready))
         claims = sorted({str(ref) for refs in found.values() for ref in refs})
         if claims:
             self._wait_longer()
@@ -204,7 +204,7 @@ class Resharing(Worker):
         except AccessError as error:
             reason = (
                 f"{error}; until the driver may list claims, as manifests/install.yaml has it, "
-                "pods that are about to start when a device is divided anew may have to be deleted"
+                "pods that are about to start when a device is divided again may have to be deleted"
             )
             self._say("claims not looked for", reason)
             return {one: [] for one in found}

@@ -37,7 +37,7 @@ def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str 
     except ConfigError as error:
         # Only what is plainly not there is gone: a claim that cannot be read keeps its devices.
         raise UnavailableError(f"claim {record.ref}: {error}") from error
-    return None if has_devices_of(claim, record) else "was allocated anew"
+    return None if has_devices_of(claim, record) else "was allocated again"
 
 
 def has_devices_of(claim: Claim, record: ClaimRecord) -> bool:

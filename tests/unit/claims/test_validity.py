@@ -54,12 +54,12 @@ def results(claim: dict[str, Any]) -> list[dict[str, Any]]:
         (lambda claim: claim["metadata"].update(uid="other"), "was replaced by one of UID other"),
         (lambda claim: claim.pop("status"), "is no longer allocated"),
         (lambda claim: claim["status"].update(allocation=None), "is no longer allocated"),
-        (lambda claim: results(claim)[0].update(device="gpu-1"), "was allocated anew"),
-        (lambda claim: results(claim)[0].update(pool="node-2"), "was allocated anew"),
-        (lambda claim: results(claim)[0].update(shareID="s1"), "was allocated anew"),
-        (lambda claim: results(claim)[0].update(adminAccess=True), "was allocated anew"),
+        (lambda claim: results(claim)[0].update(device="gpu-1"), "was allocated again"),
+        (lambda claim: results(claim)[0].update(pool="node-2"), "was allocated again"),
+        (lambda claim: results(claim)[0].update(shareID="s1"), "was allocated again"),
+        (lambda claim: results(claim)[0].update(adminAccess=True), "was allocated again"),
         (lambda claim: results(claim).append(results(claim)[0] | {"device": "gpu-1"}),
-         "was allocated anew"),
+         "was allocated again"),
     ],
 )  # fmt: skip
 def test_only_a_claim_with_just_these_devices_keeps_them(

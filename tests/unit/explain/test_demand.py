@@ -152,7 +152,7 @@ def test_a_pod_that_needs_no_claim_of_its_template_asks_for_none() -> None:
         (
             explained.pod(schedulingGates=[{"name": "example.com/quota"}]),
             (),
-            "the pod has the scheduling gates example.com/quota: whoever set them removes them",
+            "the pod has the scheduling gates example.com/quota, which their owner removes",
         ),
     ],
 )

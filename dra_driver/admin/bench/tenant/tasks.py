@@ -63,7 +63,7 @@ def task(gpu: Device, work: Workload) -> Task:
         case WorkloadKind.MEMORY:
             return _memory(gpu, work.memory_mib)
         case WorkloadKind.COMMAND:
-            raise ValueError("a command is run by the runner, not by a tenant of ours")
+            raise ValueError("a command is run by the runner, not by a tenant")
 
 
 def _compute(gpu: Device, intensity: int) -> Task:

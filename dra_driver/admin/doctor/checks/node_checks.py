@@ -192,7 +192,7 @@ def specs(facts: SpecFacts) -> Iterator[Seen]:
     if facts.unreadable:
         yield warning(
             f"{facts.folder} has files that a runtime cannot use: {named(facts.unreadable)}",
-            "have whoever wrote them mend or remove them: runtimes report them at each container",
+            "mend or remove them, or ask their author to: runtimes report them at each container",
         )
     if not (facts.of_others or facts.unreadable):
         yield ok(f"{facts.folder} has {count(facts.of_claims, 'spec')} of prepared claims")

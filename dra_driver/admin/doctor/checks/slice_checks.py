@@ -50,7 +50,7 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
         if pool.problem and pool.devices:
             yield warning(
                 f"the scheduler takes nothing of pool {pool.name}: {pool.problem}",
-                "wait a moment, if the driver is publishing just now; else see its log",
+                "if the driver is publishing now, wait a moment; else see its log",
             )
 
 
