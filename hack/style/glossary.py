@@ -66,7 +66,7 @@ def _term(line: str) -> Term:
 
 def _pattern(word: str) -> str:
     """Return what vale looks for: not in a longer name, such as kube-apiserver, but as a sentence
-    begins and over the end of a line."""
+    begins, over the end of a line, and in the plural."""
     first, rest = word[0], re.escape(word[1:])
     begin = f"[{first}{first.upper()}]" if first.islower() else re.escape(first)
-    return rf"(?<![\w/.#-]){begin}{rest}(?![\w-])".replace(r"\ ", r"\s+")
+    return rf"(?<![\w/.#-]){begin}{rest}(?:e?s)?(?![\w-])".replace(r"\ ", r"\s+")
