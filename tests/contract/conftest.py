@@ -19,6 +19,13 @@ from worlds.node import MakeNode, Node
 from worlds.process import serving_a_node
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test that asks for helm the time to compile it: any may be a machine's first."""
+    for item in items:
+        if "helm" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(1800))
+
+
 @pytest.fixture(scope="session")
 def helm() -> str:
     """Helm, from the cache or compiled."""

@@ -19,8 +19,6 @@ EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 EXPORTED = exported()
 DRIVER = 'driver="gpu.nvidia.com",node="n"'
 
-pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
-
 Series = dict[str, str]
 """Values by series, as promtool writes them."""
 

@@ -46,8 +46,6 @@ HEALTH_SETTINGS = (
 CTR_ENV = "kubeletPlugin.containers.gpus.env[0]"
 SCC = "SecurityContextConstraints"
 
-pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
-
 
 @pytest.mark.parametrize(
     "values", [FOLDER / "values.yaml", EVERYTHING, *PLATFORMS], ids=lambda path: path.stem

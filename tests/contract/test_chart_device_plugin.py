@@ -22,8 +22,6 @@ VALUES = {
 }
 """What is set, where `x` would be refused for another reason."""
 
-pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
-
 
 def rows() -> list[tuple[str, str]]:
     """Each key of the table, with what its row says."""

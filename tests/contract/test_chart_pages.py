@@ -14,8 +14,6 @@ PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")))
 OF_HELM = re.compile(r"--set(?:-string|-file|-json|-literal)? [^`\n]+")
 PLACEHOLDER = "FILE"
 
-pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
-
 
 def told(text: str) -> Iterator[tuple[str, str]]:
     """Each flag and what it sets, in a page, unless it is for somebody else's chart."""

@@ -19,8 +19,6 @@ from charts import (
 )
 from dra_driver.settings import Settings
 
-pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
-
 KUBELET = "/var/lib/kubelet"
 
 

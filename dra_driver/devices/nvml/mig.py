@@ -98,21 +98,21 @@ class MigCalls:
                 return _instances(handle, gpu, profiles), None
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-                    return (), "this process may not list MIG instances; run it as root"
+                    return (), "this process may not list MIG devices; run it as root"
                 if error.value not in _GONE:
                     raise
-        return (), "its MIG instances keep changing"
+        return (), "its MIG devices keep changing"
 
     @_in_time
     def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
         """Return the GPU instances of a GPU as they are now."""
-        with nvml_errors(f"listing MIG instances of {gpu}"):
+        with nvml_errors(f"listing MIG devices of {gpu}"):
             handle = self.gpus.handle(gpu)
             if not _is_on(handle):
                 return ()
             found, problem = self.look(handle, gpu)
         if problem is not None:
-            raise TransientError(f"MIG instances of {gpu} cannot be listed: {problem}")
+            raise TransientError(f"MIG devices of {gpu} cannot be listed: {problem}")
         return found
 
     @_in_time

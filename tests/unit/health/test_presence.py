@@ -72,7 +72,7 @@ def test_a_look_that_cannot_tell_changes_nothing() -> None:
     looks = Looks()
     looks.gone(ONE, TWO)
     looks.find(node(TWO))
-    looks.find(node(problem="its MIG instances keep changing"))
+    looks.find(node(problem="its MIG devices keep changing"))
     looks.find(replace(make.inventory(), gpus=()))
     looks.find(replace(make.inventory(), gpus=(), problem="no GPU driver"))
     assert looks.gone(ONE, TWO) == [True, False]
