@@ -23,7 +23,7 @@ unit: setup ## run the tests that need no cluster
 e2e: setup ## run the end-to-end tests on a real local cluster
 	@hack/test e2e
 
-check: setup ## linters, types, import contracts, lengths, generated code, links of the docs
+check: setup ## linters, types, import contracts, lengths, English, generated code, links of the docs
 	@hack/check
 
 format: setup ## format the code and mend what the linter can
