@@ -170,7 +170,7 @@ def vale_job() -> Job:
         cgo=True,
         # For its parsers of programming languages: 100 MB of C, which pages do not need to be fast.
         c_flags="-O0",
-        c_cpu_s=100.0,
+        c_cpu_s=150.0,
     )
 
 
