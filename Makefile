@@ -1,6 +1,6 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants clean
+.PHONY: help setup demo test test-all unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants hardware clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench-pods: setup ## measure how long pods take to start, with claims and withou
 
 mutants: setup ## put small faults into the rooms that must not break, and say which no test notices; ARGS are passed on
 	@.venv/bin/python hack/mutants $(ARGS)
+
+hardware: setup ## try the driver on this machine's GPU and leave it as it was: ALLOW=time-slice,… names what may be changed, PLAN=1 only says it, RESTORE=1 takes a killed run back
+	@.venv/bin/python hack/hardware $(if $(ALLOW),--allow $(ALLOW)) $(if $(PLAN),--plan) $(if $(RESTORE),--restore) $(ARGS)
 
 clean: ## remove what the other tasks made in this folder
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ can stand between, as it does on nodes where it is the runtime that containerd c
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -101,8 +102,8 @@ class Container:
 class Containers:
     """Runs commands in containers of one image, each in a root file system of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take a folder for all files.
+    def __init__(self, folder: Path, programs: Sequence[Path] = ()) -> None:
+        """Take a folder for all files, and programs that the image is to have as well.
 
         Raises:
             ClusterError: the programs could not be had.
@@ -113,6 +114,8 @@ class Containers:
         self._folder = folder
         self._binaries = store.fetch(resolve(DEFAULT_MINOR), ["runc", "busybox", "cdi"])
         self._image = _unpacked(self._binaries, folder / "image")
+        for path in programs:
+            shutil.copy(path, self._image / "usr" / "bin" / path.name)
         self._numbers = count()
 
     @property

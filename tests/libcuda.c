@@ -1,4 +1,4 @@
-/* A libcuda.so.1 for tests of admin/bench/tenant/cuda.py: it takes the calls that a real one takes, counts memory
+/* A libcuda.so.1 for tests of admin/bench/tenant/cuda.py and hack/hardware/client.c: it takes the calls that a real one takes, counts memory
    in host memory, and works on the first element of each kernel's output. No GPU does any work, so
    nothing that it takes time for means anything. TEST_CUDA_MEMORY_MIB: how much memory there is.
    TEST_CUDA_STEP_US: how long a synchronisation takes. TEST_CUDA_WRONG: the kernel that computes nothing, or `all`. */
@@ -16,7 +16,8 @@ enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, INVALI
 
 static size_t used;
 static int has_context;
-static const char *const kernels[] = {"fill", "multiply_add", "triad", "product"};
+static const char *const kernels[] = {"fill", "multiply_add", "triad", "product", "mark"};
+enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 struct block { void *start; size_t size; };
 static struct block blocks[4096];
@@ -124,12 +125,12 @@ EXPORT int cuMemcpyDtoH(void *to, uint64_t from, size_t size)
 EXPORT int cuModuleLoadData(void **module, const char *image)
 {
     *module = (void *)kernels;
-    return memcmp(image, "\177ELF", 4) ? INVALID_IMAGE : OK;
+    return memcmp(image, "\177ELF", 4) && memcmp(image, ".version", 8) ? INVALID_IMAGE : OK;
 }
 
 EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
 {
-    for (size_t at = 0; at < 4; ++at)
+    for (size_t at = 0; at < KERNELS; ++at)
         if (module == (void *)kernels && !strcmp(name, kernels[at])) {
             *function = (void *)&kernels[at];
             return OK;
@@ -143,7 +144,12 @@ static int run(const char *name, void **arguments, unsigned blocks_x, unsigned t
     float *out = *(float **)arguments[0];
     struct block *block = block_of((uint64_t)(uintptr_t)out);
     size_t room = block ? block->size / sizeof *out : 0;
-    if (!strcmp(name, "fill")) {
+    if (!strcmp(name, "mark")) { /* of hack/hardware/client.c */
+        if (threads_x > room)
+            return INVALID_VALUE;
+        for (unsigned at = 0; at < threads_x; ++at)
+            ((uint32_t *)out)[at] = 2 * at + 1;
+    } else if (!strcmp(name, "fill")) {
         unsigned long long count = *(unsigned long long *)arguments[2];
         if (count > room)
             return INVALID_VALUE;
@@ -178,13 +184,25 @@ EXPORT int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, un
                           void **arguments, void **extra)
 {
     if (!x || !y || z != 1 || !wide || !high || deep != 1 || shared || extra ||
-        wide * high > 1024 || stream != &has_context)
+        wide * high > 1024 || (stream && stream != &has_context))
         return INVALID_VALUE;
     const char *name = *(const char **)function, *wrong = getenv("TEST_CUDA_WRONG");
     if (wrong && (!strcmp(wrong, "all") || !strcmp(wrong, name)))
         return OK;
     return run(name, arguments, x, wide);
 }
+
+/* As programs link them that ask for no version. */
+EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device)
+{
+    *context = &used;
+    has_context = 1;
+    return device || flags != 4 ? INVALID_VALUE : OK;
+}
+EXPORT int cuCtxSynchronize(void) { return has_context ? OK : INVALID_CONTEXT; }
+EXPORT int cuMemGetInfo_v2(size_t *left, size_t *all) { return cuMemGetInfo(left, all); }
+EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) { return cuMemAlloc(address, size); }
+EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) { return cuMemcpyDtoH(to, from, size); }
 
 /* NVRTC asks for it when a libcuda is there. */
 EXPORT int cuGetExportTable(const void **table, const void *id)

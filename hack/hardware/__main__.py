@@ -1,0 +1,17 @@
+"""`python hack/hardware`: tries the driver on this machine's card, and leaves it as it was.
+
+Says first what it would change, changes only what `--allow` names, and keeps what it found in a
+report. A run that was killed is taken back by the next one, or by `--restore`.
+"""
+
+import sys
+from pathlib import Path
+
+# Python put this folder on its path; what it imports lies one folder up, and among the tests.
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(2, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from hardware.command import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

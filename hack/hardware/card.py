@@ -1,0 +1,213 @@
+"""The card that is tried: what NVML and nvidia-smi say of it, its settings, and how they come back.
+
+NVML is open only while something is asked: a GPU that is held changes no MIG mode. Of a card
+without a kind of setting the setting is None, and nothing of it is restored.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from dra_driver.cdi.roots import Roots, find_roots
+from dra_driver.devices.driver_root.programs import NVIDIA_SMI, find_program
+from dra_driver.devices.load import GpuLoad
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, MigSlot
+from dra_driver.devices.nvml.library import NvmlLibrary, find_library
+from dra_driver.devices.nvml.mig import MigCalls
+from dra_driver.devices.session import DriverSession
+from dra_driver.devices.versions import running_driver
+from dra_driver.errors import DeviceError, TransientError
+from dra_driver.sharing.nvidia_smi import LONGEST_SECONDS, NvidiaSmi
+from dra_driver.simulator.driver_root import MARKER
+from hardware.steps import Change
+
+PATIENCE = 30.0
+"""Who has the GPU open may let go of it: a process that was killed a moment ago for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a card is set, by NVML's numbers. `mig` are its GPU instances: profile id and start."""
+
+    compute_mode: int | None
+    time_slice: int | None
+    mig_mode: str
+    mig: tuple[tuple[int, int], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the journal has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, known: dict[str, Any]) -> Self:
+        """Read it from the journal."""
+        return cls(**{**known, "mig": tuple((one, other) for one, other in known["mig"])})
+
+    def differences(self, now: "Settings") -> list[str]:
+        """Say what is not as it was."""
+        names = ("compute_mode", "time_slice", "mig_mode", "mig")
+        return [
+            f"{name.replace('_', ' ')} was {getattr(self, name)} and is {getattr(now, name)}"
+            for name in names
+            if getattr(self, name) != getattr(now, name)
+        ]
+
+
+class Card:
+    """One GPU below a driver root, which may be a simulated machine's."""
+
+    def __init__(self, root: Path, which: str, patience: float = PATIENCE) -> None:
+        """Take the driver root, and the GPU's index or UUID. Raises DeviceError without it.
+
+        `patience` is for how many seconds a setting that cannot be restored is tried again.
+        """
+        self.root = root
+        self._patience = patience
+        self.is_simulated = (root / MARKER).exists()
+        inside = root if self.is_simulated else Path("/")
+        self.proc, self.sys = inside / "proc", inside / "sys"
+        self.smi = NvidiaSmi(root, self.proc, time.monotonic)
+        self.inventory = self.look()
+        found = [gpu for gpu in self.inventory.gpus if which in (str(gpu.index), gpu.uuid)]
+        if not found:
+            known = ", ".join(f"{gpu.index} ({gpu.product_name})" for gpu in self.inventory.gpus)
+            raise DeviceError(f"there is no GPU {which}; there are {known or 'none'}")
+        self.gpu: Gpu = found[0]
+
+    @property
+    def uuid(self) -> GpuUuid:
+        """The GPU's UUID."""
+        return self.gpu.uuid
+
+    @property
+    def library(self) -> Path:
+        """NVML's library."""
+        return find_library(self.root, running_driver(self.proc))
+
+    @cached_property
+    def roots(self) -> Roots:
+        """Where the driver finds things on this machine."""
+        return find_roots(driver_root=self.root, proc_root=self.proc, sys_root=self.sys)
+
+    @property
+    def nvidia_smi(self) -> Path:
+        """The program. Raises DeviceError where there is none."""
+        found = find_program(self.root, NVIDIA_SMI)
+        if found is None:
+            raise DeviceError(f"{NVIDIA_SMI} is not below {self.root}")
+        return found.path
+
+    def look(self) -> Inventory:
+        """Look at the machine as the driver does."""
+        dev = find_roots(driver_root=self.root, proc_root=self.proc, sys_root=self.sys).dev
+        session = DriverSession(
+            driver_root=self.root, dev=dev, proc_root=self.proc, sys_root=self.sys
+        )
+        try:
+            return session.look()
+        finally:
+            session.close()
+
+    def facts(self) -> Gpu:
+        """Return what the driver knows of the GPU now."""
+        return next(gpu for gpu in self.look().gpus if gpu.uuid == self.uuid)
+
+    @contextmanager
+    def nvml(self) -> Iterator[NvmlLibrary]:
+        """Have NVML open. In this process it is open once at a time."""
+        library = NvmlLibrary(self.library)
+        library.open()
+        try:
+            yield library
+        finally:
+            library.close()
+
+    @contextmanager
+    def _mig_calls(self) -> Iterator[MigCalls]:
+        with self.nvml() as library:
+            yield library.mig
+
+    @property
+    def mig(self) -> MigInstances:
+        """What makes and destroys MIG devices; NVML is open during each call alone."""
+        return MigInstances(self._mig_calls)
+
+    def load(self) -> GpuLoad:
+        """Return who uses the GPU."""
+        with self.nvml() as library:
+            return library.gpu_load(self.gpu.index)
+
+    def time_slice(self) -> int | None:
+        """Return the GPU's time-slice as nvidia-smi reads it; None if it does not say."""
+        return self.smi.time_slice(self.uuid, time.monotonic() + LONGEST_SECONDS)
+
+    def set_time_slice(self, number: int) -> bool:
+        """Set the GPU's time-slice; False if it has none."""
+        return self.smi.set_time_slice(self.uuid, number, time.monotonic() + LONGEST_SECONDS)
+
+    def settings(self) -> Settings:
+        """Return how the card is set now."""
+        with self.nvml() as library:
+            mode = library.compute_mode(self.uuid)
+        gpu = self.facts()
+        return Settings(
+            compute_mode=mode,
+            time_slice=self.time_slice(),
+            mig_mode=str(gpu.mig_mode),
+            mig=tuple((one.profile.id, one.placement.start) for one in gpu.mig_instances),
+        )
+
+    def restore(self, change: Change, before: Settings) -> None:
+        """Set back what a change has changed. Repeating it changes nothing.
+
+        Raises DeviceError or TransientError while it cannot be.
+        """
+        match change:
+            case Change.TIME_SLICE:
+                self._patiently(lambda: self._restore_time_slice(before))
+            case Change.COMPUTE_MODE:
+                self._patiently(lambda: self._restore_compute_mode(before))
+            case Change.MIG_MODE:
+                self._patiently(lambda: self._restore_mig(before))
+            case Change.MPS | Change.MEMORY_LIMIT:
+                pass  # processes and control groups, which the run takes back (run.py)
+
+    def _restore_time_slice(self, before: Settings) -> None:
+        if before.time_slice is None:
+            self.set_time_slice(0)  # not readable: the default, which a driver starts with
+        elif self.time_slice() != before.time_slice:
+            self.set_time_slice(before.time_slice)
+
+    def _restore_compute_mode(self, before: Settings) -> None:
+        with self.nvml() as library:
+            mode = before.compute_mode
+            if mode is not None and library.compute_mode(self.uuid) != mode:
+                library.set_compute_mode(self.uuid, mode)
+
+    def _restore_mig(self, before: Settings) -> None:
+        if before.mig_mode == MigMode.UNSUPPORTED:
+            return
+        for one in self.facts().mig_instances:
+            if (one.profile.id, one.placement.start) not in before.mig:
+                self.mig.destroy(
+                    MigSlot(gpu=self.uuid, profile_id=one.profile.id, start=one.placement.start)
+                )
+        self.mig.set_mode(self.uuid, MigMode(before.mig_mode))
+        self._restore_compute_mode(before)  # a change of the mode sets both to their defaults
+        if before.time_slice is not None:
+            self._restore_time_slice(before)
+
+    def _patiently(self, call: Callable[[], None]) -> None:
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                return call()
+            except (DeviceError, TransientError):
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.5)

@@ -1,0 +1,139 @@
+"""Programs that compute on the card: client.c as a process, or in a container.
+
+On a simulated GPU a client makes a context, and no more: nothing computes there.
+"""
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from testbed.commands import run as program
+
+from dra_driver.admin.bench.mps_daemon import clean_environment
+from dra_driver.devices.driver_root import libraries, rooted
+from dra_driver.errors import DeviceError, SetupError
+from dra_driver.simulator.build import find_compiler
+from hardware.run import Run
+from hardware.steps import LeftOut, Unexpected
+
+SOURCE = Path(__file__).with_name("client.c")
+LIBCUDA = "libcuda.so.1"
+OUT_OF_MEMORY = "cuMemAlloc_v2 2"
+"""What a client says of memory that it does not get (CUDA_ERROR_OUT_OF_MEMORY)."""
+_NOT_THERE = " -1"
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a client has said: facts by name, and what failed, or nothing."""
+
+    facts: Mapping[str, str]
+    failed: str
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it did not get its memory."""
+        return self.failed == OUT_OF_MEMORY
+
+    def check(self, *, is_simulated: bool) -> None:
+        """Raise LeftOut where nothing computes, Unexpected where something failed."""
+        if is_simulated and self.failed.endswith(_NOT_THERE) and "context" in self.facts:
+            raise LeftOut("nothing computes on a simulated GPU; a context was made")
+        if self.failed:
+            raise Unexpected(f"a CUDA program failed: {self.failed}")
+
+
+def understood(output: str) -> Said:
+    """Read what a client printed."""
+    rows = dict(line.partition(" ")[::2] for line in output.splitlines())
+    return Said(failed=rows.pop("failed", ""), facts=rows)
+
+
+def built(folder: Path) -> Path:
+    """Compile the client; return the program. Raises LeftOut without a compiler."""
+    out = folder / "cuda-client"
+    if not out.exists():
+        try:
+            compiler = find_compiler(os.environ)
+        except SetupError as error:
+            raise LeftOut(str(error)) from error
+        program((compiler, "-std=gnu11", "-O1", SOURCE, "-o", out, "-ldl"))
+    return out
+
+
+def environment(run: Run) -> dict[str, str]:
+    """Return what a client needs to find the driver's libraries and the card, and no MPS."""
+    own = clean_environment(os.environ) | run.mark | {"CUDA_VISIBLE_DEVICES": run.card.uuid}
+    nobody = run.folder / "no-mps"
+    nobody.mkdir(exist_ok=True)
+    own["CUDA_MPS_PIPE_DIRECTORY"] = str(nobody)
+    if run.card.root != Path("/"):
+        found = libraries.locate(run.card.root, LIBCUDA)
+        if not found:
+            raise DeviceError(f"{LIBCUDA} is not below {run.card.root}")
+        own["LD_LIBRARY_PATH"] = str(rooted.outside(run.card.root, found[0]).parent)
+    return own
+
+
+class Client:
+    """A client as a process, from its start until it has its memory or has failed, and on."""
+
+    def __init__(self, path: Path, env: Mapping[str, str], mib: int = 1) -> None:
+        """Start it; it takes so many MiB."""
+        self._process = subprocess.Popen(
+            [path, str(mib)],
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._timer = threading.Timer(_SECONDS, self._process.kill)
+        self._timer.start()
+        self.said = self._listen("memory taken")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        self._process.kill()
+        self._process.communicate()
+
+    def goes_on(self) -> bool:
+        """Have it run its kernel once more; tell whether it did."""
+        if self._process.stdin is None or self.said.failed:
+            return False
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return not self._listen("kernel ran").failed
+
+    def _listen(self, last: str) -> Said:
+        lines = []
+        for line in self._process.stdout or ():
+            lines.append(line)
+            if line.strip() == last or line.startswith("failed "):
+                return understood("".join(lines))
+        return Said(facts={}, failed=f"it ended: {''.join(lines).strip() or 'without a word'}")
+
+
+def computes(run: Run) -> None:
+    """Make a context, run a kernel and take memory, as a process of this host."""
+    path, env = built(run.folder), environment(run)
+    with run.timed("context, kernel and memory"), Client(path, env) as client:
+        for name, value in client.said.facts.items():
+            run.note(f"{name.replace('_', ' ')}: {value}")
+        client.said.check(is_simulated=run.card.is_simulated)

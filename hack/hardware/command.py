@@ -1,0 +1,171 @@
+"""`make hardware`: says what it would change, tries the card by pytest, and writes the report.
+
+Exit status 0 when no step has failed and the card is as it was, 1 otherwise, 2 for words that it
+does not understand.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from dra_driver.errors import DriverError
+from dra_driver.ops.logs import configure_logs
+from hardware import report
+from hardware.every_step import STEPS
+from hardware.journal import Journal
+from hardware.run import Run, Wishes, restore_leftovers
+from hardware.steps import MEANING, Change, Step, Verdict
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLUGIN = "hardware-run"
+
+
+class Plugin:
+    """Gives the run to tests/hardware, which is skipped without it."""
+
+    def __init__(self, run: Run) -> None:
+        """Take the run, which has begun."""
+        self.run = run
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what a command line says; return the exit status."""
+    options = _parser().parse_args(words)
+    signal.signal(signal.SIGTERM, _interrupt)
+    configure_logs(level="warning", form="console", stream=sys.stderr)
+    try:
+        if options.restore:
+            with (journal := Journal(options.state)).locked():
+                if not restore_leftovers(journal, _say):
+                    _say("nothing is to be taken back")
+            return 0
+        return _try(options)
+    except DriverError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        left = Journal(options.state).file.exists()
+        todo = "; `make hardware RESTORE=1` puts back what it has changed" if left else ""
+        sys.stderr.write(f"interrupted{todo}\n")
+        return 1
+
+
+def _try(options: argparse.Namespace) -> int:
+    wishes = Wishes(
+        state=options.state,
+        root=options.driver_root,
+        gpu=options.gpu,
+        allow=frozenset(options.allow),
+        in_use=options.in_use,
+        groups=options.cgroup_root,
+    )
+    chosen = [step for step in STEPS if not options.only or step.name in options.only]
+    _say_plan(chosen, wishes.allow)
+    if options.plan:
+        return 0
+    run = Run(wishes=wishes, say=_say)
+    with run:
+        card = run.card
+        _say(f"card: {card.gpu.product_name}, GPU driver {card.inventory.driver_version}"
+             f"{', simulated' if card.is_simulated else ''}")  # fmt: skip
+        status = _pytest(run, chosen)
+    interrupted = status == pytest.ExitCode.INTERRUPTED
+    found = report.found(run, identify=options.identify, interrupted=interrupted)
+    report.write(found, options.report, _say)
+    for difference in run.differences:
+        _say(f"not as before: {difference}")
+    failed = [one for one in run.outcomes if one.verdict is Verdict.FAILED]
+    _say(f"{len(run.outcomes)} steps, {len(failed)} failed; the card is"
+         f" {'NOT ' if run.differences else ''}as it was")  # fmt: skip
+    return int(bool(failed or run.differences or interrupted))
+
+
+def _say_plan(chosen: Sequence[Step], allowed: frozenset[Change]) -> None:
+    taken = [step for step in chosen if step.changes <= allowed]
+    changed = sorted({change for step in taken for change in step.changed(allowed)})
+    _say("it will change, and set back:" if changed else "it will change no setting")
+    for change in changed:
+        by = ", ".join(step.name for step in taken if change in step.changed(allowed))
+        _say(f"  {change}: {MEANING[change]} ({by})")
+    for step in taken:
+        _say(f"  {step.name} {step.does}")
+    if left := [step for step in chosen if step not in taken]:
+        wanted = ",".join(sorted({one for step in left for one in step.changes}))
+        _say(f"left out without ALLOW={wanted}: {', '.join(step.name for step in left)}")
+
+
+def _pytest(run: Run, chosen: Sequence[Step]) -> int:
+    words = ["-m", "gpu", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout", "900", "-q"]
+    # A test's name is its step's. Output is not captured: answers are to be seen at once.
+    tests = REPOSITORY / "tests" / "hardware" / "test_card.py"
+    names = [f"{tests}::test_on_the_card[{step.name}]" for step in chosen]
+    words += ["-s", "-rN", "--tb", "line", "--no-header", "--rootdir", str(REPOSITORY)]
+    return int(pytest.main([*words, *names], plugins=[_Registered(Plugin(run))]))
+
+
+class _Registered:
+    """Registers the plugin by its name, by which tests/hardware finds it."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self._plugin = plugin
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.pluginmanager.register(self._plugin, PLUGIN)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count, and print no letter among the sentences."""
+        if report.when == "call" or report.failed:
+            return report.outcome, "", ""
+        return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hack/hardware", description="Try the driver on this machine's card."
+    )
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    add = parser.add_argument
+    add("--allow", type=_changes, default=(), metavar="WHAT,…",
+        help=f"what may be changed: {', '.join(Change)} (default: nothing)")  # fmt: skip
+    add("--plan", action="store_true", help="only say what would be changed")
+    add("--restore", action="store_true", help="only take a run back that was killed")
+    add("--only", type=_steps, default=(), metavar="STEP,…", help="only these steps")
+    add("--gpu", default="0", help="index or UUID of the card to try (default: 0)")
+    add("--in-use", action="store_true", help="go on although others use the card")
+    add("--identify", action="store_true", help="leave UUIDs and serial number in the report")
+    add("--report", type=Path, default=REPOSITORY / "build" / "hardware", help="folder for it")
+    add("--driver-root", type=Path, default=Path("/"), help="root of the NVIDIA driver")
+    add("--cgroup-root", type=Path, help="root of the control groups (default: looked for)")
+    add("--state", type=Path, default=state / "dra-driver-hardware", help="undo journal's folder")
+    return parser
+
+
+def _changes(text: str) -> tuple[Change, ...]:
+    try:
+        return tuple(Change(word) for word in text.split(",") if word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}: there are {', '.join(Change)}") from error
+
+
+def _steps(text: str) -> tuple[str, ...]:
+    names = [step.name for step in STEPS]
+    for word in text.split(","):
+        if word not in names:
+            raise argparse.ArgumentTypeError(f"{word!r}: there are {', '.join(names)}")
+    return tuple(text.split(","))
+
+
+def _say(text: str) -> None:
+    print(f"hardware: {text}", flush=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what follows puts everything back
+    raise KeyboardInterrupt

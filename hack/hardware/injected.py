@@ -1,0 +1,65 @@
+"""Steps in containers: runc, a root file system with glibc, and the CDI devices of a claim."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+from containers import CUDA_ENV, ClusterError, Container, Containers
+from hardware.claims import MEMORY_LIMIT_MIB, MPS, prepared, supervised, whole
+from hardware.client import Said, built, understood
+from hardware.run import Run
+from hardware.stage import Prepared
+from hardware.steps import LeftOut, Unexpected
+
+
+def _containers(run: Run) -> Containers:
+    if os.geteuid() != 0:
+        raise LeftOut("runc needs root")
+    try:
+        return Containers(Path(mkdtemp(dir=run.folder)), programs=[built(run.folder)])
+    except ClusterError as error:
+        raise LeftOut(f"runc and the rest of a container cannot be had: {error}") from error
+
+
+def _run(run: Run, where: Containers, claim: Prepared, command: Sequence[str]) -> str:
+    env = CUDA_ENV | run.mark
+    container = Container(command=command, env=env, devices=claim.cdi_devices)
+    with run.timed(f"container with {command[-1].split()[0]}"):
+        return where.run(container, run.stage.place.cdi_root)
+
+
+def _client(run: Run, where: Containers, claim: Prepared, mib: int) -> Said:
+    script = f"cuda-client {mib} </dev/null || true"
+    return understood(_run(run, where, claim, ["sh", "-c", script]))
+
+
+def container(run: Run) -> None:
+    """Run nvidia-smi in a container with a claim's card."""
+    with prepared(run, [whole(run)]) as claim:
+        where = _containers(run)
+        listed = _run(run, where, claim, ["nvidia-smi", "-L"])
+        if listed.count("UUID: GPU-") != 1 or run.card.uuid not in listed:
+            raise Unexpected(f"nvidia-smi -L in the container says {listed!r}")
+        run.note("nvidia-smi -L in the container lists the card of the claim, and no other")
+
+
+def computes(run: Run) -> None:
+    """Make a context, run a kernel and take memory in a container with a claim's card."""
+    with prepared(run, [whole(run)]) as claim:
+        where = _containers(run)
+        _client(run, where, claim, 1).check(is_simulated=run.card.is_simulated)
+        run.note("a program in the container made a context, ran a kernel and took memory")
+
+
+def limited(run: Run) -> None:
+    """Have a program ask for more than the limit of its claim under MPS, in a container."""
+    with supervised(run), prepared(run, [whole(run)], MPS) as claim:
+        where = _containers(run)
+        for mib in (1, 2 * MEMORY_LIMIT_MIB):
+            said = _client(run, where, claim, mib)
+            run.note(f"asked for {mib} MiB: {said.failed or 'got them'}, {dict(said.facts)}")
+            if mib == 1:
+                said.check(is_simulated=run.card.is_simulated)
+        if not said.is_refused:
+            raise Unexpected(f"a program got {mib} MiB in a container limited to half of that")

@@ -1,0 +1,121 @@
+"""The undo journal: on disk before anything is changed, gone once all is as it was.
+
+It says how the card was set, which of that may have been changed since, and by what the processes
+and the folder of the run are known. A run that was killed is taken back from it alone, by whatever
+process finds it.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dra_driver.errors import ConflictError, StateError
+from dra_driver.host.files import read_whole, write_whole
+from hardware.card import Settings
+from hardware.steps import Change
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is known of a run that has not been taken back.
+
+    Attributes:
+        run: stands in the environment of each of its processes (processes.py).
+        pid: of the run itself, which names its containers' control groups.
+        root: the driver root, and `gpu` the UUID of the card there.
+        folder: holds all of its files.
+        group: the control group that it makes for memory limits.
+        before: how the card was set.
+        touched: what may have been changed since.
+    """
+
+    run: str
+    pid: int
+    root: Path
+    gpu: str
+    folder: Path
+    group: Path | None
+    before: Settings
+    touched: tuple[Change, ...] = ()
+
+
+class Journal:
+    """The journal below a folder of the user's, for one run at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, which is made when it is needed."""
+        self._folder = folder
+        self.file = folder / "undo.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out. Raises ConflictError while there is another."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConflictError(
+                    f"another run has {self._folder} locked; wait for its end"
+                ) from error
+            yield
+        finally:
+            os.close(lock)
+
+    def read(self) -> Entry | None:
+        """Return what is to be taken back; None if nothing is. Raises StateError if damaged."""
+        found = read_whole(self.file)
+        if found is None:
+            return None
+        try:
+            known = json.loads(found[0])
+            if known.pop("version") != _VERSION:
+                raise StateError(f"{self.file} is of another version; restore with that one")
+            return Entry(
+                **{
+                    **known,
+                    "root": Path(known["root"]),
+                    "folder": Path(known["folder"]),
+                    "group": known["group"] and Path(known["group"]),
+                    "before": Settings.from_json(known["before"]),
+                    "touched": tuple(Change(one) for one in known["touched"]),
+                }
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{self.file} is damaged ({error}); see what it says") from error
+
+    def write(self, entry: Entry) -> None:
+        """Write it, so that it outlives a power cut."""
+        known = {
+            "version": _VERSION,
+            "run": entry.run,
+            "pid": entry.pid,
+            "root": str(entry.root),
+            "gpu": entry.gpu,
+            "folder": str(entry.folder),
+            "group": entry.group and str(entry.group),
+            "before": entry.before.to_json(),
+            "touched": list(entry.touched),
+        }
+        text = json.dumps(known, indent=1) + "\n"
+        write_whole(self.file, text.encode(), mode=0o600, durable=True)
+
+    def touch(self, entry: Entry, changes: frozenset[Change]) -> Entry:
+        """Note what is about to be changed; return the entry with it."""
+        more = tuple(sorted(changes - set(entry.touched)))
+        if not more:
+            return entry
+        entry = replace(entry, touched=(*entry.touched, *more))
+        self.write(entry)
+        return entry
+
+    def forget(self) -> None:
+        """Remove the journal: all is as it was."""
+        self.file.unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""Memory limits of control groups (R615 or newer), and by which path NVML knows a group."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
+from dra_driver.errors import DeviceError
+from hardware.client import Client, built, environment
+from hardware.run import Run
+from hardware.steps import LeftOut, Unexpected
+
+_MIB = 1 << 20
+LIMIT_MIB = 2048
+
+
+@contextmanager
+def _group(run: Run) -> Iterator[Path]:
+    """Have a control group of the run's own whose memory can be limited; LeftOut if it cannot."""
+    if run.group is None:
+        raise LeftOut("there are no control groups of cgroup v2 here")
+    with run.card.nvml() as library:
+        if not library.knows_memory_limits():
+            version = library.driver_version()
+            raise LeftOut(f"the GPU driver {version} is older than R{FIRST_DRIVER}")
+    try:
+        run.group.mkdir(exist_ok=True)
+    except OSError as error:
+        raise LeftOut(f"{run.group} cannot be made: {error.strerror}") from error
+    yield run.group
+
+
+def limit(run: Run) -> None:
+    """Limit a group, read it back, and have a program in it ask for more."""
+    with _group(run) as group:
+        with run.card.nvml() as library, run.timed("set and read back"):
+            found = library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
+        run.reached("limited")
+        run.note(f"the limit in force is {(found.hard_bytes or 0) // _MIB} MiB")
+        if run.card.is_simulated:
+            raise LeftOut("nothing computes on a simulated GPU; the limit was set and read back")
+        with _inside(group), Client(built(run.folder), environment(run), 2 * LIMIT_MIB) as client:
+            if not client.said.is_refused:
+                raise Unexpected(f"a program in the group was not refused: {client.said}")
+
+
+@contextmanager
+def _inside(group: Path) -> Iterator[None]:
+    """Be in a control group, as the processes that are started meanwhile are from their start."""
+    line = next(one for one in Path("/proc/self/cgroup").read_text().splitlines() if "0::" in one)
+    before = group.parent / line.removeprefix("0::/")
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        (before / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def other_path(run: Run) -> None:
+    """Name a group by its path below another mount of the hierarchy."""
+    with _group(run) as group, _elsewhere(run, group) as place, run.card.nvml() as library:
+        library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
+        run.reached("limited")
+        try:
+            found = library.memory_limits(run.card.uuid, place)
+        except DeviceError as error:
+            run.note(str(error))
+            run.answer("cgroup-path", "No: NVML takes a group by the usual path alone.")
+            return
+    same = found is not None and found.hard_bytes == LIMIT_MIB * _MIB
+    run.answer(
+        "cgroup-path",
+        "Yes: by the path below another mount it says the same limit."
+        if same
+        else "It takes the path below another mount, and says no limit there.",
+    )
+
+
+@contextmanager
+def _elsewhere(run: Run, group: Path) -> Iterator[Path]:
+    """Mount the hierarchy once more; yield the group's path there."""
+    place = run.folder / "groups"
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ("mount", "--bind", group.parent, place), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise LeftOut(f"the hierarchy cannot be mounted once more: {done.stderr.strip()}")
+    try:
+        yield place / group.name
+    finally:
+        with suppress(subprocess.CalledProcessError):
+            subprocess.run(("umount", place), check=True)

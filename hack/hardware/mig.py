@@ -1,0 +1,87 @@
+"""What is not documented of MIG: who keeps a mode from changing, and what devices are called."""
+
+from dra_driver.devices.mig.partitions import partitions
+from dra_driver.devices.model import Gpu, MigMode, Partition
+from dra_driver.errors import DeviceError, HeldError
+from hardware.reads import holder
+from hardware.run import Run
+from hardware.steps import LeftOut
+
+
+def _card(run: Run) -> Gpu:
+    card = run.card.facts()
+    if card.mig is None or not card.mig.profiles:
+        raise LeftOut("the card has no MIG")
+    return card
+
+
+def mode_while_open(run: Run) -> None:
+    """Switch the MIG mode while another process has NVML open, and while none has."""
+    card = _card(run)
+    if card.mig_instances:
+        raise LeftOut("the card has MIG devices, which a change of its mode would destroy")
+    run.stop_stage()  # the driver has NVML open, too
+    is_on = card.mig_mode is MigMode.ENABLED
+    other = MigMode.DISABLED if is_on else MigMode.ENABLED
+    with run.timed("alone"):
+        alone = _switched(run, other)
+    run.reached("switched")
+    run.card.mig.set_mode(card.uuid, card.mig_mode)
+    process = holder(run)
+    try:
+        with run.timed("beside another"):
+            beside = _switched(run, other)
+    finally:
+        process.kill()
+        process.communicate()
+    run.note(f"alone: {alone or 'it changed'}")
+    run.note(f"beside another process with NVML open: {beside or 'it changed'}")
+    if alone:
+        run.answer("mig-open", f"It does not change at once in any case: {_why(alone)}.")
+    elif beside:
+        run.answer("mig-open", "No: NVML says that the card is in use. Alone it changes at once.")
+    else:
+        run.answer("mig-open", "Yes: it changes at once, as it does alone.")
+
+
+def _why(said: str) -> str:
+    return "this card needs a reset" if "by a reset" in said else said
+
+
+def _switched(run: Run, mode: MigMode) -> str:
+    """Switch the mode; return why it did not change, or nothing."""
+    try:
+        run.card.mig.set_mode(run.card.uuid, mode)
+    except (DeviceError, HeldError) as error:
+        return str(error)
+    return ""
+
+
+def device_names(run: Run) -> None:
+    """Make a MIG device twice in the same place, and compare the UUIDs."""
+    card = _card(run)
+    if card.mig.needs_reset and card.mig_mode is not MigMode.ENABLED:  # type: ignore[union-attr]
+        raise LeftOut("the card changes its MIG mode only by a reset: set it, and run this again")
+    run.stop_stage()
+    taken = {one.placement.start for one in card.mig_instances}
+    place = _free(card, taken)
+    if place is None:
+        raise LeftOut("the card has no room for a MIG device")
+    found = []
+    for number in ("first", "second"):
+        with run.timed(f"made, {number} time"):
+            found.append(run.card.mig.make(place).uuid)
+        run.reached(f"made, {number} time,")
+        with run.timed(f"destroyed, {number} time"):
+            run.card.mig.destroy(place.slot)
+    form = "MIG- and 32 digits" if len(found[0]) == len("MIG-") + 36 else "MIG-GPU-…/instance ids"
+    same = "the same" if found[0] == found[1] else "another"
+    run.answer("mig-uuid", f"{form}; made again in the same place it has {same} UUID.")
+
+
+def _free(card: Gpu, taken: set[int]) -> Partition | None:
+    """Return the first partition of one slice whose place is free."""
+    small = [one for one in partitions(card) if one.profile.name.startswith("1g.")]
+    if any(one.placement.size > 1 for one in card.mig_instances):
+        return None  # which places a larger one leaves is not worth to be worked out here
+    return next((one for one in small if one.placement.start not in taken), None)

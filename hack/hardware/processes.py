@@ -1,0 +1,61 @@
+"""The processes, mounts, control groups and files of a run, and how they are taken back.
+
+All processes of a run have a variable with its name, and MPS daemons one with their folder, which
+is below the run's. So those of a run that was killed are found, and no others.
+"""
+
+import os
+import shutil
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from testbed import mps
+from testbed.mounts import mounts_below, unmount_all
+
+from dra_driver.errors import StateError
+
+MARK = "DRA_DRIVER_HARDWARE_RUN"
+CGROUPS = Path("/sys/fs/cgroup")
+_END_SECONDS = 20.0
+
+
+def of_run(run: str, folder: Path) -> set[int]:
+    """Return the PIDs of a run's processes, but for this one."""
+    wanted = os.fsencode(f"{MARK}={run}")
+    found = set(mps.processes(folder))
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # another user's, or it has ended
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.add(int(entry.name))
+    return found - {os.getpid()}
+
+
+def end_all(run: str, folder: Path) -> None:
+    """Kill the processes of a run. Raises StateError if one of them does not end."""
+    end = time.monotonic() + _END_SECONDS
+    while left := of_run(run, folder):
+        if time.monotonic() > end:
+            raise StateError(f"processes {sorted(left)} do not end; see dmesg, end them, and retry")
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def remove_groups(pid: int) -> None:
+    """Remove the control groups of the containers that a run's process has made."""
+    for group in (*CGROUPS.glob(f"dra-{pid}-*"), *CGROUPS.glob(f"*/dra-{pid}-*")):
+        with suppress(OSError):  # gone meanwhile
+            group.rmdir()
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a run's folder. Raises StateError while something is mounted in it."""
+    if mounts_below(folder, itself=True):
+        unmount_all(folder)
+    if left := mounts_below(folder, itself=True):
+        raise StateError(f"{left[0]} cannot be unmounted; unmount it, and restore again")
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""The questions that documentation leaves open, and what is known of their answers.
+
+`docs/hardware.md` has them as a table, which `hack/generate` writes. What the simulator answers is
+what tests/contract/test_hardware_run.py sees it answer; it says nothing of a card.
+"""
+
+from dataclasses import dataclass
+
+NOT_SEEN = "*not yet seen*"
+NOT_SIMULATED = "no answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question, what simulated H100s answer, and what a card has answered."""
+
+    id: str
+    text: str
+    simulated: str = NOT_SIMULATED
+    card: str = NOT_SEEN
+
+
+QUESTIONS = (
+    Question(
+        id="mig-open",
+        text="Does the MIG mode change while another process has NVML open?",
+        simulated="No: NVML says that the card is in use. Alone it changes at once.",
+    ),
+    Question(
+        id="mig-uuid",
+        text="What are MIG devices called, and is one that is made again the same?",
+        simulated="MIG- and 32 digits; made again in the same place it has the same UUID.",
+    ),
+    Question(
+        id="uuid-form",
+        text="What form have the UUIDs of GPUs, and are they the same for every process?",
+        simulated="GPU- and 32 lower-case digits, in groups of 8-4-4-4-12; another process is told"
+        " the same.",
+    ),
+    Question(
+        id="slice-read",
+        text="Can the time-slice be read?",
+        simulated="Yes: nvidia-smi compute-policy -l says Default.",
+    ),
+    Question(
+        id="slice-kept",
+        text="Is a time-slice read back as it was set?",
+        simulated="Yes: each of the four is read back as it was set.",
+    ),
+    Question(
+        id="compute-mode",
+        text="Is EXCLUSIVE_PROCESS in force as soon as it is set?",
+        simulated="Yes: it is read back, without a reset.",
+    ),
+    Question(
+        id="mps-exclusive",
+        text="Does EXCLUSIVE_PROCESS keep programs out that do not find the MPS daemon?",
+    ),
+    Question(
+        id="mps-limit-name",
+        text="By what name does the MPS daemon take a GPU's limit of memory?",
+        simulated="The daemon takes and reads back the ordinal alone.",
+        card="H100, R580: both, as two entries.",
+    ),
+    Question(
+        id="mps-percent",
+        text="Can a client lower its percentage where the daemon's default is 100?",
+    ),
+    Question(
+        id="mps-shm",
+        text="Do daemon, server or clients of MPS have files in /dev/shm?",
+        card="H100, R580: the server shares memory without a file.",
+    ),
+    Question(
+        id="cgroup-path",
+        text="Does NVML know a control group by a path other than below /sys/fs/cgroup?",
+        simulated="No: NVML takes a group by the usual path alone.",
+    ),
+)
+
+
+def table() -> str:
+    """Return them as a table in Markdown."""
+    head = "| question | simulated GPUs | a card |\n|---|---|---|\n"
+    rows = (f"| {one.text} | {one.simulated} | {one.card} |\n" for one in QUESTIONS)
+    return head + "".join(rows)

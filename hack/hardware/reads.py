@@ -1,0 +1,191 @@
+"""Steps that only read: the inventory beside nvidia-smi's, the slices, forms of names."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from xml.etree import ElementTree as ET
+
+from testbed.commands import run as program
+from testbed.commands import wait_until
+
+from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.mps.supervisor.compute_modes import EXCLUSIVE_PROCESS
+from hardware.run import Run
+from hardware.steps import LeftOut, Unexpected
+
+_UUID = re.compile(r"GPU(-[0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SLICES = ("Default", "Short", "Medium", "Long")
+
+
+def inventory(run: Run) -> None:
+    """Hold what the driver knows of each GPU against nvidia-smi's XML."""
+    card = run.card
+    told = _smi_facts(run)
+    seen = card.inventory
+    with_driver = {"driver": str(seen.driver_version), "gpus": str(len(seen.gpus) + len(seen.sick))}
+    wrong = list(_differences("machine", with_driver, told.pop("machine")))
+    for gpu in seen.gpus:
+        wrong += _differences(f"GPU {gpu.index}", _own_facts(gpu), told.get(gpu.uuid, {}))
+    if wrong:
+        raise Unexpected("; ".join(wrong))
+    facts = len(_own_facts(seen.gpus[0]))
+    run.note(f"{len(seen.gpus)} GPUs, {facts} facts each, are as `nvidia-smi -q -x` has them")
+
+
+def _own_facts(gpu: Gpu) -> dict[str, str]:
+    memory = "" if gpu.memory_bytes is None else f"{gpu.memory_bytes >> 20} MiB"
+    modes = {MigMode.ENABLED: "Enabled", MigMode.DISABLED: "Disabled"}
+    persistence = {True: "Enabled", False: "Disabled", None: "N/A"}
+    return {
+        "product_name": gpu.product_name,
+        "minor_number": str(gpu.minor),
+        "pci/pci_bus_id": gpu.pci_address,
+        "fb_memory_usage/total": memory,
+        "mig_mode/current_mig": modes.get(gpu.mig_mode, "N/A"),
+        "persistence_mode": persistence[gpu.is_persistent],
+        "product_architecture": gpu.architecture,
+    }
+
+
+def _smi_facts(run: Run) -> dict[str, dict[str, str]]:
+    card = run.card
+    library = {} if card.root.samefile("/") else {"LD_PRELOAD": str(card.library)}
+    said = program((card.nvidia_smi, "-q", "-x"), env={"LC_ALL": "C", **library}, timeout=60)
+    try:
+        root = ET.fromstring(said)  # noqa: S314  # NVIDIA's own program
+    except ET.ParseError:
+        raise LeftOut("the nvidia-smi here is a stand-in, which knows no -q -x") from None
+    found = {
+        "machine": {
+            "driver": root.findtext("driver_version", ""),
+            "gpus": root.findtext("attached_gpus", ""),
+        }
+    }
+    for gpu in root.iter("gpu"):
+        facts = {name: gpu.findtext(name, "") for name in _own_facts(card.gpu)}
+        place = facts["pci/pci_bus_id"].lower()
+        facts["pci/pci_bus_id"] = place[-12:]  # its domain has four digits more here
+        found[gpu.findtext("uuid", "")] = facts
+    return found
+
+
+def _differences(what: str, ours: dict[str, str], theirs: dict[str, str]) -> Iterator[str]:
+    for name, value in ours.items():
+        if theirs.get(name, "nothing") != value:
+            yield f"{what}: {name} is {value} for the driver, {theirs.get(name)} for nvidia-smi"
+
+
+def slices(run: Run) -> None:
+    """Start the driver, and wait until every GPU that it knows is published."""
+    if run.card.inventory.sick:
+        run.note(f"{len(run.card.inventory.sick)} GPUs cannot be described")
+    with run.timed("driver started and registered"):
+        stage = run.stage
+    expected = {f"gpu-{gpu.minor}" for gpu in run.card.inventory.gpus if _is_whole(gpu)}
+    with run.timed("published after that"):
+        wait_until(
+            lambda: expected <= {one["name"] for one in stage.devices()},
+            f"{', '.join(sorted(expected))} in slices",
+            timeout=60,
+            interval=0.05,
+        )
+    found = [one["name"] for one in stage.devices()]
+    parts = sum("-mig-" in name for name in found)
+    run.note(f"{len(found) - parts} whole GPUs and {parts} parts are published")
+
+
+def _is_whole(gpu: Gpu) -> bool:
+    return gpu.mig_mode is not MigMode.ENABLED
+
+
+def uuids(run: Run) -> None:
+    """Look at the form of the UUIDs, and whether another process is told the same."""
+    names = [gpu.uuid for gpu in run.card.inventory.gpus]
+    odd = [name for name in names if not _UUID.fullmatch(name)]
+    forms = "GPU- and 32 lower-case digits, in groups of 8-4-4-4-12"
+    form = f"{len(odd)} of {len(names)} are not {forms}" if odd else forms
+    other = json.loads(program((sys.executable, "-c", _ASK_UUIDS, run.card.library)))
+    same = (
+        "another process is told the same" if other == names else "another process is told others"
+    )
+    run.answer("uuid-form", f"{form[0].upper()}{form[1:]}; {same}.")
+    run.note(f"{len(names)} UUIDs were read twice, by two processes")
+
+
+_ASK_UUIDS = """
+import ctypes, json, sys
+import pynvml
+pynvml.nvmlLib = ctypes.CDLL(sys.argv[1])
+pynvml.nvmlInit()
+handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
+places = {pynvml.nvmlDeviceGetPciInfo(one).busId: pynvml.nvmlDeviceGetUUID(one) for one in handles}
+print(json.dumps([places[place] for place in sorted(places)]))
+"""
+
+
+def time_slice(run: Run) -> None:
+    """Read the time-slice."""
+    with run.timed("nvidia-smi compute-policy -l"):
+        found = run.card.time_slice()
+    if found is None:
+        run.answer("slice-read", "No: nvidia-smi compute-policy -l does not say it.")
+    else:
+        run.answer("slice-read", f"Yes: nvidia-smi compute-policy -l says {_SLICES[found]}.")
+
+
+def set_time_slice(run: Run) -> None:
+    """Set each time-slice, and read it back."""
+    before, said = run.card.time_slice(), []
+    for number in (1, 2, 3, 0):
+        with run.timed(f"set {_SLICES[number]}"):
+            if not run.card.set_time_slice(number):
+                raise LeftOut("the card has no time-slices")
+        run.reached(f"set to {number}")
+        found = run.card.time_slice()
+        said.append("nothing" if found is None else _SLICES[found])
+    run.note(f"set were Short, Medium, Long and Default, read {', '.join(said)}")
+    wanted = ["Short", "Medium", "Long", "Default"]
+    run.answer(
+        "slice-kept",
+        "Yes: each of the four is read back as it was set."
+        if said == wanted
+        else f"No: Short, Medium, Long, Default are read back as {', '.join(said)}.",
+    )
+    if before is None:
+        run.note("it could not be read before, and is left at Default")
+
+
+def compute_mode(run: Run) -> None:
+    """Set EXCLUSIVE_PROCESS, and read it back."""
+    with run.card.nvml() as library:
+        if library.compute_mode(run.card.uuid) is None or not _is_whole(run.card.gpu):
+            raise LeftOut("the card has no compute mode to set, or is in MIG mode")
+        with run.timed("set EXCLUSIVE_PROCESS"):
+            library.set_compute_mode(run.card.uuid, EXCLUSIVE_PROCESS)
+        run.reached("set")
+        found = library.compute_mode(run.card.uuid)
+    told = "Yes: it" if found == EXCLUSIVE_PROCESS else f"No: mode {found}"
+    run.answer("compute-mode", f"{told} is read back, without a reset.")
+
+
+def holder(run: Run) -> "subprocess.Popen[str]":
+    """Start a process that has NVML open, and wait until it has; kill it after use."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, run.card.library],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if process.stdout is None or process.stdout.readline() != "0\n":
+        process.kill()
+        raise Unexpected("another process could not open NVML")
+    return process
+
+
+_HOLD = """
+import ctypes, sys
+print(ctypes.CDLL(sys.argv[1]).nvmlInit_v2(), flush=True)
+sys.stdin.read()
+"""

@@ -1,0 +1,91 @@
+"""The engine's values: a step, what it may change, and what came of it.
+
+A step names the settings that it changes; how each of them is taken back is known of the setting
+(card.py), so that no step has an undo of its own that could be forgotten.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hardware.run import Run
+
+
+class Change(StrEnum):
+    """What a person may allow to be changed, for as long as a step takes."""
+
+    TIME_SLICE = "time-slice"
+    COMPUTE_MODE = "compute-mode"
+    MIG_MODE = "mig-mode"
+    MPS = "mps"
+    MEMORY_LIMIT = "memory-limit"
+
+
+MEANING: Mapping[Change, str] = {
+    Change.TIME_SLICE: "the card's time-slice",
+    Change.COMPUTE_MODE: "the card's compute mode, and under MPS to EXCLUSIVE_PROCESS",
+    Change.MIG_MODE: "the card's MIG mode and, where that changes, its other settings; MIG devices",
+    Change.MPS: "nothing of the card, but MPS daemons run on it",
+    Change.MEMORY_LIMIT: "the memory limit of a control group that the step makes",
+}
+
+
+class Verdict(StrEnum):
+    """How a step ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    LEFT_OUT = "left out"
+
+
+class LeftOut(Exception):  # noqa: N818  # no error: the step has nothing to do here
+    """The step cannot be done on this machine; the text says why."""
+
+
+class Unexpected(Exception):  # noqa: N818  # as an assertion, in words for people
+    """The step found something else than it should; the text says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to be tried.
+
+    Attributes:
+        name: as `--only` takes it.
+        does: what it does, as the end of a sentence that begins with its name.
+        do: does it; raises LeftOut, Unexpected, or an error of the driver's or the testbed's.
+        changes: the settings that it changes; without leave for all of them it is left out.
+        also: what it changes besides where that is allowed.
+        asks: ids of the questions that it answers.
+    """
+
+    name: str
+    does: str
+    do: "Callable[[Run], None]"
+    changes: frozenset[Change] = frozenset()
+    also: frozenset[Change] = frozenset()
+    asks: tuple[str, ...] = ()
+
+    def changed(self, allowed: frozenset[Change]) -> frozenset[Change]:
+        """Return all that it changes with this leave; nothing where it is left out."""
+        return self.changes | (self.also & allowed) if self.changes <= allowed else frozenset()
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What came of a step: `seconds` of all of it, and of its parts by name."""
+
+    step: str
+    verdict: Verdict = Verdict.PASSED
+    reason: str = ""
+    seconds: float = 0.0
+    timings: dict[str, float] = field(default_factory=dict)
+    evidence: list[str] = field(default_factory=list)
+    answers: dict[str, str] = field(default_factory=dict)
+
+    def sentence(self) -> str:
+        """Say it in a line."""
+        why = f": {self.reason}" if self.reason else ""
+        return f"{self.step}: {self.verdict} in {self.seconds:.1f} s{why}"

@@ -1,0 +1,144 @@
+"""`make hardware` killed at each of its points: its next run, or restore, puts everything back."""
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import DriverError
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.machine import Machine
+from hardware.every_step import STEPS
+from hardware.journal import Journal
+from hardware.run import Run, Wishes, restore_leftovers
+from worlds.groups import limited
+from worlds.hardware_run import Tried
+
+INSIDE = {
+    "claim-gpu": ["prepared in claim-gpu"],
+    "claim-share": ["prepared in claim-share"],
+    "set-time-slice": ["set to 1 in set-time-slice", "set to 0 in set-time-slice"],
+    "claim-time-slicing": ["prepared in claim-time-slicing"],
+    "set-compute-mode": ["set in set-compute-mode"],
+    "claim-mps": ["prepared in claim-mps"],
+    "claim-share-mps": ["prepared in claim-share-mps"],
+    "mps-limits": ["an MPS daemon runs in mps-limits"],
+    "mps-limit-names": ["an MPS daemon runs in mps-limit-names"],
+    "mps-percentages": ["an MPS daemon runs in mps-percentages"],
+    "mps-shared-memory": ["an MPS daemon runs in mps-shared-memory"],
+    "mps-exclusive": [
+        "EXCLUSIVE_PROCESS set in mps-exclusive",
+        "an MPS daemon runs in mps-exclusive",
+    ],
+    "memory-limit": ["limited in memory-limit"],
+    "cgroup-path": ["limited in cgroup-path"],
+    "mig-mode-while-open": ["switched in mig-mode-while-open"],
+    "mig-device-names": ["made, first time, in mig-device-names"],
+    "claim-mig": ["prepared in claim-mig"],
+}
+"""Where something is not as before in the midst of a step."""
+
+QUICK = [
+    ("claim-time-slicing", "prepared in claim-time-slicing"),
+    ("claim-mps", "prepared in claim-mps"),
+    ("mig-mode-while-open", "switched in mig-mode-while-open"),
+    ("claim-mig", "prepared in claim-mig"),
+    ("cgroup-path", "limited in cgroup-path"),
+]
+"""Those that leave most behind: settings, processes, mounts, MIG devices, control groups."""
+
+OUTSIDE = [step for step in STEPS if not step.name.startswith("container")]
+AROUND = [
+    (step.name, f"{when} {step.name}")
+    for step in OUTSIDE
+    for when in (("before", "did", "undid") if step.changes else ("did",))
+]
+WITHIN = [(name, at) for name, points in INSIDE.items() for at in points]
+OTHERS = [("uuids", "begun"), *AROUND, *(one for one in WITHIN if one not in QUICK)]
+
+
+@pytest.fixture
+def killed(tmp_path: Path, needs_root: None, real_userspace: None) -> "Killed":
+    return Killed(tmp_path)
+
+
+class Killed:
+    """Machines whose settings are none of the defaults, and runs that die on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def at(self, step: str, at: str) -> Tried:
+        groups: Path | None = None
+        if step in {"memory-limit", "cgroup-path"}:
+            machine, made = limited(self._folder, "misc")
+            groups = made.root
+        else:
+            machine = Machine.create(self._folder / "machine", "h100x8", Options(userspace="real"))
+        first, second = (gpu.uuid for gpu in machine.gpus[:2])
+        machine.set_fact(first, Fact.TIME_SLICE, 3)
+        machine.set_fact(second, Fact.TIME_SLICE, 2)
+        tried = Tried(machine, self._folder)
+        tried.die(step, at, groups)
+        return tried
+
+
+def check_put_back(killed: Killed, step: str, at: str) -> None:
+    tried, said = killed.at(step, at), []
+    assert restore_leftovers(Journal(tried.state), said.append)
+    assert said[-1] == "all is as it was"
+    tried.check_as_before()
+    assert not restore_leftovers(Journal(tried.state), said.append), "there is nothing left"
+
+
+@pytest.mark.parametrize(("step", "at"), QUICK, ids=[step for step, _ in QUICK])
+def test_a_run_that_was_killed_in_the_midst_of_a_step_is_taken_back(
+    killed: Killed, step: str, at: str
+) -> None:
+    check_put_back(killed, step, at)
+
+
+@pytest.mark.long(
+    "tests/contract/test_hardware_deaths.py"
+    "::test_a_run_that_was_killed_in_the_midst_of_a_step_is_taken_back"
+)
+@pytest.mark.parametrize(("step", "at"), OTHERS, ids=[at for _, at in OTHERS])
+def test_a_run_that_was_killed_at_any_other_point_is_taken_back(
+    killed: Killed, step: str, at: str
+) -> None:
+    check_put_back(killed, step, at)
+
+
+def test_the_next_run_takes_a_killed_one_back_before_it_looks_at_the_card(killed: Killed) -> None:
+    tried = killed.at("set-compute-mode", "set in set-compute-mode")
+    assert tried.machine.compute_mode(tried.machine.gpus[0].uuid) == 3
+    wishes = Wishes(state=tried.state, root=tried.machine.driver_root)
+    said: list[str] = []
+    with Run(wishes=wishes, say=said.append) as run:
+        assert run.card.settings().compute_mode == 0
+    assert "it may have changed: compute-mode" in said[0]
+    tried.check_as_before()
+
+
+def test_what_cannot_be_put_back_yet_stays_in_the_journal(killed: Killed) -> None:
+    tried = killed.at("mig-mode-while-open", "switched in mig-mode-while-open")
+    machine = tried.machine
+    made = machine.create_mig(machine.gpus[0].uuid, "1g.10gb", 0)
+    machine.hold_instance(made)
+    said: list[str] = []
+    journal = Journal(tried.state)
+    with pytest.raises(DriverError, match="processes still use it"):
+        restore_leftovers(journal, said.append, patience=0.0)
+    assert journal.file.exists()
+    machine.release_instance(made)
+    assert restore_leftovers(journal, said.append)
+    assert said[-1] == "all is as it was"
+    tried.check_as_before()
+
+
+def test_the_command_takes_a_killed_run_back(killed: Killed) -> None:
+    tried = killed.at("set-time-slice", "set to 1 in set-time-slice")
+    assert tried.machine.time_slice(tried.machine.gpus[0].uuid) == 1
+    assert "all is as it was" in tried.run("--restore")
+    tried.check_as_before()
+    assert "nothing is to be taken back" in tried.run("--restore")

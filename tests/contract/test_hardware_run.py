@@ -1,0 +1,211 @@
+"""`make hardware` on simulated cards: what it answers, what it leaves, and when it refuses.
+
+Steps in containers need runc, and are tried by tests/e2e/test_hardware_run.py.
+"""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import libcuda
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.machine import Machine
+from hardware.every_step import STEPS
+from hardware.questions import NOT_SIMULATED, QUESTIONS
+from worlds.groups import limited
+from worlds.hardware_run import EVERYTHING, Tried
+
+OUTSIDE = ",".join(step.name for step in STEPS if not step.name.startswith("container"))
+READS = "inventory,uuids,read-time-slice,slices,claim-gpu"
+LIMITS = "memory-limit,cgroup-path"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, real_userspace: None) -> Machine:
+    """A machine with NVIDIA's own programs."""
+    return made(tmp_path, "h100x8")
+
+
+def made(folder: Path, profile: str) -> Machine:
+    return Machine.create(folder / "machine", profile, Options(userspace="real"))
+
+
+def test_all_that_can_be_answered_without_a_card_is_and_the_machine_is_as_before(
+    machine: Machine, tmp_path: Path, needs_root: None
+) -> None:
+    tried = Tried(machine, tmp_path)
+    said = tried.run("--allow", EVERYTHING, "--only", OUTSIDE)
+    tried.check_as_before()
+    found = tried.found()
+    assert found["answered_by"] == "simulator"
+    assert found["as_before"] is True
+    verdicts = tried.verdicts()
+    left_out = {name for name, verdict in verdicts.items() if verdict == "left out"}
+    assert left_out == {
+        *("computes", "mps-limits", "mps-percentages", "mps-shared-memory", "mps-exclusive"),
+        *LIMITS.split(","),
+    }
+    assert "failed" not in verdicts.values()
+    expected = {one.id: one.simulated for one in QUESTIONS if one.simulated != NOT_SIMULATED}
+    expected.pop("cgroup-path")  # of a newer GPU driver
+    assert tried.answers() == expected
+    for sentence in expected.values():
+        assert sentence in said
+    text = (tried.report / "hardware.json").read_text() + (tried.report / "hardware.md").read_text()
+    assert "(simulator: nothing of this is a card's word)" in text
+    for gpu in machine.gpus:
+        assert gpu.uuid not in text
+
+
+def test_by_default_it_changes_nothing_and_says_what_it_leaves_out(
+    tmp_path: Path, real_userspace: None
+) -> None:
+    tried = Tried(made(tmp_path, "mixed"), tmp_path)
+    tried.machine.kill_at("nvmlDeviceSetComputeMode")
+    tried.machine.kill_at("nvmlDeviceSetMigMode")
+    tried.machine.kill_at("nvidia-smi:set-timeslice")
+    said = tried.run("--only", f"{READS},set-time-slice,claim-mig")
+    assert "it will change no setting" in said
+    assert "left out without ALLOW=mig-mode,time-slice: set-time-slice, claim-mig" in said
+    tried.check_as_before()
+    assert [*tried.verdicts().values()] == ["passed"] * 5 + ["left out"] * 2
+    assert len(tried.machine.faults()) == 3, "nothing was set"
+
+
+def test_a_card_without_mig_is_tried_without_it(
+    tmp_path: Path, real_userspace: None, needs_root: None
+) -> None:
+    tried = Tried(made(tmp_path, "v100-sxm2-16gb-x8"), tmp_path, "--identify")
+    only = "inventory,set-time-slice,set-compute-mode,claim-mps,mig-device-names"
+    tried.run("--allow", EVERYTHING, "--only", only)
+    tried.check_as_before()
+    reasons = {one["name"]: one["reason"] for one in tried.found()["steps"]}
+    assert reasons.pop("mig-device-names") == "the card has no MIG"
+    assert set(reasons.values()) == {""}
+    assert tried.found()["card"]["uuid"] == tried.machine.gpus[0].uuid
+
+
+def test_a_card_in_mig_mode_gets_its_mig_devices_and_no_reset(
+    tmp_path: Path, real_userspace: None
+) -> None:
+    machine = made(tmp_path, "a100-sxm4-40gb-x8")
+    first = machine.gpus[0].uuid
+    machine.set_mig_mode(first, enabled=True)
+    machine.reset_gpu(first)
+    machine.create_mig(first, "1g.5gb", 6)
+    tried = Tried(machine, tmp_path)
+    only = "claim-gpu,mig-mode-while-open,mig-device-names,claim-mig"
+    tried.run("--allow", "mig-mode", "--only", only)
+    tried.check_as_before()
+    assert tried.verdicts() == {
+        "claim-gpu": "left out",
+        "mig-mode-while-open": "left out",
+        "mig-device-names": "passed",
+        "claim-mig": "passed",
+    }
+    machine.destroy_mig(machine.mig_devices(first)[0].uuid)
+    tried = Tried(machine, tmp_path)
+    tried.run("--allow", "mig-mode", "--only", "mig-mode-while-open")
+    tried.check_as_before()
+    assert tried.answers() == {
+        "mig-open": "It does not change at once in any case: this card needs a reset."
+    }
+
+
+def test_from_r615_on_a_control_group_is_limited(tmp_path: Path, needs_root: None) -> None:
+    machine, groups = limited(tmp_path, "misc")
+    tried = Tried(machine, tmp_path, "--cgroup-root", groups.root)
+    tried.run("--allow", "memory-limit", "--only", LIMITS)
+    tried.check_as_before()
+    evidence = {one["name"]: one["evidence"] for one in tried.found()["steps"]}
+    assert evidence["memory-limit"] == ["the limit in force is 2048 MiB"]
+    (question,) = [one for one in QUESTIONS if one.id == "cgroup-path"]
+    assert tried.answers() == {"cgroup-path": question.simulated}
+    assert not list(groups.root.glob("dra-hardware-*"))
+
+
+def test_where_programs_compute_they_answer_the_rest(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = libcuda.build(tmp_path) / "libcuda.so.1"
+    for stand_in in machine.driver_root.rglob("libcuda.so.*"):
+        if not stand_in.is_symlink():
+            stand_in.unlink()  # a link to a file that other machines have, too
+            shutil.copy(ours, stand_in)
+    monkeypatch.setenv("TEST_CUDA_MEMORY_MIB", "3000")
+    tried = Tried(machine, tmp_path)
+    only = "computes,mps-limits,mps-percentages,mps-exclusive"
+    tried.run("--allow", "mps,compute-mode", "--only", only)
+    tried.check_as_before()
+    assert set(tried.verdicts().values()) == {"passed"}
+    assert tried.answers() == {  # under a libcuda that knows neither MPS nor compute modes
+        "mps-percent": "No: a client that asks for 30 % has as many SMs as any.",
+        "mps-exclusive": "No: it runs beside MPS.",
+    }
+    evidence = {one["name"]: one["evidence"] for one in tried.found()["steps"]}
+    assert "kernel: ran" in evidence["computes"]
+    assert evidence["mps-limits"] == [
+        "the client that asked for twice its limit was refused, and its neighbour went on"
+    ]
+
+
+def test_a_card_that_others_use_is_left_alone_unless_that_is_allowed(
+    machine: Machine, tmp_path: Path
+) -> None:
+    pid = machine.hold_instance(machine.gpus[0].uuid)
+    tried = Tried(machine, tmp_path)
+    only = ("--allow", "compute-mode", "--only", "set-compute-mode")
+    said = tried.run(*only, status=1)
+    assert f"error: others use the card (processes {pid}); end them, or say --in-use" in said
+    tried.check_as_before()
+    assert not tried.report.exists()
+    tried.run(*only, "--in-use")
+    tried.check_as_before()
+
+
+def test_what_a_card_cannot_be_set_to_fails_the_step_and_the_run(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.fail_call("nvmlDeviceSetComputeMode", 4)
+    tried = Tried(machine, tmp_path)
+    only = "set-compute-mode,read-time-slice"
+    tried.run("--allow", "compute-mode", "--only", only, status=1)
+    assert tried.verdicts() == {"set-compute-mode": "failed", "read-time-slice": "passed"}
+    (reason,) = [one["reason"] for one in tried.found()["steps"] if one["reason"]]
+    assert "NVML" in reason
+    tried.check_as_before()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_puts_back_what_it_has_changed(
+    machine: Machine, tmp_path: Path, number: signal.Signals
+) -> None:
+    tried = Tried(machine, tmp_path)
+    machine.slow_call("nvidia-smi:set-timeslice", 500)
+    only = "read-time-slice,set-time-slice,claim-time-slicing"
+    with tried.start("--allow", "time-slice", "--only", only) as process:
+        for line in process.stdout or ():
+            if "read-time-slice: passed" in line:
+                break
+        process.send_signal(number)
+        process.communicate(timeout=100)
+    assert process.returncode == 1
+    tried.check_as_before()
+    assert tried.found()["interrupted"] is True
+    assert tried.found()["as_before"] is True
+
+
+def test_two_runs_at_once_are_refused(machine: Machine, tmp_path: Path) -> None:
+    machine.slow_call("nvidia-smi:list-policies", 1500)
+    tried = Tried(machine, tmp_path)
+    with tried.start("--only", "read-time-slice") as process:
+        while not (tried.state / "lock").exists():
+            assert process.poll() is None
+        for line in process.stdout or ():
+            if "hardware: card:" in line:
+                break
+        assert "another run has" in tried.run("--restore", status=1)
+        process.communicate(timeout=100)
+    assert process.returncode == 0

@@ -1,0 +1,100 @@
+"""`make hardware` on a simulated machine: as its command, and as a process that dies at a point."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from testbed.mounts import mounts_below
+
+from dra_driver.simulator.machine import Machine
+from hardware.every_step import STEPS
+from hardware.run import Run, Wishes
+from hardware.steps import Change
+from worlds.child import TESTS, die_at, start
+
+REPOSITORY = TESTS.parent
+EVERYTHING = ",".join(Change)
+
+
+class Tried:
+    """A machine that `make hardware` is run on, and what it was like before."""
+
+    def __init__(self, machine: Machine, folder: Path, *options: object) -> None:
+        self.machine = machine
+        self.state, self.report = folder / "state", folder / "report"
+        self.options = ("--driver-root", machine.driver_root, *options)
+        self.before = self.settings()
+        self.run_folder: Path | None = None
+
+    def settings(self) -> list[object]:
+        return [
+            (one.compute_mode, one.time_slice, one.mig_mode, one.mig_pending, one.persistence_mode)
+            for one in self.machine.status()
+        ] + [device.uuid for gpu in self.machine.gpus for device in self.devices(gpu.uuid)]
+
+    def devices(self, uuid: str) -> list[Any]:
+        return list(self.machine.mig_devices(uuid))
+
+    def start(self, *words: object) -> "subprocess.Popen[str]":
+        command = [sys.executable, REPOSITORY / "hack" / "hardware", *self.options]
+        command += ["--state", self.state, "--report", self.report, *words]
+        return subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *words: object, status: int = 0) -> str:
+        with self.start(*words) as process:
+            said, _ = process.communicate(timeout=100)
+        assert process.returncode == status, said
+        return said
+
+    def found(self) -> dict[str, Any]:
+        """The report."""
+        found: dict[str, Any] = json.loads((self.report / "hardware.json").read_text())
+        return found
+
+    def verdicts(self) -> dict[str, str]:
+        return {one["name"]: one["verdict"] for one in self.found()["steps"]}
+
+    def answers(self) -> dict[str, str]:
+        return {one["id"]: one["answer"] for one in self.found()["questions"] if one["answer"]}
+
+    def die(self, step: str, at: str, groups: Path | None = None) -> None:
+        """Have a run of one step killed at a point of it; note its folder."""
+        path = os.pathsep.join([str(REPOSITORY / "hack"), str(TESTS)])
+        words = (self.machine.driver_root, self.state, groups or "", step, at)
+        env = os.environ | {"PYTHONPATH": path}
+        with start(*words, module="worlds.hardware_run", env=env, stdout=subprocess.PIPE) as child:
+            said, _ = child.communicate(timeout=100)
+        assert child.returncode == -9, f"it passed {at}: {said}"
+        self.run_folder = Path(json.loads((self.state / "undo.json").read_text())["folder"])
+
+    def check_as_before(self) -> None:
+        assert self.settings() == self.before
+        assert not (self.state / "undo.json").exists()
+        if self.run_folder is not None:
+            assert not self.run_folder.exists()
+            assert mounts_below(self.run_folder) == []
+
+
+def main(root: str, state: str, groups: str, step: str, at: str) -> None:
+    wishes = Wishes(
+        state=Path(state),
+        root=Path(root),
+        allow=frozenset(Change),
+        groups=Path(groups) if groups else None,
+    )
+    (wanted,) = [one for one in STEPS if one.name == step]
+    with Run(wishes=wishes, at=die_at(at)) as run:
+        print(run.take(wanted).sentence())  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
