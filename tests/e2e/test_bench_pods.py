@@ -111,7 +111,7 @@ def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: Pod
     shares = Strategy(sharing=Sharing.SHARES, tenants=2)
     assert runner.obstacle(shares).startswith("name the resource that pods ask for")
     absent = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.5gb")
-    assert runner.obstacle(absent).startswith("no MIG device 1g.5gb is published; there are: 1g.10")
+    assert runner.obstacle(absent).startswith("there is no MIG device 1g.5gb; there are: 1g.10")
 
 
 @pytest.mark.long(

@@ -17,11 +17,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from dra_driver.admin.bench.model import Card, Case
 from dra_driver.admin.bench.mps_daemon import mps_daemon
+from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.processes import ProcessRunner
 from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.session import run_all
@@ -77,6 +79,7 @@ class PlayedDoor:
 
     uuid = "GPU-played"
     is_divided = False
+    mig_devices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     library_folder = Path("/nowhere")
 
     def __init__(self, **facts: object) -> None:
@@ -212,13 +215,15 @@ def test_no_tenant_is_a_client_of_the_machines_own_mps(tmp_path: Path) -> None:
     with own._shared(TWO, tmp_path) as (environment, _):
         assert environment["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "no-mps")
         assert list((tmp_path / "no-mps").iterdir()) == []
-        assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-played"
+        assert "CUDA_VISIBLE_DEVICES" not in environment
+    assert own._devices(TWO) == ["GPU-played", "GPU-played"]
 
 
 def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> None:
     own = runner(tmp_path)
     mig = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.10gb")
-    assert own.obstacle(mig).startswith("only on a cluster")
+    assert own.obstacle(mig).startswith("there is no MIG device 1g.10gb; there are: none; no ")
+    assert own.obstacle(Strategy(sharing=Sharing.SHARES)).startswith("only on a cluster")
     assert own.obstacle(TWO) == ""
     alone = runner(tmp_path, compute_mode="Exclusive_Process")
     assert "lets one process in" in alone.obstacle(TWO)
@@ -283,6 +288,8 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
     class Interrupting:
         """Runs the first case, and is interrupted amid the second, whose tenants do not end."""
 
+        offer = Offer()
+
         def __init__(self, stop: Stop) -> None:
             self.usual = runner(tmp_path, stop=stop)
             self.stuck = runner(tmp_path, {"MODE": "stuck"}, stop=stop)
@@ -322,6 +329,8 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
 def test_an_error_of_the_card_ends_a_case_and_not_the_run(tmp_path: Path) -> None:
     class Falling:
         """Its card is gone when the second case is looked at."""
+
+        offer = Offer()
 
         def obstacle(self, strategy: Strategy) -> str:
             if strategy == TWO:
