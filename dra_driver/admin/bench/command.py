@@ -212,8 +212,6 @@ class Bench(CommandSettings):
         if self.scenario and (own := sorted(self.given & _OF_SCENARIOS)):
             flag = own[0].replace("_", "-")
             raise ValueError(f"the scenario says it by itself: leave out --{flag}")
-        if not self.gpu:
-            raise ValueError("name at least one --gpu")
 
     def cli_cmd(self) -> None:
         """Do it. Ends the process with a status of its own where that is not 0."""

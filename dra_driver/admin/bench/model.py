@@ -175,14 +175,15 @@ class Relation(Strict):
     """What a case is compared with, by the names of cases.
 
     Attributes:
-        against: those that ratios are to; of several, the first that has a tenant of the role.
-        undisturbed: the one that has the same share and no neighbours.
+        against: those that ratios are to; for each tenant the first that has its role, or does
+            its work.
+        undisturbed: those with the same shares and no neighbours, likewise.
         group: only cases of one group can be better than each other.
     """
 
     case: str
     against: tuple[str, ...] = ()
-    undisturbed: str = ""
+    undisturbed: tuple[str, ...] = ()
     group: str = ""
 
 

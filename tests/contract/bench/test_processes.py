@@ -25,7 +25,6 @@ from dra_driver.admin.bench.model import Card, Case
 from dra_driver.admin.bench.mps_daemon import mps_daemon
 from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.processes import ProcessRunner
-from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.session import run_all
 from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
@@ -169,41 +168,6 @@ def test_a_full_disk_is_a_failed_case_with_the_reason(
     assert case.reason.startswith("no temporary folder can be made in ")
 
 
-def test_folders_of_killed_runs_are_removed_and_running_ones_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    script = """\
-import os, signal
-from dra_driver.admin.bench.scratch import scratch
-with scratch() as folder:
-    (folder / "pipe").mkdir()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    killed = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
-    with scratch() as running:
-        assert remove_leftovers() == [left]
-        assert running.is_dir()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_of_results_is_never_removed_whatever_its_name_and_age(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    results = tmp_path / "dra-bench-h100"
-    results.mkdir()
-    (results / "report.json").write_text("{}")
-    os.utime(results, (0, 0))
-    (tmp_path / "dra-bench-notes.txt").touch()
-    (tmp_path / "dra-bench-link").symlink_to(results)
-    assert remove_leftovers() == []
-    assert (results / "report.json").exists()
-
-
 def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
     case = runner(tmp_path, is_simulated=True).run(TWO, WORK)
     assert (case.state, case.tenants) == ("passed", ())
@@ -266,6 +230,17 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     case = runner(tmp_path).run(ALONE, work)
     assert "it had not ended in time: give it more by --seconds" in case.reason
     assert _children_with(mark) == []
+
+
+@pytest.mark.parametrize("begin", ["setsid", "setsid --fork"])
+def test_workers_that_begin_sessions_of_their_own_are_ended_too(tmp_path: Path, begin: str) -> None:
+    mark = str(tmp_path / "mark")
+    worker = f"{begin} bash -c \"trap '' TERM; exec -a {mark} sleep 1000\""
+    for last in ("sleep 1001", "true"):
+        script = f"{worker} & until pgrep -f '^{mark}' >/dev/null; do sleep 0.05; done; {last}"
+        case = runner(tmp_path).run(ALONE, command("bash", "-c", script, seconds=3))
+        assert (case.state == "measured") == (last == "true"), case.reason
+        assert _children_with(mark) == []
 
 
 def command(*words: str, seconds: float = 20.0) -> Workload:

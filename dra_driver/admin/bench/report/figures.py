@@ -7,10 +7,12 @@ each tenant is compared with the one of its role there, in the same round.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from dra_driver.admin.bench.model import Case, Relation, Report, Result, Study, Tenant
 from dra_driver.admin.bench.strategies import Sharing, Strategy, profile_size
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.dataclass import dataclass
 
 
@@ -109,13 +111,13 @@ def bases(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case,
     return tuple(one for name in names if (one := _measured(round_, name)) is not None)
 
 
-def undisturbed(cases: Sequence[Case], case: Case, study: Study | None) -> Case | None:
-    """Return the case of the same round and share without neighbours, if the scenario has one."""
+def undisturbed(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
+    """Return the cases of the same round and shares without neighbours, if a scenario has them."""
     if study is None:
-        return None
-    name = relation_of(study, case.strategy).undisturbed
+        return ()
     round_ = [one for one in cases if one.repetition == case.repetition]
-    return _measured(round_, name) if name else None
+    names = relation_of(study, case.strategy).undisturbed
+    return tuple(one for name in names if (one := _measured(round_, name)) is not None)
 
 
 def relation_of(study: Study, strategy: Strategy) -> Relation:
@@ -138,41 +140,41 @@ def compared(
     case: Case,
     measures: Sequence[Case],
     *,
-    neighbourless: Case | None = None,
+    neighbourless: Sequence[Case] = (),
     role: str | None = None,
 ) -> Comparison:
-    """Return how a case does against others, each tenant against the first that has its role.
+    """Return how a case does against others.
 
-    A tenant without result got nothing. With a role, only tenants of that count.
+    Each tenant is compared with the first that has its role, or does its work; one without result
+    got nothing. With a role, only tenants of that count.
     """
     tenants = case.tenants if role is None else of_role(case, role)
     own = [one.result for one in tenants if one.result is not None]
     if not own:
         return Comparison()
-    by_role = {name: _base(measures, name) for name in case.strategy.roles}
-    shares = [_progress(one, by_role[case.strategy.role(one.number)]) for one in tenants]
+    base = {one.number: _base(measures, case.strategy, one.number) for one in tenants}
+    shares = [_progress(one, base[one.number]) for one in tenants]
     known = [one for one in shares if one is not None]
     memory = [float(one.memory_mib) for one in own if one.memory_mib is not None]
     got = known if len(known) == len(shares) else [_throughput_of(one) for one in tenants]
     just_own = Comparison(
-        fairness=fairness(got), memory_fairness=fairness(memory) if memory else None
+        fairness=fairness(got),
+        memory_fairness=fairness(memory) if memory else None,
+        isolation=_isolation(case, neighbourless, tenants),
     )
-    if not known or len(known) != len(shares):
+    if len(known) != len(shares):
         return just_own
-    ratios = partial(_worst_ratio, tenants, case.strategy, by_role)
+    ratios = partial(_worst_ratio, tenants, base)
     is_one_work = len(case.strategy.roles) == 1
-    base = by_role[case.strategy.roles[0]]
-    return Comparison(
+    return replace(
+        just_own,
         total_throughput=sum(known),
         least_throughput=min(known),
         run_time=None if not min(known) else 1 / min(known),
         p50=ratios(lambda one: _latency(one, "p50_ms")),
         p99=ratios(lambda one: _latency(one, "p99_ms")),
         context=ratios(lambda one: one.context_seconds),
-        energy_per_work=_energy_ratio(case, measures) if is_one_work and base else None,
-        isolation=None if neighbourless is None else _isolation(case, neighbourless, role),
-        fairness=just_own.fairness,
-        memory_fairness=just_own.memory_fairness,
+        energy_per_work=_energy_ratio(case, measures) if is_one_work else None,
     )
 
 
@@ -184,45 +186,53 @@ def _progress(tenant: Tenant, base: Result | None) -> float | None:
     return None if base is None else _ratio(_throughput_of(tenant), base.throughput)
 
 
-def _base(measures: Sequence[Case], role: str) -> Result | None:
-    """Return the result that tenants of a role are compared with."""
-    for case in measures:
-        for tenant in of_role(case, role):
-            if tenant.result is not None:
-                return tenant.result
+def _base(measures: Sequence[Case], strategy: Strategy, number: int) -> Result | None:
+    """Return the result that a tenant is compared with: of its role, else of its work."""
+    role, work = strategy.role(number), _work(strategy, number)
+    have = [(case, one) for case in measures for one in case.tenants if one.result is not None]
+    for case, one in have:
+        if case.strategy.role(one.number) == role:
+            return one.result
+    for case, one in have:
+        if work is not None and _work(case.strategy, one.number) == work:
+            return one.result
     return None
+
+
+def _work(strategy: Strategy, number: int) -> Workload | None:
+    return strategy.parts[number].work if strategy.parts else None
 
 
 def _worst_ratio(
     tenants: Sequence[Tenant],
-    strategy: Strategy,
-    by_role: Mapping[str, Result | None],
+    base: Mapping[int, Result | None],
     figure: Callable[[Result], float | None],
 ) -> float | None:
     """Return the largest ratio of a figure to that of the base, over tenants that have both."""
     found = []
     for one in tenants:
-        base = by_role[strategy.role(one.number)]
-        if one.result is not None and base is not None:
-            found.append(_ratio(figure(one.result), figure(base)))
+        measure = base[one.number]
+        if one.result is not None and measure is not None:
+            found.append(_ratio(figure(one.result), figure(measure)))
     return max((one for one in found if one is not None), default=None)
 
 
-def _isolation(case: Case, neighbourless: Case, role: str | None) -> float | None:
+def _isolation(
+    case: Case, neighbourless: Sequence[Case], tenants: Sequence[Tenant]
+) -> float | None:
     """Return what neighbours cost: the worst latency, or run time, as a ratio to that without.
 
-    Of tenants that the case without neighbours has too.
+    Of tenants that a case without neighbours has too.
     """
     found = []
-    for name in neighbourless.strategy.roles if role is None else (role,):
-        base = _base((neighbourless,), name)
-        for one in of_role(case, name):
-            if base is None or one.result is None:
-                continue
-            if one.result.latency and base.latency:
-                found.append(_ratio(one.result.latency.p99_ms, base.latency.p99_ms))
-            else:
-                found.append(_ratio(base.throughput, one.result.throughput))
+    for one in tenants:
+        base = _base(neighbourless, case.strategy, one.number)
+        if base is None or one.result is None:
+            continue
+        if one.result.latency and base.latency:
+            found.append(_ratio(one.result.latency.p99_ms, base.latency.p99_ms))
+        else:
+            found.append(_ratio(base.throughput, one.result.throughput))
     return max((one for one in found if one is not None), default=None)
 
 

@@ -24,7 +24,7 @@ PERCENT = r"(100|[1-9]?[0-9])%"
 Shared = Literal[
     "alone", "whole-gpus", "time-slicing", "mps", "shares", "mig", "mig-time-slicing", "mig-mps"
 ]
-Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\n$]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\n]*$")]
 WorkKeys = dict[str, JsonValue]
 
 
@@ -100,8 +100,9 @@ class CaseSpec(Written):
         tuple[str, ...] | None, Field(description="The cases to which ratios are.")
     ] = None
     undisturbed: Annotated[
-        str, Field(description="The case of the same share without neighbours: for isolation.")
-    ] = ""
+        tuple[str, ...],
+        Field(description="The cases of the same shares without neighbours: for isolation."),
+    ] = ()
     instead: Annotated[
         str, Field(description="The case to compare with where this one cannot be run.")
     ] = ""
@@ -149,7 +150,7 @@ class Scenario(Written):
         names = {one.name for one in self.cases}
         roles = {tenant.role or tenant.work for one in self.cases for tenant in one.tenants}
         for one in self.cases:
-            named = (*(one.against or ()), one.undisturbed, one.instead)
+            named = (*(one.against or ()), *one.undisturbed, one.instead)
             if missing := [name for name in named if name and name not in names]:
                 raise ValueError(f'"{one.name}" is compared with "{missing[0]}", which is no case')
         if missing := [name for name in self.against if name not in names]:

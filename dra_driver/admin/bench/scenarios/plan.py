@@ -182,7 +182,7 @@ def _relations(
     bases = {
         name
         for case in scenario.cases
-        for name in (*_against(scenario, case), case.undisturbed, *_instead(stand_ins, case))
+        for name in (*_against(scenario, case), *case.undisturbed, *_instead(stand_ins, case))
     }
     return [
         Relation(
@@ -208,7 +208,7 @@ def _needless(
 ) -> set[str]:
     """Return the cases that were to stand in for others, which can be run."""
     spare = {case.instead for case in scenario.cases if case.instead}
-    used = {name for one in relations for name in (*one.against, one.undisturbed)}
+    used = {name for one in relations for name in (*one.against, *one.undisturbed)}
     return spare - used - set(stand_ins.values())
 
 

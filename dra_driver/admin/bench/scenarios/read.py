@@ -36,6 +36,7 @@ from resource_nvidia_com.problems import (
 )
 
 _SUFFIX = ".yaml"
+_BRANCHES = frozenset({"int", "str", "constrained-int", "constrained-str"})
 _MOST_BYTES = 1 << 20
 _ANY_MEMORY = 1 << 20
 """Checks works whose memory is a part of a GPU's, before there is one."""
@@ -115,8 +116,7 @@ def _scenario(value: Any) -> Scenario:
     try:
         found = Scenario.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        problems = [_problem(one, content, origins) for one in error.errors(include_url=False)]
-        raise InvalidConfigError(list(dict.fromkeys(problems))) from error
+        raise InvalidConfigError(_problems(error, content, origins)) from error
     wrong = [*_equal_names(found, origins), *_impossible_works(found, origins)]
     if wrong := wrong or _impossible_cases(found, origins):
         raise InvalidConfigError(list(dict.fromkeys(wrong)))
@@ -197,25 +197,48 @@ def _impossible_work(scenario: Scenario, tenant: TenantSpec, path: Path) -> list
     return []
 
 
-def _problem(error: ErrorDetails, content: Mapping[str, Any], origins: Sequence[int]) -> Problem:
-    """Return an error of pydantic with the place in the file that it is about."""
-    loc = [one for one in error["loc"] if not _is_branch(one)]
-    name = ""
-    if len(loc) > 1 and loc[0] == "cases" and isinstance(loc[1], int):
-        case = content["cases"][loc[1]]
-        name = str(case.get("name", "")) if isinstance(case, Mapping) else ""
-        loc[1] = origins[loc[1]]
-    text = _said(error)
-    if error["type"] == "extra_forbidden":
-        text = _unknown(str(loc[-1]), _keys(_model(loc)))
-    if name and len([at for at in origins if at == loc[1]]) > 1:
-        text = f'{text} (in "{name}")'
-    return Problem(path=tuple(loc), text=text)
+def _problems(
+    error: ValidationError, content: Mapping[str, Any], origins: Sequence[int]
+) -> list[Problem]:
+    """Return the errors of pydantic with the places in the file that they are about.
+
+    A value that may be of several types has an error for each of them. What is wrong in several
+    cases of one matrix is told of the first.
+    """
+    texts: dict[tuple[Path, int], list[str]] = {}
+    for one in error.errors(include_url=False):
+        loc = tuple(part for part in one["loc"] if not _is_branch(part))
+        text = _said(one)
+        if one["type"] == "extra_forbidden":
+            text = _unknown(str(loc[-1]), _keys(_model(loc)))
+        index = loc[1] if loc[:1] == ("cases",) and len(loc) > 1 else -1
+        at = index if isinstance(index, int) else -1
+        path: Path = loc if at < 0 else ("cases", origins[at], *loc[2:])
+        # Of a list whose items are wrong pydantic says that it has none.
+        if one["type"] != "too_short" or not _value(content, loc):
+            texts.setdefault((path, at), []).append(text)
+    found: dict[Path, Problem] = {}
+    for (path, at), several in texts.items():
+        text = ", or: ".join(dict.fromkeys(several))
+        if at >= 0 and origins.count(origins[at]) > 1:
+            text += f' (in "{_value(content, ("cases", at, "name"))}")'
+        found.setdefault(path, Problem(path=path, text=text))
+    return list(found.values())
+
+
+def _value(content: Any, path: Path) -> Any:
+    """Return what stands at a path; None if nothing does."""
+    for part in path:
+        try:
+            content = content[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return content
 
 
 def _is_branch(part: str | int) -> bool:
     """Whether a part of pydantic's place names an alternative of a type, and no key."""
-    return isinstance(part, str) and (part.endswith("]") or part in ("int", "str"))
+    return isinstance(part, str) and (part.endswith("]") or part in _BRANCHES)
 
 
 def _said(error: ErrorDetails) -> str:
