@@ -94,7 +94,7 @@ def test_a_picture_is_drawn_of_little_too() -> None:
 
 def test_the_table_has_ratios_and_a_dash_where_there_is_no_figure() -> None:
     table, costs = rows(report()), rows(report(), COSTS)
-    assert table[0][:5] == ("strategy", "work/s", "all", "least", "time")
+    assert table[0][:5] == ("strategy", "work/s", "all", "least", "p50 ms")
     by_name = {row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
     assert by_name["alone"]["all"] == "1.00"
     assert by_name["7 by MIG 1g.10gb"]["all"] == "6.72"

@@ -45,6 +45,17 @@ class Row:
         """What it is called in a table."""
         return self.strategy.label if self.role is None else f"  of which {self.role}"
 
+    @property
+    def number(self) -> int:
+        """How many tenants are meant."""
+        roles = [self.strategy.role(number) for number in range(self.strategy.tenants)]
+        return len(roles) if self.role is None else roles.count(self.role)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its tenants do different works, so that they have no figure together."""
+        return len({one.work for one in self.strategy.parts if self.role in (None, one.role)}) > 1
+
     def figure(self, figure: Figure) -> Spread | None:
         """Return a ratio over all repetitions."""
         return spread(FIGURES[figure](one) for one in self.told)

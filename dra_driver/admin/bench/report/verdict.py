@@ -17,14 +17,14 @@ from dra_driver.dataclass import dataclass
 
 _MOST = ("throughput", "least", "fairness", "memory fairness")
 _WORDS: dict[Figure, str] = {
-    "throughput": "the most throughput",
-    "least": "the most for the tenant that gets least",
-    "p50": "the lowest median latency",
-    "p99": "the lowest 99th percentile of latency",
-    "time": "the shortest run time",
-    "isolation": "the least disturbance by neighbours",
-    "fairness": "the fairest throughput",
-    "memory fairness": "the fairest memory",
+    "throughput": "most throughput",
+    "least": "most for the tenant that gets least",
+    "p50": "lowest median latency",
+    "p99": "lowest 99th percentile of latency",
+    "time": "shortest run time",
+    "isolation": "least disturbance by neighbours",
+    "fairness": "fairest throughput",
+    "memory fairness": "fairest memory",
 }
 _AGAINST_ALONE = frozenset({"throughput", "least", "p50", "p99", "time"})
 _SHARED = (Sharing.TIME_SLICING, Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG)
@@ -110,17 +110,17 @@ def _clause(ranked: Sequence[tuple[Row, Spread]], goal: Goal) -> str:
     whose = f" of {goal.role}" if goal.role else ""
     unit = " times alone" if goal.figure in _AGAINST_ALONE else ""
     what = f"{_WORDS[goal.figure]}{whose}"
-    if not _differ(value, other):
-        alike = [row.strategy.label for row, one in ranked if not _differ(value, one)]
-        if len(alike) == len(ranked):
-            return f"in {what} no strategy differs from another ({_number(value)}{unit})"
+    if _differ(value, other):
         return (
-            f"{_listed(alike)} have {what} alike ({_number(value)}{unit}), and"
-            f" {last.strategy.label} has {_number(worst)}"
+            f"{what}: {best.strategy.label} ({_number(value)}{unit}), then"
+            f" {second.strategy.label} ({_number(other)})"
         )
+    alike = [row.strategy.label for row, one in ranked if not _differ(value, one)]
+    if len(alike) == len(ranked):
+        return f"{what}: no strategy differs from another ({_number(value)}{unit})"
     return (
-        f"{best.strategy.label} has {what} ({_number(value)}{unit}), next is"
-        f" {second.strategy.label} ({_number(other)})"
+        f"{what}: {_listed(alike)} alike ({_number(value)}{unit}), and {last.strategy.label} last"
+        f" ({_number(worst)})"
     )
 
 

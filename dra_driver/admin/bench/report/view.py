@@ -3,6 +3,7 @@
 A figure that is not there is a dash; nothing is made up for it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 from dra_driver.admin.bench.model import Case, Figure, Report, Result, Usage
@@ -42,12 +43,18 @@ def ratio_of(value: float) -> str:
     return f"{value:.2f}"
 
 
-def absolute(value: Spread | None, unit: str = "", form: str = ".3g") -> str:
-    """Return a figure with the half of its interval; a dash for none."""
+def absolute(value: Spread | None, unit: str = "") -> str:
+    """Return a figure with the half of its interval, in three digits; a dash for none."""
     if value is None:
         return NONE
-    more = "" if value.half is None else f" ±{value.half:.2g}"
-    return f"{value.mean:{form}}{more}{unit}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value.mean)))) if value.mean else 0
+    return _with_half(value, min(digits, 3)) + unit
+
+
+def _with_half(value: Spread, digits: int) -> str:
+    """Return a figure, and the half of its interval unless that looks like nothing."""
+    half = f"{value.half or 0.0:.{digits}f}"
+    return f"{value.mean:.{digits}f}" + (f" ±{half}" if float(half) else "")
 
 
 def throughput(found: Sequence[Result]) -> float:
@@ -66,7 +73,7 @@ def _ratio(figure: Figure) -> _Cell:
         value = row.figure(figure)
         if value is None:
             return NONE
-        return ratio_of(value.mean) + ("" if value.half is None else f" ±{value.half:.2f}")
+        return _with_half(value, 2)
 
     return cell
 
@@ -74,20 +81,28 @@ def _ratio(figure: Figure) -> _Cell:
 def _rate(row: Row) -> str:
     """Return the throughput with its unit; tenants of different works have none together."""
     units = {one.unit for case in row.cases for one in row.results(case)}
-    works = {part.work.kind for part in row.strategy.parts if row.role in (None, part.role)}
-    if len(units) != 1 or len(works) > 1:
+    if len(units) != 1 or row.is_mixed:
         return NONE
     return absolute(row.over(throughput), f" {units.pop()}/s")
 
 
 def _latency(name: str) -> _Cell:
-    return lambda row: absolute(row.over(lambda found: worst_latency(found, name)))
+    def cell(row: Row) -> str:
+        value = row.over(lambda found: worst_latency(found, name))
+        return NONE if row.is_mixed else absolute(value)
+
+    return cell
+
+
+def _fair(row: Row) -> str:
+    return NONE if row.is_mixed or row.number == 1 else _ratio("fairness")(row)
 
 
 def _usage(name: str) -> _Cell:
     def cell(row: Row) -> str:
         values = [getattr(case.usage or Usage(), name) for case in row.cases]
-        return absolute(spread(values) if row.role is None else None, form=".0f")
+        value = spread(values) if row.role is None else None
+        return NONE if value is None else _with_half(value, 0)
 
     return cell
 
@@ -118,12 +133,12 @@ def _slowest(name: str) -> _Cell:
     def figure(found: Sequence[Result]) -> float | None:
         return max((value for one in found if (value := getattr(one, name))), default=None)
 
-    return lambda row: absolute(row.over(figure), form=".2f")
+    return lambda row: absolute(row.over(figure))
 
 
 def _energy(row: Row) -> str:
     value = spread(one.energy_per_work for one in row.told) if row.role is None else None
-    return absolute(value, form=".2f")
+    return absolute(value)
 
 
 COLUMNS = (
@@ -136,13 +151,8 @@ COLUMNS = (
     ),
     Column(
         head="least",
-        means="throughput of the tenant that got least, likewise",
+        means="throughput of the tenant that got least, likewise: at 0.50 it takes twice as long",
         cell=_ratio("least"),
-    ),
-    Column(
-        head="time",
-        means="how much longer the slowest tenant takes for the same amount of work",
-        cell=_ratio("time"),
     ),
     Column(head="p50 ms", means="the largest median latency of a tenant", cell=_latency("p50_ms")),
     Column(head="p99 ms", means="the largest 99th percentile", cell=_latency("p99_ms")),
@@ -157,7 +167,7 @@ COLUMNS = (
     Column(
         head="fair",
         means="Jain's index of the tenants' throughputs: 1.00 all alike, 1/n one has all",
-        cell=_ratio("fairness"),
+        cell=_fair,
     ),
     Column(head="refused", means="tenants that got less memory, or no result", cell=_refused),
 )
@@ -196,14 +206,17 @@ COSTS = (
 def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str, ...]]:
     """Return the rows of a table, the head first; what has no figures at all is left out."""
     found = summary(report)
-    cells = [[column.cell(row) for row in found] for column in columns]
-    used = [at for at, some in enumerate(cells) if set(some) - {NONE}]
-    if not found:
-        return [("strategy",)]
-    return [
-        ("strategy", *(columns[at].head for at in used)),
-        *((row.label, *(cells[at][line] for at in used)) for line, row in enumerate(found)),
-    ]
+    cells = [[column.cell(row) for column in columns] for row in found]
+    used = [at for at in range(len(columns)) if any(line[at] != NONE for line in cells)]
+    table = [("strategy", *(columns[at].head for at in used))]
+    whole: list[str] = []
+    for row, line in zip(found, cells, strict=True):
+        if row.role is None:
+            whole = line
+        # A role that says no more than the whole is left out.
+        if row.role is None or any(line[at] not in (NONE, whole[at]) for at in used):
+            table.append((row.label, *(line[at] for at in used)))
+    return table
 
 
 def remarks(report: Report) -> list[str]:
