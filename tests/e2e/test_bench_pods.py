@@ -348,8 +348,8 @@ answers: Do tenants of a scenario have works, sizes and settings of their own?
 works:
   service: {kind: inference, rate: 20}
   busy: {kind: compute}
-  first: {kind: command, command: [python3, -c, "import os; assert 'PRIORITY' not in str(os.environ)"]}
-  second: {kind: command, command: [python3, -c, "import os; assert 'PRIORITY' in str(os.environ)"]}
+  first: {kind: command, command: [python3, -c, "import os; assert 'PRIO' not in str(os.environ)"]}
+  second: {kind: command, command: [python3, -c, "import os; assert 'PRIO' in str(os.environ)"]}
 cases:
 - name: alone
   tenants: [{work: service}]

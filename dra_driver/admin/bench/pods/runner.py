@@ -199,13 +199,15 @@ class PodRunner:
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
         seats = strategy.seats(work)
-        created = time.monotonic()
-        pods = CasePods(self._client, self.namespace, strategy.tenants, created)
-        for launch in sorted({seat.launch for seat in seats}):
+        pods = CasePods(self._client, self.namespace, strategy.tenants)
+        launches = sorted({seat.launch for seat in seats})
+        # The first wait for the beginning until the last are ready.
+        place = replace(place, patience=place.patience + (len(launches) - 1) * self._patience)
+        for launch in launches:
             for number, seat in enumerate(seats):
                 if seat.launch == launch:
+                    pods.launched[number] = time.monotonic()
                     self._make(PODS, manifests.pod(strategy, work, number, place))
-                    pods.launched.add(number)
             if seats[0].work.kind is not WorkloadKind.COMMAND:
                 self._await_ready(pods)
         if seats[0].work.kind is WorkloadKind.COMMAND:
