@@ -1,10 +1,11 @@
 """Runs cases as plain processes of this machine: no Kubernetes, and no setting of a GPU is changed.
 
 Alone and time-slicing are what a GPU does by itself; for MPS a control daemon of one's own is there
-as long as the case is. Whatever ends a case ends all of its processes, and the kernel does where
-this process is killed.
+as long as the case is; MIG devices are used where somebody has made them. Whatever ends a case ends
+all of its processes, and the kernel does where this process is killed.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.gathering import (
@@ -25,9 +27,10 @@ from dra_driver.admin.bench.gathering import (
 from dra_driver.admin.bench.listening import Listener
 from dra_driver.admin.bench.model import Case, Result, Tenant
 from dra_driver.admin.bench.mps_daemon import clean_environment, control_program, mps_daemon
+from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.stopping import Stop
-from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
+from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import DeviceError, DriverError, SetupError, StateError
@@ -42,11 +45,11 @@ _LIBRARIES = "LD_LIBRARY_PATH"
 
 
 class ProcessRunner:
-    """Runs cases on one GPU of this machine. For the main thread."""
+    """Runs cases on one GPU of this machine, or several. For the main thread."""
 
     where = "processes"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a machine has, and how a run goes)
         self,
         door: CardDoor,
         driver_root: Path,
@@ -55,12 +58,15 @@ class ProcessRunner:
         stop: Stop | None = None,
         tenant: Sequence[str] = TENANT,
         environment: Mapping[str, str] = os.environ,
+        others: Sequence[CardDoor] = (),
     ) -> None:
         """Take the GPU; folders that killed runs have left are removed.
 
-        `patience` is how many seconds tenants have to be ready, and to end after their time.
+        `patience` is how many seconds tenants have to be ready, and to end after their time;
+        `others` are further GPUs, for tenants that have whole ones.
         """
         self._door = door
+        self._others = tuple(others)
         self._root = driver_root
         self._patience = patience
         self._stop = stop or Stop()
@@ -71,16 +77,33 @@ class ProcessRunner:
             self._environment[_LIBRARIES] = os.pathsep.join(filter(None, folders))
         remove_leftovers()
 
+    @property
+    def offer(self) -> Offer:
+        """What there is of the GPU."""
+        profiles = {name: len(uuids) for name, uuids in self._door.mig_devices.items()}
+        return Offer(gpus=0 if self._door.is_divided else 1, profiles=profiles)
+
     def obstacle(self, strategy: Strategy) -> str:
         """Say why a strategy cannot be run here; nothing if it can."""
-        if strategy.sharing in OF_MIG or strategy.sharing is Sharing.SHARES:
-            return "only on a cluster: here no setting of a GPU is changed"
-        if self._door.is_divided:
+        if strategy.sharing is Sharing.SHARES:
+            return "only on a cluster: a driver gives out shares"
+        if strategy.sharing in OF_MIG:
+            if missing := self.offer.lack(strategy):
+                return (
+                    f"{missing}; no setting of a GPU is changed here: make them, or use a cluster"
+                )
+        elif self._door.is_divided:
             return "the GPU is in MIG mode, and its settings are not changed here"
+        if strategy.gpus > 1 + len(self._others):
+            return f"it needs {strategy.gpus} GPUs: name as many, as --gpu 0,1"
+        return self._mode_obstacle(strategy)
+
+    def _mode_obstacle(self, strategy: Strategy) -> str:
         mode = self._door.card().compute_mode
         if mode == "Prohibited":
             return "the GPU's compute mode is Prohibited; set it back: nvidia-smi --compute-mode=0"
-        if mode == "Exclusive_Process" and strategy.sharing is Sharing.TIME_SLICING:
+        slices = (Sharing.TIME_SLICING, Sharing.MIG_TIME_SLICING)
+        if mode == "Exclusive_Process" and strategy.sharing in slices:
             return (
                 "the GPU's compute mode Exclusive_Process lets one process in; set it back:"
                 " nvidia-smi --compute-mode=0"
@@ -91,6 +114,19 @@ class ProcessRunner:
             except SetupError as error:
                 return str(error)
         return ""
+
+    def _devices(self, strategy: Strategy) -> list[str]:
+        """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES has them."""
+        if strategy.sharing is Sharing.WHOLE_GPUS:
+            gpus = iter([self._door.uuid, *(one.uuid for one in self._others)])
+            counts = [one.gpus for one in strategy.parts] or [1] * strategy.tenants
+            return [",".join(itertools.islice(gpus, count)) for count in counts]
+        if strategy.sharing not in OF_MIG:
+            return [self._door.uuid] * strategy.tenants
+        there = {name: iter(uuids) for name, uuids in self._door.mig_devices.items()}
+        if strategy.sharing is Sharing.MIG:
+            return [next(there[profile]) for profile in strategy.profiles]
+        return [next(there[strategy.profile])] * strategy.tenants
 
     def run(self, strategy: Strategy, work: Workload) -> Case:
         """Run a case; whatever happens, its processes have ended afterwards."""
@@ -109,16 +145,16 @@ class ProcessRunner:
         self, strategy: Strategy, folder: Path
     ) -> Iterator[tuple[Mapping[str, str], tuple[str, ...]]]:
         """Yield the environment of a strategy's tenants, and what was found of the strategy."""
-        own = {**self._environment, "CUDA_VISIBLE_DEVICES": self._door.uuid}
         if strategy.sharing not in UNDER_MPS:
             # An empty folder: an MPS that the machine has is not to serve these.
             nobody = folder / "no-mps"
             nobody.mkdir()
-            yield {**own, _PIPE: str(nobody)}, ()
+            yield {**self._environment, _PIPE: str(nobody)}, ()
             return
-        with mps_daemon(self._root, self._door.uuid, self._environment) as daemon:
+        (device,) = set(self._devices(strategy))
+        with mps_daemon(self._root, device, self._environment) as daemon:
             seen = daemon.limit(strategy)
-            yield {**own, _PIPE: str(daemon.pipe)}, seen
+            yield {**self._environment, _PIPE: str(daemon.pipe)}, seen
 
     def _run(
         self,
@@ -128,60 +164,82 @@ class ProcessRunner:
         environment: Mapping[str, str],
         seen: tuple[str, ...],
     ) -> Case:
-        if work.kind is WorkloadKind.COMMAND:
-            return self._run_command(strategy, work, environment, seen)
-        start = folder / "start"
-        commands = [
-            (*self._tenant, self._spec(number, work, start).model_dump_json())
-            for number in range(strategy.tenants)
+        seats = strategy.seats(work)
+        environments = [
+            {**environment, "CUDA_VISIBLE_DEVICES": device, **seat.environment()}
+            for seat, device in zip(seats, self._devices(strategy), strict=True)
         ]
-        with _processes(commands, environment) as tenants:
-            self._wait(lambda: all(one.is_settled for one in tenants), self._patience)
-            _write(start, time.time() + _LEAD_SECONDS)
-            self._wait(
-                lambda: all(one.is_over for one in tenants),
-                _LEAD_SECONDS + work.warm_up + work.seconds + self._patience,
-            )
+        if seats[0].work.kind is WorkloadKind.COMMAND:
+            return self._run_commands(strategy, seats, environments, seen)
+        starts = [folder / f"start-{number}" for number in range(len(seats))]
+        with _Processes() as processes:
+            for launch in sorted({seat.launch for seat in seats}):
+                for number, seat in enumerate(seats):
+                    if seat.launch == launch:
+                        spec = self._spec(number, seat.work, starts[number], strategy)
+                        command = (*self._tenant, spec.model_dump_json())
+                        processes.start(number, command, environments[number])
+                self._wait(processes.are_settled, self._patience)
+            begin = time.time() + _LEAD_SECONDS
+            for start, seat in zip(starts, seats, strict=True):
+                _write(start, begin + seat.after)
+            longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
+            self._wait(processes.are_over, _LEAD_SECONDS + longest + self._patience)
             return case_of(
                 strategy,
-                [Gathered.of(one) for one in tenants],
-                seen=seen,
+                [Gathered.of(one) for one in processes.all],
+                seen=(*seen, *_settings_of(seats)),
                 is_simulated=self._door.card().is_simulated,
             )
 
     def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
         self._stop.wait(is_so, seconds, _POLL_SECONDS)
 
-    def _spec(self, number: int, work: Workload, start: Path) -> lines.Spec:
+    def _spec(self, number: int, work: Workload, start: Path, strategy: Strategy) -> lines.Spec:
+        gpu, launches = self._door.uuid, len({one.launch for one in strategy.parts} or {0})
+        if strategy.sharing is Sharing.WHOLE_GPUS:
+            gpu = self._devices(strategy)[number].partition(",")[0]
         return lines.Spec(
             number=number,
             work=work,
             start=str(start),
-            patience=2 * self._patience,
+            patience=(1 + launches) * self._patience,
             driver_root=str(self._root),
-            gpu=self._door.uuid,
+            gpu=gpu,
             watches=number == 0,
         )
 
-    def _run_command(
+    def _run_commands(
         self,
         strategy: Strategy,
-        work: Workload,
-        environment: Mapping[str, str],
+        seats: Sequence[Part],
+        environments: Sequence[Mapping[str, str]],
         seen: tuple[str, ...],
     ) -> Case:
-        """Run a command of the user's own, as often at the same time as there are tenants."""
+        """Run commands of the user's own, all at the same time."""
         watch = Watch(self._door.busy)
-        commands = [(*_SUPERVISED, *work.command)] * strategy.tenants
-        with _processes(commands, environment, quiet=True) as tenants:
+        with _Processes() as processes:
+            for number, seat in enumerate(seats):
+                command = (*_SUPERVISED, *seat.work.command)
+                processes.start(number, command, environments[number], quiet=True)
             watch.start()
             try:
-                self._wait(lambda: all(one.has_ended for one in tenants), work.seconds)
+                self._wait(processes.have_ended, max(one.work.seconds for one in seats))
             finally:
                 usage = watch.stop()
-            found = tuple(_of_command(number, one) for number, one in enumerate(tenants))
+            found = tuple(_of_command(number, one) for number, one in enumerate(processes.all))
         is_simulated = self._door.card().is_simulated
+        seen = (*seen, *_settings_of(seats))
         return case_of_commands(strategy, found, usage=usage, seen=seen, is_simulated=is_simulated)
+
+
+def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:
+    """Say which settings of their own tenants were given."""
+    return tuple(
+        f"tenant {number}: {name}={value}"
+        for number, seat in enumerate(seats)
+        for name, value in seat.environment().items()
+    )
 
 
 def _of_command(number: int, one: Listener) -> Tenant:
@@ -196,36 +254,57 @@ def _of_command(number: int, one: Listener) -> Tenant:
     )
 
 
-@contextmanager
-def _processes(
-    commands: Sequence[Sequence[str]], environment: Mapping[str, str], *, quiet: bool = False
-) -> Iterator[tuple[Listener, ...]]:
-    """Run programs, each in a session of its own; all have ended when this ends.
+class _Processes:
+    """Programs of a case, each in a session of its own; all have ended when this is left."""
 
-    Raises SetupError if one of them cannot be run, DeviceError if one cannot be ended.
-    """
-    started: list[Listener] = []
-    try:
-        for command in commands:
-            started.append(Listener(_start(command, environment, quiet=quiet)))  # noqa: PERF401 (each is to be ended if the next fails)
-        yield tuple(started)
-    finally:
-        _end(started)
+    def __init__(self) -> None:
+        self._started: dict[int, Listener] = {}
 
+    @property
+    def all(self) -> tuple[Listener, ...]:
+        """Those that were started, in the order of their numbers."""
+        return tuple(one for _, one in sorted(self._started.items()))
 
-def _end(started: Sequence[Listener]) -> None:
-    """End processes, by force in the end. No signal stops this."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for one in started:
-            one.signal(number)
-        Stop().wait(lambda: all(one.has_ended for one in started), _END_SECONDS, _POLL_SECONDS)
-    for one in started:
-        one.close()
-    if left := [str(one.process.pid) for one in started if not one.has_ended]:
-        raise DeviceError(
-            f"tenants cannot be ended, not even by SIGKILL (process {', '.join(left)}): they hang"
-            " in the GPU driver; look for Xid lines in dmesg, and reboot if they stay"
-        )
+    def start(
+        self,
+        number: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        quiet: bool = False,
+    ) -> None:
+        """Run a program. Raises SetupError if it cannot be."""
+        self._started[number] = Listener(_start(command, environment, quiet=quiet))
+
+    def are_settled(self) -> bool:
+        """Whether each is ready, or never will be."""
+        return all(one.is_settled for one in self.all)
+
+    def are_over(self) -> bool:
+        """Whether each has said its last word."""
+        return all(one.is_over for one in self.all)
+
+    def have_ended(self) -> bool:
+        """Whether none runs any more."""
+        return all(one.has_ended for one in self.all)
+
+    def __enter__(self) -> Self:
+        """Begin with none."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End them, by force in the end. No signal stops this. Raises DeviceError if one stays."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for one in self.all:
+                one.signal(number)
+            Stop().wait(self.have_ended, _END_SECONDS, _POLL_SECONDS)
+        for one in self.all:
+            one.close()
+        if left := [str(one.process.pid) for one in self.all if not one.has_ended]:
+            raise DeviceError(
+                f"tenants cannot be ended, not even by SIGKILL (process {', '.join(left)}): they"
+                " hang in the GPU driver; look for Xid lines in dmesg, and reboot if they stay"
+            )
 
 
 def _start(

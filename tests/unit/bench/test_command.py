@@ -26,7 +26,9 @@ def test_reports_are_drawn_below_each_other(
     for name in ("both.png", "both-2.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
     out = capsys.readouterr().out
-    assert out.count("7 by MIG 1g.10gb") == 3  # two tables, and one of containers against processes
+    # Two tables of each, one of containers against processes, one of both beside each other.
+    lines = [line for line in out.splitlines() if line.startswith("7 by MIG 1g.10gb ")]
+    assert len(lines) == 6
     assert "20 %: 5 by MPS with 20 %: 41 ms, holds" in out
 
 
@@ -47,6 +49,7 @@ def test_reports_are_drawn_below_each_other(
         (["processes", "--rate", "0.001"], 2, "0.001 requests a second for 20 s are 0"),
         (["processes", "--mig-profiles", "large"], 2, "--mig-profiles"),
         (["processes", "--sweep", "threads", "--strategies", "mps"], 2, "leave out --strategies"),
+        (["processes", "--sweep", "threads", "--repetitions", "3"], 2, "a sweep is one round"),
         (["processes", "--name", "/absent/bench"], 1, "nothing can be written to /absent"),
         (["processes", "--name", "."], 1, "name the files too"),
         (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),

@@ -1,9 +1,10 @@
 """`python3 -m … PROGRAM …`: runs a program that ends with the benchmark.
 
 In: a program, and a session of its own. Out: its exit status, or its signal. The kernel tells this
-process when the thread that started it ends, in whatever way, and it ends all of the session: an
+process when the thread that started it ends, in whatever way, and it ends all that is below it: an
 MPS daemon with its servers, or a command of the user's with its workers, outlives no benchmark, not
-even one that was killed.
+even one that was killed. Workers that begin a session of their own are found, because this process
+adopts those whose parents have ended.
 """
 
 import ctypes
@@ -13,7 +14,10 @@ import subprocess
 import sys
 from types import FrameType
 
+from dra_driver.admin.bench.descendants import signal_descendants
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 5
 
 
@@ -25,12 +29,12 @@ class _Parent:
         self.is_gone = False
 
     def on_term(self, _number: int, _frame: FrameType | None) -> None:
-        """End the session, if there is nobody else to do it."""
+        """End all that is below, if there is nobody else to do it."""
         if os.getppid() == self._pid or self.is_gone:
             return
         self.is_gone = True
         signal.alarm(_GRACE_SECONDS)
-        os.killpg(0, signal.SIGTERM)
+        signal_descendants(os.getpid(), signal.SIGTERM)
 
 
 def main(words: list[str]) -> int:
@@ -38,7 +42,9 @@ def main(words: list[str]) -> int:
     parent = _Parent()
     signal.signal(signal.SIGTERM, parent.on_term)
     signal.signal(signal.SIGALRM, _kill)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
         child = subprocess.Popen(words)
     except OSError as error:
@@ -47,6 +53,7 @@ def main(words: list[str]) -> int:
     status = child.wait()
     if parent.is_gone:
         _kill()
+    signal_descendants(os.getpid(), signal.SIGKILL)
     if status < 0:
         if -status == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -55,6 +62,7 @@ def main(words: list[str]) -> int:
 
 
 def _kill(*_: object) -> None:
+    signal_descendants(os.getpid(), signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
 
 
