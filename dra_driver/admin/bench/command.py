@@ -30,7 +30,7 @@ from dra_driver.admin.bench.session import Runner, run_all
 from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mig, usual
 from dra_driver.admin.bench.tenant.card import CardDoor
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.admin.bench.workload import LatencyForm, Workload, WorkloadKind
 from dra_driver.command_line import CommandSettings, argument, bounds, items, option, shaped
 from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import SetupError, StateError
@@ -71,6 +71,14 @@ class Bench(CommandSettings):
         default="inference", help="What bounds the work."
     )
     command: str = option(default="", help="A command of your own; the work is `command` then.")
+    latencies: Literal["", "json", "prometheus", "perf-analyzer"] = option(
+        default="",
+        help="Form in which the command tells latencies: in its output, or in a file if its words "
+        "have {latencies}.",
+    )
+    latency_metric: str = option(
+        default="", help="For `prometheus`: the histogram or summary, such as x_latency_seconds."
+    )
     seconds: float = option(
         check=bounds(above=0, most=86400), default=20.0, help="How long tenants work."
     )
@@ -193,7 +201,11 @@ class Bench(CommandSettings):
 
     def _pods(self, stop: Stop) -> Report | None:
         place = Place(
-            image=self.image, node=self.node, shares=self.shares, patience=2 * self.patience
+            image=self.image,
+            command_image=self.command_image,
+            node=self.node,
+            shares=self.shares,
+            patience=2 * self.patience,
         )
         with ExitStack() as stack:
             client = connect(self.kubeconfig, self.context, environment=os.environ)
@@ -202,7 +214,6 @@ class Bench(CommandSettings):
                 client,
                 place,
                 _say,
-                command_image=self.command_image,
                 patience=self.patience,
                 stop=stop,
             )
@@ -283,6 +294,8 @@ class Bench(CommandSettings):
             intensity=self.intensity,
             seed=self.seed,
             command=tuple(shlex.split(self.command)),
+            latencies=LatencyForm(self.latencies) if self.latencies else None,
+            latency_metric=self.latency_metric,
         )
 
     def _strategies(self, card: Card, offer: Offer) -> tuple[Strategy, ...]:

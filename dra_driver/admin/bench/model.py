@@ -6,6 +6,8 @@ GPUs are simulated has no results, since no GPU did any work. Ratios are compute
 (admin/bench/report/figures.py) and are no part of them.
 """
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -49,11 +51,12 @@ class Latency(Strict):
     """From a request's arrival to its end, in milliseconds.
 
     A request that had not ended with its tenant counts with the time it had waited by then.
+    `count` is None where a command of the user's own does not say of how many requests they are.
     """
 
     p50_ms: Amount
     p99_ms: Amount
-    count: Count
+    count: Count | None = None
     unfinished: Count = 0
 
 
@@ -174,6 +177,14 @@ class Report(Strict):
         if self.card.is_simulated and (measured or self.sweep):
             raise ValueError("simulated GPUs do no work, so there are no results of theirs")
         return self
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share (0 to 1) of all are not above."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def write_report(report: Report, path: Path) -> None:

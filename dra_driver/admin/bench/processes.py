@@ -14,21 +14,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from dra_driver.admin.bench import lines
+from dra_driver.admin.bench import commands, lines
 from dra_driver.admin.bench.gathering import (
+    CommandEnd,
     Gathered,
     case_of,
     case_of_commands,
     failed,
-    how_it_ended,
+    tenant_of_command,
 )
 from dra_driver.admin.bench.listening import Listener
-from dra_driver.admin.bench.model import Case, Result, Tenant
+from dra_driver.admin.bench.model import Case, Tenant
 from dra_driver.admin.bench.mps_daemon import clean_environment, control_program, mps_daemon
 from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.stopping import Stop
 from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
+from dra_driver.admin.bench.tenant.supervised import uptime
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import DeviceError, DriverError, SetupError, StateError
 
@@ -37,6 +39,7 @@ _SUPERVISED = (sys.executable, "-m", "dra_driver.admin.bench.tenant.supervised")
 _LEAD_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 _END_SECONDS = 10.0
+_MOST_BYTES = 16 << 20
 _PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _LIBRARIES = "LD_LIBRARY_PATH"
 
@@ -129,13 +132,13 @@ class ProcessRunner:
         seen: tuple[str, ...],
     ) -> Case:
         if work.kind is WorkloadKind.COMMAND:
-            return self._run_command(strategy, work, environment, seen)
+            return self._run_command(strategy, work, folder, environment, seen)
         start = folder / "start"
-        commands = [
+        tenants_words = [
             (*self._tenant, self._spec(number, work, start).model_dump_json())
             for number in range(strategy.tenants)
         ]
-        with _processes(commands, environment) as tenants:
+        with _processes(tenants_words, environment) as tenants:
             self._wait(lambda: all(one.is_settled for one in tenants), self._patience)
             _write(start, time.time() + _LEAD_SECONDS)
             self._wait(
@@ -167,38 +170,56 @@ class ProcessRunner:
         self,
         strategy: Strategy,
         work: Workload,
+        folder: Path,
         environment: Mapping[str, str],
         seen: tuple[str, ...],
     ) -> Case:
         """Run a command of the user's own, as often at the same time as there are tenants."""
-        watch = Watch(self._door.busy)
-        commands = [(*_SUPERVISED, *work.command)] * strategy.tenants
-        with _processes(commands, environment, quiet=True) as tenants:
+        watch, start = Watch(self._door.busy), folder / "start"
+        files = [folder / f"latencies-{number}" for number in range(strategy.tenants)]
+        held = (*_SUPERVISED, "--start", str(start))
+        all_words = [(*held, *commands.words(work, str(file))) for file in files]
+        kept = _MOST_BYTES if work.latencies and not commands.writes_file(work) else 0
+        with _processes(all_words, environment, output_bytes=kept) as tenants:
+            self._wait(lambda: all(one.is_settled for one in tenants), self._patience)
+            moment = uptime() + _LEAD_SECONDS
+            _write(start, moment)
+            self._wait(lambda: uptime() >= moment, _LEAD_SECONDS)
             watch.start()
             try:
                 self._wait(lambda: all(one.has_ended for one in tenants), work.seconds)
             finally:
                 usage = watch.stop()
-            found = tuple(_of_command(number, one) for number, one in enumerate(tenants))
+            found = tuple(
+                _of_command(number, work, one, file)
+                for number, (one, file) in enumerate(zip(tenants, files, strict=True))
+            )
         is_simulated = self._door.card().is_simulated
         return case_of_commands(strategy, found, usage=usage, seen=seen, is_simulated=is_simulated)
 
 
-def _of_command(number: int, one: Listener) -> Tenant:
-    if one.exit_status is None:
-        return Tenant(number=number, failure="it had not ended in time: give it more by --seconds")
-    if one.exit_status != 0:
-        return Tenant(number=number, failure=how_it_ended(one.exit_status, one.last_words))
-    took = max(one.lived_seconds, 1e-6)
-    return Tenant(
-        number=number,
-        result=Result(throughput=1 / took, unit="runs", seconds=took, exit_status=0),
+def _of_command(number: int, work: Workload, one: Listener, file: Path) -> Tenant:
+    text = one.output
+    if commands.writes_file(work) and one.exit_status == 0:
+        try:
+            with file.open("rb") as content:
+                text = content.read(_MOST_BYTES).decode(errors="replace")
+        except OSError as error:
+            why = f"it has not written its latencies to {commands.FILE}: {error.strerror}"
+            return Tenant(number=number, failure=why)
+    end = CommandEnd(
+        status=one.exit_status,
+        text=text,
+        ended=one.ended,
+        seconds=one.lived_seconds,
+        last_words=one.last_words,
     )
+    return tenant_of_command(number, work, end)
 
 
 @contextmanager
 def _processes(
-    commands: Sequence[Sequence[str]], environment: Mapping[str, str], *, quiet: bool = False
+    programs: Sequence[Sequence[str]], environment: Mapping[str, str], *, output_bytes: int = 0
 ) -> Iterator[tuple[Listener, ...]]:
     """Run programs, each in a session of its own; all have ended when this ends.
 
@@ -206,8 +227,10 @@ def _processes(
     """
     started: list[Listener] = []
     try:
-        for command in commands:
-            started.append(Listener(_start(command, environment, quiet=quiet)))  # noqa: PERF401 (each is to be ended if the next fails)
+        for program in programs:
+            process = _start(program, environment)
+            # Not all at once: each is to be ended if the next fails.
+            started.append(Listener(process, output_bytes=output_bytes))
         yield tuple(started)
     finally:
         _end(started)
@@ -228,15 +251,13 @@ def _end(started: Sequence[Listener]) -> None:
         )
 
 
-def _start(
-    command: Sequence[str], environment: Mapping[str, str], *, quiet: bool
-) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then ends them
         )

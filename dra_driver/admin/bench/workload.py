@@ -29,8 +29,19 @@ class WorkloadKind(StrEnum):
     """A command of the user's own, from its start to its end."""
 
 
+class LatencyForm(StrEnum):
+    """In which form a command of the user's own tells latencies (admin/bench/latencies.py)."""
+
+    JSON = "json"
+    PROMETHEUS = "prometheus"
+    PERF_ANALYZER = "perf-analyzer"
+
+
 class Workload(BaseModel):
-    """One work. Fields that its kind has no use for stay at their defaults."""
+    """One work. Fields that its kind has no use for stay at their defaults.
+
+    `latency_metric` is the name of Prometheus' histogram or summary.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -44,11 +55,21 @@ class Workload(BaseModel):
     intensity: Annotated[int, Field(gt=0, le=1 << 30)] = 16384
     seed: int = 1
     command: tuple[str, ...] = ()
+    latencies: Annotated[LatencyForm, Field(strict=False)] | None = None
+    latency_metric: str = ""
 
     @model_validator(mode="after")
     def _command_where_it_belongs(self) -> Self:
-        if bool(self.command) != (self.kind is WorkloadKind.COMMAND):
+        is_command = self.kind is WorkloadKind.COMMAND
+        if bool(self.command) != is_command:
             raise ValueError("a command belongs to the work `command`, and to no other")
+        if self.latencies is not None and not is_command:
+            raise ValueError("latencies are read of the work `command`; the others measure them")
+        if bool(self.latency_metric) != (self.latencies is LatencyForm.PROMETHEUS):
+            raise ValueError(
+                "latencies in Prometheus' form need the name of a histogram or summary"
+                " (--latency-metric), and other forms have none"
+            )
         return self
 
     @model_validator(mode="after")

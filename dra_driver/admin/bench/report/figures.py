@@ -4,20 +4,11 @@ Everything is a ratio to one tenant alone on a whole GPU of the same run, so tha
 different machines can be compared.
 """
 
-import math
 from collections.abc import Sequence
 
 from dra_driver.admin.bench.model import Case, Report, Result
 from dra_driver.admin.bench.strategies import Sharing, Strategy
 from dra_driver.dataclass import dataclass
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share (0 to 1) of all are not above."""
-    if not values:
-        raise ValueError("no values")
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def fairness(amounts: Sequence[float]) -> float | None:

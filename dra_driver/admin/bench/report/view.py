@@ -183,7 +183,11 @@ def _doubts(case: Case) -> list[str]:
             f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
             " work for longer (--seconds), or warm up for longer (--warm-up)"
         )
-    counts = [one.latency.count for one in results(case) if one.latency is not None]
+    counts = [
+        one.latency.count
+        for one in results(case)
+        if one.latency is not None and one.latency.count is not None
+    ]
     if counts and min(counts) < _ENOUGH:
         found.append(
             f"{case.strategy.label}: a tenant has {min(counts)} latencies, and of fewer than"
