@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from dra_driver.admin.bench.model import Card
 from dra_driver.admin.bench.processes import ProcessRunner
@@ -54,6 +55,7 @@ class PlayedDoor:
 
     uuid = "GPU-played"
     is_divided = False
+    mig_devices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     library_folder = Path("/nowhere")
 
     def __init__(self, **facts: object) -> None:

@@ -74,6 +74,7 @@ RESOURCE_CLAIMS = Resource(
     group="resource.k8s.io", version="v1", plural="resourceclaims", namespaced=True
 )
 RESOURCE_SLICES = Resource(group="resource.k8s.io", version="v1", plural="resourceslices")
+SECRETS = Resource(group="", version="v1", plural="secrets", namespaced=True)
 SELF_REVIEWS = Resource(
     group="authorization.k8s.io", version="v1", plural="selfsubjectaccessreviews"
 )

@@ -18,7 +18,7 @@ from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from dra_driver.admin.bench.model import Case
-from dra_driver.admin.bench.pods.manifests import LABEL, Place
+from dra_driver.admin.bench.pods.manifests import LABEL, PULL_SECRET, Place
 from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.pods.runner import PodRunner
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
@@ -29,7 +29,7 @@ from dra_driver.kube.connect import connect
 from dra_driver.simulator import profile
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run
-from e2e.scene import Scene
+from e2e.scene import NAMESPACE, Scene
 from e2e.shares import GPU, Shares, config, shares_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
@@ -111,7 +111,7 @@ def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: Pod
     shares = Strategy(sharing=Sharing.SHARES, tenants=2)
     assert runner.obstacle(shares).startswith("name the resource that pods ask for")
     absent = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.5gb")
-    assert runner.obstacle(absent).startswith("no MIG device 1g.5gb is published; there are: 1g.10")
+    assert runner.obstacle(absent).startswith("there is no MIG device 1g.5gb; there are: 1g.10")
 
 
 @pytest.mark.long(
@@ -341,6 +341,59 @@ def test_a_sweep_takes_all_its_steps_and_has_no_result_of_simulated_gpus(
     assert "These GPUs are simulated" in out
     assert "holds" not in out
     assert scene.api.all("Namespace", labelSelector=LABEL) == []
+
+
+SCENARIO = """\
+answers: Do tenants of a scenario have works, sizes and settings of their own?
+works:
+  service: {kind: inference, rate: 20}
+  busy: {kind: compute}
+  first: {kind: command, command: [python3, -c, "import os; assert 'PRIORITY' not in str(os.environ)"]}
+  second: {kind: command, command: [python3, -c, "import os; assert 'PRIORITY' in str(os.environ)"]}
+cases:
+- name: alone
+  tenants: [{work: service}]
+- name: 1g beside 2g
+  against: [alone]
+  tenants:
+  - {work: service, profile: 1g}
+  - {work: busy, profile: 2g, launch: 1, after: 0.5}
+"""
+BY_PRIORITY = """\
+- name: by priority
+  sharing: mps
+  tenants: [{work: first}, {work: second, priority: 1}]
+"""
+
+
+@pytest.mark.driver(MIG="on-demand")
+@needs(Feature.COUNTERS)
+def test_tenants_of_a_scenario_have_works_sizes_and_settings_of_their_own(
+    scene: Scene, image: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(SCENARIO + (BY_PRIORITY if scene.node.can_run_mps else ""))
+    kubectl = scene.node.cluster.kubectl
+    kubectl("create", "secret", "generic", "pull", f"--from-file={path}", "-n", NAMESPACE)
+    words = ("--scenario", str(path), "--repetitions", "1", "--seconds", "5", "--warm-up", "0")
+    try:
+        with Run(scene.node, image, tmp_path, *words, "--pull-secret", f"{NAMESPACE}/pull") as run:
+            namespace = namespace_of_a_run(scene)
+            await_pod(scene, namespace, lambda _: True, "Running")
+            pod = scene.api.all("Pod", namespace)[0]
+            assert pod["spec"]["imagePullSecrets"] == [{"name": PULL_SECRET}]
+            copied = kubectl("get", "secret", PULL_SECRET, "-n", namespace, "-o", "json")
+            assert list(json.loads(copied)["data"]) == ["own.yaml"]
+            run.end()
+    finally:
+        kubectl("delete", "secret", "pull", "-n", NAMESPACE)
+    assert run.process.returncode == 0
+    cases = {case["strategy"]["title"]: case for case in run.report()["cases"]}
+    assert {case["state"] for case in cases.values()} == {"passed"}
+    one, two = cases["1g beside 2g"]["seen"][1].split(", ")
+    assert "-mig-1g" in one
+    assert "-mig-2g" in two
+    assert len(cases) == (3 if scene.node.can_run_mps else 2)
 
 
 def one_or_more_h100(folder: Path, gpus: int) -> str:

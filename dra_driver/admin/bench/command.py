@@ -24,14 +24,26 @@ from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.pods.runner import PodRunner
 from dra_driver.admin.bench.processes import ProcessRunner
 from dra_driver.admin.bench.report import page, plot
+from dra_driver.admin.bench.report.beside import beside_as_text, names_of
 from dra_driver.admin.bench.report.sweep import judged, steps
 from dra_driver.admin.bench.report.view import as_text, containers_as_text
-from dra_driver.admin.bench.session import Runner, run_all
+from dra_driver.admin.bench.scenarios.model import Scenario
+from dra_driver.admin.bench.scenarios.plan import Plan, planned
+from dra_driver.admin.bench.scenarios.read import find_scenario, listed
+from dra_driver.admin.bench.session import Rounds, Runner, run_all
 from dra_driver.admin.bench.stopping import Stop, stoppable
-from dra_driver.admin.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mig, usual
+from dra_driver.admin.bench.strategies import (
+    ALONE,
+    PROFILE,
+    Sharing,
+    Strategy,
+    of_mig,
+    profile_size,
+    usual,
+)
 from dra_driver.admin.bench.tenant.card import CardDoor
 from dra_driver.admin.bench.workload import LatencyForm, Workload, WorkloadKind
-from dra_driver.command_line import CommandSettings, argument, bounds, items, option, shaped
+from dra_driver.command_line import FILE, CommandSettings, argument, bounds, items, option, shaped
 from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import SetupError, StateError
 from dra_driver.kube.connect import connect
@@ -49,21 +61,40 @@ def _width(value: int) -> int:
     return value
 
 
+_OF_SCENARIOS = frozenset({"work", "command", "memory_mib", "rate", "layers", "width", "intensity"})
+_OF_SCENARIOS |= {"tenants", "strategies", "mig_profiles", "sweep", "goal_ms"}
+
+
+_Found = tuple[str, Scenario] | None
+"""A scenario and its name, if one is to be run."""
+
+
 class Bench(CommandSettings):
     """Measure which sharing strategy serves a work best, on your own GPUs.
 
     `processes` runs it on this machine, and changes no setting of a GPU; `pods` on a cluster, with
-    claims, in a namespace that is deleted afterwards; `report` draws reports that are there.
+    claims, in a namespace that is deleted afterwards; `report` draws reports that are there, and
+    `list` prints the scenarios that are shipped.
     """
 
     example = "dra-driver bench processes --work inference --tenants 2,4"
 
-    where: Literal["processes", "pods", "report"] = argument(help="What to do.")
+    where: Literal["processes", "pods", "report", "list"] = argument(help="What to do.")
     name: Path = option(
         default=Path("bench"), help="Name of the report's files, without .json and so on."
     )
     reports: list[Path] = option(
-        default=[], help="For `report`: JSON files, which are drawn below each other."
+        default=[], help="For `report`: JSON files, which are drawn below each other, and compared."
+    )
+    scenario: str = option(
+        default="",
+        metavar=FILE,
+        help="Run the cases of a file instead, or of a scenario that `bench list` names.",
+    )
+    repetitions: int | None = option(
+        check=bounds(least=1, most=100),
+        default=None,
+        help="Rounds of all cases, for the spread; unset: as the scenario says, else 1.",
     )
 
     # The work
@@ -138,7 +169,10 @@ class Bench(CommandSettings):
     )
 
     # As processes
-    gpu: str = option(default="0", help="The GPU of this machine, by index or UUID.")
+    gpu: list[str] = option(
+        default=["0"],
+        help="The GPU of this machine, by index or UUID; several for a scenario with several.",
+    )
     nvidia_driver_root: Path = option(
         default=Path("/"), help="Where the NVIDIA driver is, on this machine."
     )
@@ -146,6 +180,12 @@ class Bench(CommandSettings):
     # As pods
     image: str = option(default="", help="Image of the pods: with Python and `dra-driver[bench]`.")
     command_image: str = option(default="", help="Image for the command, if it is another.")
+    pull_secret: str = option(
+        check=shaped(r"([a-z0-9-]+/[a-z0-9.-]+)?", "the NAMESPACE/NAME of a Secret"),
+        default="",
+        metavar="NAMESPACE/NAME",
+        help="The Secret that pulls the images; the run's namespace gets a copy.",
+    )
     node: str = option(default="", help="The node; empty for any.")
     shares: str = option(default="", help="Resource name of shares, such as nvidia.com/gpu.")
     kubeconfig: Path | None = KUBECONFIG
@@ -160,6 +200,7 @@ class Bench(CommandSettings):
                 "name an image that has Python and dra-driver[bench] by --image; docs/choosing.md"
                 " says how to make one"
             )
+        self._check_scenario()
         if self.work == "command" and not self.command:
             raise ValueError("name your command: --command 'python3 work.py'")
         if self.sweep and self.strategies:
@@ -175,14 +216,24 @@ class Bench(CommandSettings):
         if self.sweep == "mig" and self.where != "pods":
             raise ValueError("a sweep over MIG devices needs a cluster: use `bench pods`")
 
+    def _check_scenario(self) -> None:
+        if self.scenario and (own := sorted(self.given & _OF_SCENARIOS)):
+            flag = own[0].replace("_", "-")
+            raise ValueError(f"the scenario says it by itself: leave out --{flag}")
+
     def cli_cmd(self) -> None:
         """Do it. Ends the process with a status of its own where that is not 0."""
+        if self.where == "list":
+            sys.stdout.write("\n".join(listed()) + "\n")
+            return
         _check_place(self.name)
         if self.where == "report":
-            _draw([read_report(path) for path in self.reports], self.name)
+            _draw([read_report(path) for path in self.reports], self.name, names_of(self.reports))
             return
+        found = self._scenario()
         with stoppable(_say) as stop:
-            report = self._pods(stop) if self.where == "pods" else self._processes(stop)
+            run = self._pods if self.where == "pods" else self._processes
+            report = run(stop, found)
         if report is None:
             _say("interrupted before anything was measured: there is no report")
             raise SystemExit(_INTERRUPTED)
@@ -190,21 +241,34 @@ class Bench(CommandSettings):
         if status := _status(report):
             raise SystemExit(status)
 
-    def _processes(self, stop: Stop) -> Report | None:
-        root = self.nvidia_driver_root
-        door = CardDoor(root, self.gpu)
-        try:
-            runner = ProcessRunner(door, root, patience=self.patience, stop=stop)
-            return self._run(runner, door.card(), Offer(), stop)
-        finally:
-            door.close()
+    def _scenario(self) -> _Found:
+        """Return the scenario that is named, with what the command line says otherwise."""
+        if not self.scenario:
+            return None
+        name, scenario = find_scenario(self.scenario)
+        said = {"seconds", "warm_up", "repetitions", "seed"} & self.given
+        return name, scenario.model_copy(update={one: getattr(self, one) for one in said})
 
-    def _pods(self, stop: Stop) -> Report | None:
+    def _processes(self, stop: Stop, found: _Found) -> Report | None:
+        root = self.nvidia_driver_root
+        with ExitStack() as stack:
+            doors = []
+            for which in self.gpu:
+                doors.append(CardDoor(root, which))
+                stack.callback(doors[-1].close)
+            if len({door.uuid for door in doors}) < len(doors):
+                raise SetupError("--gpu names one GPU twice")
+            door, *others = doors
+            runner = ProcessRunner(door, root, patience=self.patience, stop=stop, others=others)
+            return self._run(runner, door.card(), stop, found)
+
+    def _pods(self, stop: Stop, found: _Found) -> Report | None:
         place = Place(
             image=self.image,
             command_image=self.command_image,
             node=self.node,
             shares=self.shares,
+            pull_secret=self.pull_secret,
             patience=2 * self.patience,
         )
         with ExitStack() as stack:
@@ -223,28 +287,26 @@ class Bench(CommandSettings):
                 card = runner.probe()
             except KeyboardInterrupt:
                 return None
-            return self._run(runner, card, runner.offer, stop)
+            return self._run(runner, card, stop, found)
 
-    def _run(self, runner: Runner, card: Card, offer: Offer, stop: Stop) -> Report | None:
-        work = self._work()
-        if self.sweep:
-            most = max(self.tenants)
-            swept = steps(
-                self.sweep, memory_mib=card.memory_mib, most=most, profiles=offer.profiles
-            )
-            wanted = (ALONE, *swept)
-        else:
-            wanted = self._strategies(card, offer)
+    def _run(self, runner: Runner, card: Card, stop: Stop, found: _Found) -> Report | None:
+        plan = self._plan(runner, card, found)
+        rounds = Rounds(
+            repetitions=plan.study.repetitions if plan.study else self.repetitions or 1,
+            seed=plan.work.seed,
+            minutes=found[1].minutes if found else None,
+        )
 
         def report(cases: Sequence[Case], *, interrupted: bool) -> Report:
             return Report(
                 made_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 where="pods" if self.where == "pods" else "processes",
                 dra_driver=version("dra-driver"),
-                work=work,
+                work=plan.work,
+                study=plan.study,
                 card=card,
                 cases=tuple(cases),
-                sweep=self._judged(cases, card, offer, interrupted=interrupted),
+                sweep=self._judged(cases, card, runner.offer, interrupted=interrupted),
                 interrupted=interrupted,
             )
 
@@ -255,11 +317,41 @@ class Bench(CommandSettings):
             except StateError as error:  # what was measured is shown all the same
                 _say(str(error))
 
-        cases, interrupted = run_all(runner, wanted, work, say=_say, stop=stop, keep=keep)
+        cases, interrupted = run_all(
+            runner,
+            plan.strategies,
+            plan.work,
+            say=_say,
+            stop=stop,
+            keep=keep,
+            rounds=rounds,
+            study=plan.study,
+        )
         if interrupted and not cases:
             return None
         keep(cases, interrupted=interrupted)
         return report(cases, interrupted=interrupted)
+
+    def _plan(self, runner: Runner, card: Card, found: _Found) -> Plan:
+        """Return what is to be run: a scenario, a sweep, or the usual strategies."""
+        if found is not None:
+            name, scenario = found
+            return planned(
+                name,
+                scenario,
+                memory_mib=card.memory_mib,
+                profiles=runner.offer.profiles,
+                obstacle=runner.obstacle,
+            )
+        if not self.sweep:
+            return Plan(strategies=self._strategies(card, runner.offer), work=self._work())
+        swept = steps(
+            self.sweep,
+            memory_mib=card.memory_mib,
+            most=max(self.tenants),
+            profiles=runner.offer.profiles,
+        )
+        return Plan(strategies=(ALONE, *swept), work=self._work())
 
     def _judged(
         self, cases: Sequence[Case], card: Card, offer: Offer, *, interrupted: bool
@@ -300,15 +392,25 @@ class Bench(CommandSettings):
 
     def _strategies(self, card: Card, offer: Offer) -> tuple[Strategy, ...]:
         found = list(usual(self.tenants, card.memory_mib))
+        if offer.profiles and not offer.gpus:
+            sizes = (*offer.profiles, *self.mig_profiles, *offer.usual_profiles())
+            asked = {max(offer.profiles, key=profile_size), *self._profiles(offer)}
+            found += [
+                Strategy(sharing=Sharing.MIG, profile=one)
+                for one in dict.fromkeys(sizes)
+                if one in asked
+            ]
         if self.where == "pods":
             found += [
                 Strategy(sharing=Sharing.SHARES, tenants=number)
                 for number in dict.fromkeys(self.tenants)
                 if offer.shares or "shares" in self.strategies
             ]
-            for profile in self.mig_profiles or offer.usual_profiles():
+        if self.where == "pods" or offer.profiles:
+            for profile in self._profiles(offer):
                 fit = offer.profiles.get(profile, 1)
                 found += of_mig(profile, fit=fit, tenants=self.tenants[:1], with_layers=True)
+        found = list(dict.fromkeys(found))
         wanted = {Sharing(one) for one in self.strategies}
         chosen = [one for one in found if not wanted or one.sharing in {ALONE.sharing, *wanted}]
         if missing := wanted - {one.sharing for one in chosen}:
@@ -318,6 +420,9 @@ class Bench(CommandSettings):
                 why = "no MIG devices are published"
             raise SetupError(f"there is no strategy {what} here: {why}")
         return tuple(chosen)
+
+    def _profiles(self, offer: Offer) -> Sequence[str]:
+        return self.mig_profiles or offer.usual_profiles()
 
 
 def _beside(output: Path, suffix: str) -> Path:
@@ -333,9 +438,9 @@ def _check_place(output: Path) -> None:
         raise SetupError(f"nothing can be written to {folder}: name another place by --name")
 
 
-def _draw(reports: list[Report], output: Path) -> None:
+def _draw(reports: list[Report], output: Path, names: Sequence[str] = ()) -> None:
     """Write the page and the pictures (NAME.png, then NAME-2.png), and print the tables anyway."""
-    files = {_beside(output, "html"): page.page(reports, plot.svg).encode()}
+    files = {_beside(output, "html"): page.page(reports, plot.svg, names).encode()}
     for number, report in enumerate(reports, start=1):
         if not report.card.is_simulated:
             name = output.name if number == 1 else f"{output.name}-{number}"
@@ -347,6 +452,7 @@ def _draw(reports: list[Report], output: Path) -> None:
         except OSError as error:
             failure = failure or StateError(f"{path} cannot be written: {error.strerror}")
     sys.stdout.write("\n".join(as_text(report) for report in reports) + containers_as_text(reports))
+    sys.stdout.write(beside_as_text(reports, names))
     sys.stdout.flush()
     if failure is not None:
         raise failure

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import IO
 
 from dra_driver.admin.bench import lines
+from dra_driver.admin.bench.tenant.descendants import signal_descendants
 from dra_driver.errors import DeviceError
 
 _KEPT_BYTES = 4096
@@ -89,7 +90,8 @@ class Listener:
         return b"".join(self._output).decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of its session that have not begun one of their own."""
+        """Send a signal to it and all processes below it, whatever sessions they have begun."""
+        signal_descendants(self.process.pid, number)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 

@@ -3,7 +3,8 @@
 In: what a run found, or the JSON of one. Out: frozen values, or JSON. Rules: a field that is not
 known, a number that is none and a version of another time are refused; and whoever says that its
 GPUs are simulated has no results, since no GPU did any work. Ratios are computed from these values
-(admin/bench/report/figures.py) and are no part of them.
+(admin/bench/report/figures.py) and are no part of them. Version 1 had neither scenarios nor
+repetitions; what it has is the same in version 2, so files of both are read.
 """
 
 import math
@@ -18,7 +19,7 @@ from dra_driver.admin.bench.workload import Workload
 from dra_driver.errors import StateError
 from dra_driver.host.files import temporary_of
 
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 _MOST_BYTES = 64 << 20
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -112,9 +113,11 @@ class Case(Strict):
 
     `measured`: there are results. `passed`: all ran, on simulated GPUs, which do no work.
     `skipped`: it was not tried. `failed`: it was, and there are no results. `reason` says why.
+    `repetition` counts from 0; all that have the same one were run in one round.
     """
 
     strategy: Strategy
+    repetition: Count = 0
     state: Literal["measured", "passed", "skipped", "failed"]
     reason: str = ""
     tenants: tuple[Tenant, ...] = ()
@@ -158,14 +161,55 @@ class Sweep(Strict):
     note: str = ""
 
 
-class Report(Strict):
-    """All of one run."""
+Figure = Literal[
+    "throughput", "least", "p50", "p99", "time", "isolation", "fairness", "memory fairness"
+]
+"""What a strategy can be best at; each is explained beside the report's columns."""
 
-    version: Literal[1] = VERSION
+
+class Goal(Strict):
+    """What a strategy is to be good at; with a role, for tenants of that role."""
+
+    figure: Figure
+    role: str = ""
+
+
+class Relation(Strict):
+    """What a case is compared with, by the names of cases.
+
+    Attributes:
+        against: those that ratios are to; for each tenant the first that has its role, or does
+            its work.
+        undisturbed: those with the same shares and no neighbours, likewise.
+        group: only cases of one group can be better than each other.
+    """
+
+    case: str
+    against: tuple[str, ...] = ()
+    undisturbed: tuple[str, ...] = ()
+    group: str = ""
+
+
+class Study(Strict):
+    """What a scenario asks, and how its cases belong together."""
+
+    name: str
+    answers: str
+    repetitions: Annotated[int, Field(ge=1)] = 1
+    seed: int = 1
+    goals: tuple[Goal, ...] = ()
+    relations: tuple[Relation, ...] = ()
+
+
+class Report(Strict):
+    """All of one run. `work` is that of tenants alike; parts of strategies have their own."""
+
+    version: Literal[1, 2] = VERSION
     made_at: str
     where: Literal["processes", "pods"]
     dra_driver: str
     work: Workload
+    study: Study | None = None
     card: Card
     cases: tuple[Case, ...]
     sweep: Sweep | None = None
@@ -212,6 +256,6 @@ def read_report(path: Path) -> Report:
         fault = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         raise StateError(
-            f"{path} is no report of version {VERSION}: {where}: {fault['msg']}; make it anew with"
-            " `dra-driver bench`"
+            f"{path} is no report of version 1 or {VERSION}: {where}: {fault['msg']}; make it again"
+            " with `dra-driver bench`"
         ) from error

@@ -1,10 +1,11 @@
 """Runs cases as plain processes of this machine: no Kubernetes, and no setting of a GPU is changed.
 
 Alone and time-slicing are what a GPU does by itself; for MPS a control daemon of one's own is there
-as long as the case is. Whatever ends a case ends all of its processes, and the kernel does where
-this process is killed.
+as long as the case is; MIG devices are used where somebody has made them. Whatever ends a case ends
+all of its processes, and the kernel does where this process is killed.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from dra_driver.admin.bench import commands, lines
 from dra_driver.admin.bench.gathering import (
@@ -26,9 +28,10 @@ from dra_driver.admin.bench.gathering import (
 from dra_driver.admin.bench.listening import Listener
 from dra_driver.admin.bench.model import Case, Tenant
 from dra_driver.admin.bench.mps_daemon import clean_environment, control_program, mps_daemon
+from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.stopping import Stop
-from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
+from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
 from dra_driver.admin.bench.tenant.supervised import uptime
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
@@ -45,11 +48,11 @@ _LIBRARIES = "LD_LIBRARY_PATH"
 
 
 class ProcessRunner:
-    """Runs cases on one GPU of this machine. For the main thread."""
+    """Runs cases on one GPU of this machine, or several. For the main thread."""
 
     where = "processes"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a machine has, and how a run goes)
         self,
         door: CardDoor,
         driver_root: Path,
@@ -58,12 +61,15 @@ class ProcessRunner:
         stop: Stop | None = None,
         tenant: Sequence[str] = TENANT,
         environment: Mapping[str, str] = os.environ,
+        others: Sequence[CardDoor] = (),
     ) -> None:
         """Take the GPU; folders that killed runs have left are removed.
 
-        `patience` is how many seconds tenants have to be ready, and to end after their time.
+        `patience` is how many seconds tenants have to be ready, and to end after their time;
+        `others` are further GPUs, for tenants that have whole ones.
         """
         self._door = door
+        self._others = tuple(others)
         self._root = driver_root
         self._patience = patience
         self._stop = stop or Stop()
@@ -74,16 +80,33 @@ class ProcessRunner:
             self._environment[_LIBRARIES] = os.pathsep.join(filter(None, folders))
         remove_leftovers()
 
+    @property
+    def offer(self) -> Offer:
+        """What there is of the GPU."""
+        profiles = {name: len(uuids) for name, uuids in self._door.mig_devices.items()}
+        return Offer(gpus=0 if self._door.is_divided else 1, profiles=profiles)
+
     def obstacle(self, strategy: Strategy) -> str:
         """Say why a strategy cannot be run here; nothing if it can."""
-        if strategy.sharing in OF_MIG or strategy.sharing is Sharing.SHARES:
-            return "only on a cluster: here no setting of a GPU is changed"
-        if self._door.is_divided:
+        if strategy.sharing is Sharing.SHARES:
+            return "only on a cluster: a driver gives out shares"
+        if strategy.sharing in OF_MIG:
+            if missing := self.offer.lack(strategy):
+                return (
+                    f"{missing}; no setting of a GPU is changed here: make them, or use a cluster"
+                )
+        elif self._door.is_divided:
             return "the GPU is in MIG mode, and its settings are not changed here"
+        if strategy.gpus > 1 + len(self._others):
+            return f"it needs {strategy.gpus} GPUs: name as many, as --gpu 0,1"
+        return self._mode_obstacle(strategy)
+
+    def _mode_obstacle(self, strategy: Strategy) -> str:
         mode = self._door.card().compute_mode
         if mode == "Prohibited":
             return "the GPU's compute mode is Prohibited; set it back: nvidia-smi --compute-mode=0"
-        if mode == "Exclusive_Process" and strategy.sharing is Sharing.TIME_SLICING:
+        slices = (Sharing.TIME_SLICING, Sharing.MIG_TIME_SLICING)
+        if mode == "Exclusive_Process" and strategy.sharing in slices:
             return (
                 "the GPU's compute mode Exclusive_Process lets one process in; set it back:"
                 " nvidia-smi --compute-mode=0"
@@ -94,6 +117,19 @@ class ProcessRunner:
             except SetupError as error:
                 return str(error)
         return ""
+
+    def _devices(self, strategy: Strategy) -> list[str]:
+        """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES has them."""
+        if strategy.sharing is Sharing.WHOLE_GPUS:
+            gpus = iter([self._door.uuid, *(one.uuid for one in self._others)])
+            counts = [one.gpus for one in strategy.parts] or [1] * strategy.tenants
+            return [",".join(itertools.islice(gpus, count)) for count in counts]
+        if strategy.sharing not in OF_MIG:
+            return [self._door.uuid] * strategy.tenants
+        there = {name: iter(uuids) for name, uuids in self._door.mig_devices.items()}
+        if strategy.sharing is Sharing.MIG:
+            return [next(there[profile]) for profile in strategy.profiles]
+        return [next(there[strategy.profile])] * strategy.tenants
 
     def run(self, strategy: Strategy, work: Workload) -> Case:
         """Run a case; whatever happens, its processes have ended afterwards."""
@@ -112,16 +148,16 @@ class ProcessRunner:
         self, strategy: Strategy, folder: Path
     ) -> Iterator[tuple[Mapping[str, str], tuple[str, ...]]]:
         """Yield the environment of a strategy's tenants, and what was found of the strategy."""
-        own = {**self._environment, "CUDA_VISIBLE_DEVICES": self._door.uuid}
         if strategy.sharing not in UNDER_MPS:
             # An empty folder: an MPS that the machine has is not to serve these.
             nobody = folder / "no-mps"
             nobody.mkdir()
-            yield {**own, _PIPE: str(nobody)}, ()
+            yield {**self._environment, _PIPE: str(nobody)}, ()
             return
-        with mps_daemon(self._root, self._door.uuid, self._environment) as daemon:
+        (device,) = set(self._devices(strategy))
+        with mps_daemon(self._root, device, self._environment) as daemon:
             seen = daemon.limit(strategy)
-            yield {**own, _PIPE: str(daemon.pipe)}, seen
+            yield {**self._environment, _PIPE: str(daemon.pipe)}, seen
 
     def _run(
         self,
@@ -131,78 +167,111 @@ class ProcessRunner:
         environment: Mapping[str, str],
         seen: tuple[str, ...],
     ) -> Case:
-        if work.kind is WorkloadKind.COMMAND:
-            return self._run_command(strategy, work, folder, environment, seen)
-        start = folder / "start"
-        tenants_words = [
-            (*self._tenant, self._spec(number, work, start).model_dump_json())
-            for number in range(strategy.tenants)
+        seats = strategy.seats(work)
+        environments = [
+            {**environment, "CUDA_VISIBLE_DEVICES": device, **seat.environment()}
+            for seat, device in zip(seats, self._devices(strategy), strict=True)
         ]
-        with _processes(tenants_words, environment) as tenants:
-            self._wait(lambda: all(one.is_settled for one in tenants), self._patience)
-            _write(start, time.time() + _LEAD_SECONDS)
-            self._wait(
-                lambda: all(one.is_over for one in tenants),
-                _LEAD_SECONDS + work.warm_up + work.seconds + self._patience,
-            )
+        seen = (*seen, *_settings_of(seats))
+        starts = [folder / f"start-{number}" for number in range(len(seats))]
+        is_command = seats[0].work.kind is WorkloadKind.COMMAND
+        clock = uptime if is_command else time.time
+        with _Processes() as processes:
+            for launch in sorted({seat.launch for seat in seats}):
+                for number, seat in enumerate(seats):
+                    if seat.launch == launch:
+                        words = self._words(number, seat.work, starts[number], strategy)
+                        kept = _kept_bytes(seat.work)
+                        processes.start(number, words, environments[number], output_bytes=kept)
+                self._wait(processes.are_settled, self._patience)
+            begin = clock() + _LEAD_SECONDS
+            for start, seat in zip(starts, seats, strict=True):
+                _write(start, begin + seat.after)
+            if is_command:
+                return self._commands(strategy, seats, processes, starts, seen)
+            longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
+            self._wait(processes.are_over, _LEAD_SECONDS + longest + self._patience)
             return case_of(
                 strategy,
-                [Gathered.of(one) for one in tenants],
+                [Gathered.of(one) for one in processes.all],
                 seen=seen,
                 is_simulated=self._door.card().is_simulated,
             )
 
+    def _commands(
+        self,
+        strategy: Strategy,
+        seats: Sequence[Part],
+        processes: "_Processes",
+        starts: Sequence[Path],
+        seen: tuple[str, ...],
+    ) -> Case:
+        """Wait for commands of the user's own that begin after the lead; return their case."""
+        begin = uptime() + _LEAD_SECONDS
+        self._wait(lambda: uptime() >= begin or processes.have_ended(), _LEAD_SECONDS)
+        watch = Watch(self._door.busy)
+        watch.start()
+        try:
+            self._wait(processes.have_ended, max(one.after + one.work.seconds for one in seats))
+        finally:
+            usage = watch.stop()
+        tenants = tuple(
+            _of_command(number, seats[number].work, one, starts[number])
+            for number, one in enumerate(processes.all)
+        )
+        is_simulated = self._door.card().is_simulated
+        return case_of_commands(
+            strategy, tenants, usage=usage, seen=seen, is_simulated=is_simulated
+        )
+
     def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
         self._stop.wait(is_so, seconds, _POLL_SECONDS)
 
-    def _spec(self, number: int, work: Workload, start: Path) -> lines.Spec:
+    def _spec(self, number: int, work: Workload, start: Path, strategy: Strategy) -> lines.Spec:
+        gpu = self._door.uuid
+        if strategy.sharing is Sharing.WHOLE_GPUS:
+            gpu = self._devices(strategy)[number].partition(",")[0]
         return lines.Spec(
             number=number,
             work=work,
             start=str(start),
-            patience=2 * self._patience,
+            patience=(1 + strategy.tenants) * self._patience,
             driver_root=str(self._root),
-            gpu=self._door.uuid,
+            gpu=gpu,
             watches=number == 0,
         )
 
-    def _run_command(
-        self,
-        strategy: Strategy,
-        work: Workload,
-        folder: Path,
-        environment: Mapping[str, str],
-        seen: tuple[str, ...],
-    ) -> Case:
-        """Run a command of the user's own, as often at the same time as there are tenants."""
-        watch, start = Watch(self._door.busy), folder / "start"
-        files = [folder / f"latencies-{number}" for number in range(strategy.tenants)]
-        held = (*_SUPERVISED, "--start", str(start))
-        all_words = [(*held, *commands.words(work, str(file))) for file in files]
-        kept = _MOST_BYTES if work.latencies and not commands.writes_file(work) else 0
-        with _processes(all_words, environment, output_bytes=kept) as tenants:
-            self._wait(lambda: all(one.is_settled for one in tenants), self._patience)
-            moment = uptime() + _LEAD_SECONDS
-            _write(start, moment)
-            self._wait(lambda: uptime() >= moment, _LEAD_SECONDS)
-            watch.start()
-            try:
-                self._wait(lambda: all(one.has_ended for one in tenants), work.seconds)
-            finally:
-                usage = watch.stop()
-            found = tuple(
-                _of_command(number, work, one, file)
-                for number, (one, file) in enumerate(zip(tenants, files, strict=True))
-            )
-        is_simulated = self._door.card().is_simulated
-        return case_of_commands(strategy, found, usage=usage, seen=seen, is_simulated=is_simulated)
+    def _words(self, number: int, work: Workload, start: Path, strategy: Strategy) -> Sequence[str]:
+        """Return the program of a tenant, with its arguments."""
+        if work.kind is WorkloadKind.COMMAND:
+            own = commands.words(work, str(_latencies(start)))
+            return (*_SUPERVISED, "--start", str(start), *own)
+        return (*self._tenant, self._spec(number, work, start, strategy).model_dump_json())
 
 
-def _of_command(number: int, work: Workload, one: Listener, file: Path) -> Tenant:
+def _latencies(start: Path) -> Path:
+    """Return the file to which a command writes its latencies."""
+    return start.with_name(f"{start.name}.latencies")
+
+
+def _kept_bytes(work: Workload) -> int:
+    return _MOST_BYTES if work.latencies and not commands.writes_file(work) else 0
+
+
+def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:
+    """Say which settings of their own tenants were given."""
+    return tuple(
+        f"tenant {number}: {name}={value}"
+        for number, seat in enumerate(seats)
+        for name, value in seat.environment().items()
+    )
+
+
+def _of_command(number: int, work: Workload, one: Listener, start: Path) -> Tenant:
     text = one.output
     if commands.writes_file(work) and one.exit_status == 0:
         try:
-            with file.open("rb") as content:
+            with _latencies(start).open("rb") as content:
                 text = content.read(_MOST_BYTES).decode(errors="replace")
         except OSError as error:
             why = f"it has not written its latencies to {commands.FILE}: {error.strerror}"
@@ -217,38 +286,58 @@ def _of_command(number: int, work: Workload, one: Listener, file: Path) -> Tenan
     return tenant_of_command(number, work, end)
 
 
-@contextmanager
-def _processes(
-    programs: Sequence[Sequence[str]], environment: Mapping[str, str], *, output_bytes: int = 0
-) -> Iterator[tuple[Listener, ...]]:
-    """Run programs, each in a session of its own; all have ended when this ends.
+class _Processes:
+    """Programs of a case, each in a session of its own; all have ended when this is left."""
 
-    Raises SetupError if one of them cannot be run, DeviceError if one cannot be ended.
-    """
-    started: list[Listener] = []
-    try:
-        for program in programs:
-            process = _start(program, environment)
-            # Not all at once: each is to be ended if the next fails.
-            started.append(Listener(process, output_bytes=output_bytes))
-        yield tuple(started)
-    finally:
-        _end(started)
+    def __init__(self) -> None:
+        self._started: dict[int, Listener] = {}
 
+    @property
+    def all(self) -> tuple[Listener, ...]:
+        """Those that were started, in the order of their numbers."""
+        return tuple(one for _, one in sorted(self._started.items()))
 
-def _end(started: Sequence[Listener]) -> None:
-    """End processes, by force in the end. No signal stops this."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for one in started:
-            one.signal(number)
-        Stop().wait(lambda: all(one.has_ended for one in started), _END_SECONDS, _POLL_SECONDS)
-    for one in started:
-        one.close()
-    if left := [str(one.process.pid) for one in started if not one.has_ended]:
-        raise DeviceError(
-            f"tenants cannot be ended, not even by SIGKILL (process {', '.join(left)}): they hang"
-            " in the GPU driver; look for Xid lines in dmesg, and reboot if they stay"
-        )
+    def start(
+        self,
+        number: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        output_bytes: int = 0,
+    ) -> None:
+        """Run a program, and keep the last of its output. Raises SetupError if it cannot be."""
+        process = _start(command, environment)
+        self._started[number] = Listener(process, output_bytes=output_bytes)
+
+    def are_settled(self) -> bool:
+        """Whether each is ready, or never will be."""
+        return all(one.is_settled for one in self.all)
+
+    def are_over(self) -> bool:
+        """Whether each has said its last word."""
+        return all(one.is_over for one in self.all)
+
+    def have_ended(self) -> bool:
+        """Whether none runs any more."""
+        return all(one.has_ended for one in self.all)
+
+    def __enter__(self) -> Self:
+        """Begin with none."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End them, by force in the end. No signal stops this. Raises DeviceError if one stays."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for one in self.all:
+                one.signal(number)
+            Stop().wait(self.have_ended, _END_SECONDS, _POLL_SECONDS)
+        for one in self.all:
+            one.close()
+        if left := [str(one.process.pid) for one in self.all if not one.has_ended]:
+            raise DeviceError(
+                f"tenants cannot be ended, not even by SIGKILL (process {', '.join(left)}): they"
+                " hang in the GPU driver; look for Xid lines in dmesg, and reboot if they stay"
+            )
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -266,7 +355,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _write(start: Path, moment: float) -> None:
-    new = start.with_name("start.new")
+    new = start.with_name(f"{start.name}.new")
     try:
         new.write_text(f"{moment:.3f}", encoding="ascii")
         new.replace(start)

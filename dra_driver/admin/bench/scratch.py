@@ -1,15 +1,18 @@
 """Folders of a case's own, for sockets and the like, that no killed run leaves for long.
 
 Each stands in a folder of this module's making, whose marker file its maker holds locked. What has
-such a marker that nobody locks is of a run that was killed, and the next run removes it; a folder
-without one is not ours, whatever its name and age.
+such a marker that nobody locks is of a run that was killed, and the next run removes it. A run that
+is killed before it has marked its folder leaves an empty one, whose name is as Python makes them;
+any other folder without a marker is not ours, whatever its name and age.
 """
 
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +21,11 @@ from dra_driver.errors import StateError
 
 _PREFIX = "dra-bench-"
 _MARKER = "scratch-of-dra-driver-bench"
+_NEW = f"{_MARKER}.new"
 _INSIDE = "in"
+_MADE = re.compile(re.escape(_PREFIX) + "[a-z0-9_]{8}")
+_MARKED_SECONDS = 60.0
+"""By then a run that lives has marked its folder."""
 
 
 @contextmanager
@@ -46,6 +53,11 @@ def remove_leftovers() -> list[Path]:
     removed = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # not ours, another user's, or another run was faster
+            if _is_unmarked(folder):
+                (folder / _NEW).unlink(missing_ok=True)
+                folder.rmdir()  # refused if anything else is in it
+                removed.append(folder)
+                continue
             lock = os.open(folder / _MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,9 +70,21 @@ def remove_leftovers() -> list[Path]:
     return removed
 
 
+def _is_unmarked(folder: Path) -> bool:
+    """Whether its maker was killed before it was marked; a folder with other content is not."""
+    seen = folder.lstat()
+    return (
+        _MADE.fullmatch(folder.name) is not None
+        and stat.S_ISDIR(seen.st_mode)
+        and seen.st_uid == os.geteuid()
+        and time.time() - seen.st_mtime > _MARKED_SECONDS
+        and {one.name for one in folder.iterdir()} <= {_NEW}
+    )
+
+
 def _mark(folder: Path) -> int:
     """Write the marker, which is locked when it gets its name; return what holds the lock."""
-    unlocked = folder / f"{_MARKER}.new"
+    unlocked = folder / _NEW
     lock = os.open(unlocked, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     unlocked.rename(folder / _MARKER)

@@ -22,7 +22,7 @@ import pytest
 from bench_processes import command, runner
 from dra_driver.admin.bench.model import Case
 from dra_driver.admin.bench.mps_daemon import mps_daemon
-from dra_driver.admin.bench.scratch import remove_leftovers, scratch
+from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.session import run_all
 from dra_driver.admin.bench.stopping import Stop, stoppable
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
@@ -95,41 +95,6 @@ def test_a_full_disk_is_a_failed_case_with_the_reason(
     assert case.reason.startswith("no temporary folder can be made in ")
 
 
-def test_folders_of_killed_runs_are_removed_and_running_ones_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    script = """\
-import os, signal
-from dra_driver.admin.bench.scratch import scratch
-with scratch() as folder:
-    (folder / "pipe").mkdir()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    killed = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
-    with scratch() as running:
-        assert remove_leftovers() == [left]
-        assert running.is_dir()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_of_results_is_never_removed_whatever_its_name_and_age(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    results = tmp_path / "dra-bench-h100"
-    results.mkdir()
-    (results / "report.json").write_text("{}")
-    os.utime(results, (0, 0))
-    (tmp_path / "dra-bench-notes.txt").touch()
-    (tmp_path / "dra-bench-link").symlink_to(results)
-    assert remove_leftovers() == []
-    assert (results / "report.json").exists()
-
-
 def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
     case = runner(tmp_path, is_simulated=True).run(TWO, WORK)
     assert (case.state, case.tenants) == ("passed", ())
@@ -141,13 +106,15 @@ def test_no_tenant_is_a_client_of_the_machines_own_mps(tmp_path: Path) -> None:
     with own._shared(TWO, tmp_path) as (environment, _):
         assert environment["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "no-mps")
         assert list((tmp_path / "no-mps").iterdir()) == []
-        assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-played"
+        assert "CUDA_VISIBLE_DEVICES" not in environment
+    assert own._devices(TWO) == ["GPU-played", "GPU-played"]
 
 
 def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> None:
     own = runner(tmp_path)
     mig = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.10gb")
-    assert own.obstacle(mig).startswith("only on a cluster")
+    assert own.obstacle(mig).startswith("there is no MIG device 1g.10gb; there are: none; no ")
+    assert own.obstacle(Strategy(sharing=Sharing.SHARES)).startswith("only on a cluster")
     assert own.obstacle(TWO) == ""
     alone = runner(tmp_path, compute_mode="Exclusive_Process")
     assert "lets one process in" in alone.obstacle(TWO)
@@ -192,6 +159,17 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     assert _children_with(mark) == []
 
 
+@pytest.mark.parametrize("begin", ["setsid", "setsid --fork"])
+def test_workers_that_begin_sessions_of_their_own_are_ended_too(tmp_path: Path, begin: str) -> None:
+    mark = str(tmp_path / "mark")
+    worker = f"{begin} bash -c \"trap '' TERM; exec -a {mark} sleep 1000\""
+    for last in ("sleep 1001", "true"):
+        script = f"{worker} & until pgrep -f '^{mark}' >/dev/null; do sleep 0.05; done; {last}"
+        case = runner(tmp_path).run(ALONE, command("bash", "-c", script, seconds=3))
+        assert (case.state == "measured") == (last == "true"), case.reason
+        assert _children_with(mark) == []
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """SIGINT as on a terminal: whoever runs tests in the background of a script ignores it."""
@@ -207,6 +185,8 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
 
     class Interrupting:
         """Runs the first case, and is interrupted amid the second, whose tenants do not end."""
+
+        offer = Offer()
 
         def __init__(self, stop: Stop) -> None:
             self.usual = runner(tmp_path, stop=stop)
@@ -247,6 +227,8 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
 def test_an_error_of_the_card_ends_a_case_and_not_the_run(tmp_path: Path) -> None:
     class Falling:
         """Its card is gone when the second case is looked at."""
+
+        offer = Offer()
 
         def obstacle(self, strategy: Strategy) -> str:
             if strategy == TWO:

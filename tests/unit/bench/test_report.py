@@ -11,8 +11,8 @@ from dra_driver.admin.bench.gathering import failed, skipped
 from dra_driver.admin.bench.model import Case, Latency, Tenant
 from dra_driver.admin.bench.report import plot
 from dra_driver.admin.bench.report.page import page
+from dra_driver.admin.bench.report.view import COSTS, as_text, containers_as_text, remarks, rows
 from dra_driver.admin.bench.report.view import SIMULATED as NO_RESULTS
-from dra_driver.admin.bench.report.view import as_text, containers_as_text, remarks, rows
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -56,7 +56,7 @@ def test_the_page_has_the_picture_with_its_text_and_the_table(drawn: str) -> Non
     words = " ".join(seen.words)
     for title in ("Throughput of all tenants together", "What each tenant got", "goal 50 ms"):
         assert title in words
-    assert seen.tags.count("tr") == 1 + len(cases())
+    assert seen.tags.count("tr") == 2 * (1 + len(cases()))
     assert "driver" in seen.words
     assert CARD.driver_version in words
 
@@ -93,11 +93,14 @@ def test_a_picture_is_drawn_of_little_too() -> None:
 
 
 def test_the_table_has_ratios_and_a_dash_where_there_is_no_figure() -> None:
-    table = rows(report())
-    assert table[0][:5] == ("strategy", "all", "least", "time", "p50")
+    table, costs = rows(report()), rows(report(), COSTS)
+    assert table[0][:5] == ("strategy", "work/s", "all", "least", "p50 ms")
     by_name = {row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
     assert by_name["alone"]["all"] == "1.00"
     assert by_name["7 by MIG 1g.10gb"]["all"] == "6.72"
+    assert by_name["7 by MIG 1g.10gb"]["work/s"] == "134 requests/s"
+    assert "isolation" not in table[0]
+    by_name = {row[0]: dict(zip(costs[0], row, strict=True)) for row in costs[1:]}
     assert by_name["7 by MIG 1g.10gb"]["SM %"] == "–"  # noqa: RUF001
 
 
@@ -132,7 +135,7 @@ def test_containers_stand_beside_bare_processes() -> None:
     row = next(line for line in text.splitlines() if line.startswith("7 by MIG 1g.10gb"))
     assert row.split()[-5:] == ["1.00", "1.00", "1.00", "1.00", "+0.0"]
     drawn = page(reports, lambda _: "<svg/>")
-    assert Seen(drawn).tags.count("table") == 3
+    assert Seen(drawn).tags.count("table") == 5
     assert "Containers of pods against bare processes" in drawn
     assert containers_as_text([report()]) == ""
-    assert Seen(page([report()], lambda _: "<svg/>")).tags.count("table") == 1
+    assert Seen(page([report()], lambda _: "<svg/>")).tags.count("table") == 2

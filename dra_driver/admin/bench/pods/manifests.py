@@ -27,6 +27,7 @@ TENANT = "tenant"
 LATENCIES = "/dev/termination-log"
 """Where a command writes its latencies: the API shows what is there, up to 4096 bytes."""
 
+PULL_SECRET = "image-pull"  # noqa: S105 (its name)
 _FOLDER = "/bench"
 _LIBRARIES = f"/usr/local/nvidia/lib:{HOOKLESS_LIBRARIES}"
 """Where images of CUDA look too: a plain one would not find libcuda on a node without CDI hooks."""
@@ -43,12 +44,14 @@ class Place:
     """What all pods of a run have: image, node, and the resource name of shares.
 
     `command_image` is that of a command, if it is another: it has `sh`, and perhaps no Python.
+    `pull_secret`, as NAMESPACE/NAME, is a Secret that the run's namespace gets a copy of.
     """
 
     image: str
     command_image: str = ""
     node: str = ""
     shares: str = ""
+    pull_secret: str = ""
     pull_policy: str = "IfNotPresent"
     python: str = "python3"
     patience: float = 600.0
@@ -60,22 +63,40 @@ def namespace(name: str, run: str) -> JsonObject:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
+def pull_secret(found: Mapping[str, object]) -> JsonObject:
+    """Return the copy of a Secret with which images are pulled."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": PULL_SECRET},
+        "type": found.get("type"),
+        "data": found.get("data") or {},
+    }
+
+
 def device_class(strategy: Strategy) -> str:
     """Return the DeviceClass of a strategy's devices."""
     return _MIG_CLASS if strategy.sharing in OF_MIG else DRIVER_NAME
 
 
-def selectors(strategy: Strategy) -> list[JsonObject]:
-    """Return the selectors of a strategy's requests."""
-    if not strategy.profile:
-        return []
-    expression = f"device.attributes['{DRIVER_NAME}'].profile == '{strategy.profile}'"
-    return [{"cel": {"expression": expression}}]
+def requests(strategy: Strategy) -> list[JsonObject]:
+    """Return the requests of a strategy's claim: one for each tenant that has its own device."""
+    names = _request_names(strategy)
+    found: list[JsonObject] = []
+    for number, name in enumerate(names):
+        exactly: JsonObject = {"deviceClassName": device_class(strategy)}
+        if profile := strategy.profiles[number]:
+            expression = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
+            exactly["selectors"] = [{"cel": {"expression": expression}}]
+        if strategy.parts and strategy.parts[number].gpus > 1:
+            exactly["count"] = strategy.parts[number].gpus
+        found.append({"name": name, "exactly": exactly})
+    return found
 
 
 def claim_config(strategy: Strategy) -> JsonObject | None:
     """Return the opaque config of a strategy's claim; None if it needs none."""
-    if strategy.sharing in (Sharing.ALONE, Sharing.MIG, Sharing.SHARES):
+    if strategy.sharing in (Sharing.ALONE, Sharing.WHOLE_GPUS, Sharing.MIG, Sharing.SHARES):
         return None
     kind = "MigDeviceConfig" if strategy.sharing in OF_MIG else "GpuConfig"
     sharing: JsonObject = {"strategy": "TimeSlicing"}
@@ -94,14 +115,11 @@ def claim(strategy: Strategy) -> JsonObject | None:
     """Return the claim of a case; None for shares, which pods ask for by a resource name."""
     if strategy.sharing is Sharing.SHARES:
         return None
-    exactly: JsonObject = {"deviceClassName": device_class(strategy)}
-    if asked := selectors(strategy):
-        exactly["selectors"] = asked
-    names = _requests(strategy)
-    devices: JsonObject = {"requests": [{"name": name, "exactly": exactly} for name in names]}
+    names = _request_names(strategy)
+    devices: JsonObject = {"requests": requests(strategy)}
     if config := claim_config(strategy):
         devices["config"] = [{"requests": list(names), "opaque": config}]
-    if len(names) > 1:
+    if len(names) > 1 and strategy.sharing is Sharing.MIG:
         attribute = f"{DRIVER_NAME}/parentUUID"
         devices["constraints"] = [{"requests": list(names), "matchAttribute": attribute}]
     return {
@@ -114,6 +132,8 @@ def claim(strategy: Strategy) -> JsonObject | None:
 
 def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonObject:
     """Return the pod of one tenant."""
+    seat = strategy.seats(work)[number]
+    work, environment = seat.work, seat.environment()
     is_command = work.kind is WorkloadKind.COMMAND
     container: JsonObject = {
         "name": TENANT,
@@ -132,7 +152,10 @@ def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonOb
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
         # What a killed run leaves ends by itself, and its GPU is free.
-        "activeDeadlineSeconds": math.ceil(place.patience + work.warm_up + work.seconds) + 60,
+        "activeDeadlineSeconds": math.ceil(
+            place.patience + seat.after + work.warm_up + work.seconds
+        )
+        + 60,
         "tolerations": _TOLERATIONS,
     }
     shown = {"fieldPath": f"metadata.annotations['{START}']"}
@@ -140,12 +163,16 @@ def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonOb
     spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
     container["volumeMounts"] = [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}]
     if not is_command:
-        container["env"] = [{"name": "LD_LIBRARY_PATH", "value": _LIBRARIES}]
+        environment["LD_LIBRARY_PATH"] = _LIBRARIES
+    if environment:
+        container["env"] = [{"name": name, "value": one} for name, one in environment.items()]
+    if place.pull_secret:
+        spec["imagePullSecrets"] = [{"name": PULL_SECRET}]
     if strategy.sharing is Sharing.SHARES:
         container["resources"] = {"limits": {place.shares: "1"}}
     else:
         spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": CLAIM}]
-        names = _requests(strategy)
+        names = _request_names(strategy)
         request = {"request": names[number]} if len(names) > 1 else {}
         container["resources"] = {"claims": [{"name": CLAIM, **request}]}
     if place.node:
@@ -173,8 +200,8 @@ def beginning(moment: float) -> JsonObject:
     return {"metadata": {"annotations": {START: f"{moment:.3f}"}}}
 
 
-def _requests(strategy: Strategy) -> Sequence[str]:
-    if strategy.sharing is Sharing.MIG:
+def _request_names(strategy: Strategy) -> Sequence[str]:
+    if strategy.sharing in (Sharing.MIG, Sharing.WHOLE_GPUS):
         return tuple(f"gpu-{number}" for number in range(strategy.tenants))
     return ("gpu",)
 

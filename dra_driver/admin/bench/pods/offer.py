@@ -10,7 +10,7 @@ from dataclasses import field
 from functools import partial
 
 from dra_driver.admin.api.slices import Device, readable_slices
-from dra_driver.admin.bench.strategies import is_plain, profile_size
+from dra_driver.admin.bench.strategies import Sharing, Strategy, is_plain, profile_size
 from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object, text
@@ -28,6 +28,18 @@ class Offer:
     gpus: int = 0
     profiles: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[str, int] = field(default_factory=dict)
+
+    def lack(self, strategy: Strategy) -> str:
+        """Say which MIG devices of a strategy there are not; nothing if there are all."""
+        one_each = strategy.sharing is Sharing.MIG
+        for profile, wanted in Counter(strategy.profiles).items():
+            fit = self.profiles.get(profile, 0)
+            if not fit:
+                there = ", ".join(sorted(self.profiles)) or "none"
+                return f"there is no MIG device {profile}; there are: {there}"
+            if one_each and wanted > fit:
+                return f"one GPU has room for {fit} of {profile}, and {wanted} are needed"
+        return ""
 
     def usual_profiles(self) -> tuple[str, ...]:
         """Return the smallest profile, and the largest of which one GPU has room for two."""

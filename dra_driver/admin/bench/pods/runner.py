@@ -8,14 +8,13 @@ node may differ.
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Self
 
 from dra_driver.admin.bench import commands, lines
 from dra_driver.admin.bench.gathering import (
     CommandEnd,
-    Gathered,
     case_of,
     case_of_commands,
     failed,
@@ -23,10 +22,10 @@ from dra_driver.admin.bench.gathering import (
 )
 from dra_driver.admin.bench.model import Card, Case, Tenant
 from dra_driver.admin.bench.pods import manifests
+from dra_driver.admin.bench.pods.case_pods import CasePods
 from dra_driver.admin.bench.pods.offer import Offer, offered
 from dra_driver.admin.bench.pods.pod_status import (
     ended_seconds,
-    is_over,
     termination_message,
     why_not_running,
 )
@@ -50,6 +49,7 @@ from dra_driver.kube.resource import (
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    SECRETS,
     Resource,
 )
 
@@ -61,7 +61,6 @@ _LEAD_SECONDS = 5.0
 """Until pods begin: a kubelet shows a pod its new annotation when it next syncs it."""
 
 _GONE_SECONDS = 120.0
-_LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
 _TAIL = {"container": manifests.TENANT, "tailLines": "5000", "limitBytes": str(4 << 20)}
 _PROBE = Workload(kind=WorkloadKind.COMPUTE, seconds=0.5, warm_up=0.0, intensity=64)
 
@@ -102,13 +101,33 @@ class PodRunner:
             )
         self._name_leftovers()
         self._stop.check()
+        secret = self._found_pull_secret()
         body = manifests.namespace(self.namespace, self._run_id)
         try:
             self._client.create(NAMESPACES, body, timeout=_TIMEOUT)
         except UnavailableError:  # it may have been made all the same
             self.__exit__()
             raise
+        if secret is not None:
+            try:
+                self._make(SECRETS, manifests.pull_secret(secret))
+            except DriverError:
+                self.__exit__()
+                raise
         return self
+
+    def _found_pull_secret(self) -> JsonObject | None:
+        """Return the Secret for pulling images, if one is named. Raises SetupError without it."""
+        if not self._place.pull_secret:
+            return None
+        namespace, _, name = self._place.pull_secret.partition("/")
+        try:
+            return self._client.get(SECRETS, name, namespace=namespace, timeout=_TIMEOUT)
+        except NotFoundError as error:
+            raise SetupError(
+                f"there is no Secret {name} in namespace {namespace}: name the one that pulls"
+                " your image by --pull-secret NAMESPACE/NAME"
+            ) from error
 
     def __exit__(self, *_: object) -> None:
         """Delete the namespace with all that is in it, and wait until it is gone."""
@@ -150,13 +169,9 @@ class PodRunner:
         if strategy.sharing is Sharing.SHARES:
             return self._share_obstacle(strategy.tenants)
         if strategy.sharing in OF_MIG:
-            fit = self.offer.profiles.get(strategy.profile, 0)
-            if not fit:
-                there = ", ".join(sorted(self.offer.profiles)) or "none"
-                return f"no MIG device {strategy.profile} is published; there are: {there}"
-            if strategy.sharing is Sharing.MIG and strategy.tenants > fit:
-                return f"one GPU has room for {fit} of {strategy.profile}"
-            return ""
+            return self.offer.lack(strategy)
+        if strategy.gpus > max(self.offer.gpus, 1):
+            return f"{self.offer.gpus} whole GPUs are published, and {strategy.gpus} are needed"
         return "" if self.offer.gpus else "no whole GPU is published"
 
     def _share_obstacle(self, tenants: int) -> str:
@@ -184,34 +199,44 @@ class PodRunner:
     def _run(self, strategy: Strategy, work: Workload) -> Case:
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
+        seats = strategy.seats(work)
         created = time.monotonic()
-        for number in range(strategy.tenants):
-            self._make(PODS, manifests.pod(strategy, work, number, self._place))
-        pods = _Pods(self._client, self.namespace, strategy.tenants, created)
-        self._await_ready(pods)
+        pods = CasePods(self._client, self.namespace, strategy.tenants, created)
+        for launch in sorted({seat.launch for seat in seats}):
+            for number, seat in enumerate(seats):
+                if seat.launch == launch:
+                    self._make(PODS, manifests.pod(strategy, work, number, self._place))
+                    pods.launched.add(number)
+            self._await_ready(pods)
         self._check_sharing(strategy, pods)
         moment = pods.now() + _LEAD_SECONDS
         for number in pods.able():
             name = manifests.pod_name(number)
-            body = manifests.beginning(moment)
+            body = manifests.beginning(moment + seats[number].after)
             self._client.merge(PODS, name, body, namespace=self.namespace, timeout=_TIMEOUT)
         seen = (
             f"{len(pods.able())} of {strategy.tenants} pods running",
             *self._claims_said(_LEAD_SECONDS),
         )
-        if work.kind is WorkloadKind.COMMAND:
-            return self._commands(strategy, work, pods, seen)
-        spent = _LEAD_SECONDS + work.warm_up + work.seconds + self._patience
-        self._wait(lambda: pods.look().are_over, spent)
+        longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
+        if seats[0].work.kind is WorkloadKind.COMMAND:
+            self._wait(pods.have_ended, _LEAD_SECONDS + longest)
+            tenants = tuple(
+                self._ended(number, one, seats[number].work)
+                for number, one in enumerate(pods.objects())
+            )
+            return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
+        self._wait(lambda: pods.look().are_over, _LEAD_SECONDS + longest + self._patience)
         return case_of(strategy, pods.gathered(), seen=seen, is_simulated=self._is_simulated)
 
     @property
     def _is_simulated(self) -> bool:
         return self.card is not None and self.card.is_simulated
 
-    def _await_ready(self, pods: "_Pods") -> None:
+    def _await_ready(self, pods: CasePods) -> None:
         if not self._wait(lambda: pods.look().are_settled, self._patience):
-            for number, one in enumerate(pods.heard):
+            for number in sorted(pods.launched):
+                one = pods.heard[number]
                 if one.ready is None and one.failed is None:
                     reason = self._why(number)
                     raise DeviceError(
@@ -227,7 +252,7 @@ class PodRunner:
                     f" {self.card.name}: what they did cannot be compared; name one node by --node"
                 )
 
-    def _check_sharing(self, strategy: Strategy, pods: "_Pods") -> None:
+    def _check_sharing(self, strategy: Strategy, pods: CasePods) -> None:
         """Raise DeviceError if the tenants do not share their device as the strategy says."""
         is_mps = strategy.sharing in UNDER_MPS
         for number in pods.able():
@@ -239,7 +264,7 @@ class PodRunner:
                     " config that of another driver?"
                 )
         cards = {one.ready.card.uuid for one in pods.heard if one.ready and one.ready.card}
-        if len(cards) > 1:
+        if len(cards) > 1 and strategy.sharing is not Sharing.WHOLE_GPUS:
             raise DeviceError(
                 f"the tenants are on {len(cards)} GPUs, so they share none: shares are spread over"
                 " a node's GPUs; have it fill one first (--share-placement pack), or name a node"
@@ -264,14 +289,6 @@ class PodRunner:
         devices = sorted(filter(None, map(manifests.allocated, found)))
         sharing = [text for one in found for text in manifests.sharing_said(one)]
         return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
-
-    def _commands(
-        self, strategy: Strategy, work: Workload, pods: "_Pods", seen: tuple[str, ...]
-    ) -> Case:
-        """Wait for the end of commands of the user's own."""
-        self._wait(pods.have_ended, _LEAD_SECONDS + work.seconds)
-        tenants = tuple(self._ended(number, one, work) for number, one in enumerate(pods.objects()))
-        return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
 
     def _ended(self, number: int, pod: JsonObject, work: Workload) -> Tenant:
         """Return what came of a command: as its log says it, or else the API."""
@@ -355,101 +372,6 @@ class PodRunner:
             )
         if len(names) > 1:
             self._say(f"all of them: kubectl delete namespace -l {manifests.LABEL}")
-
-
-class _Pods:
-    """The pods of a case, and what they have said so far."""
-
-    def __init__(self, client: KubeClient, namespace: str, number: int, created: float) -> None:
-        self._client = client
-        self._namespace = namespace
-        self._created = created
-        self._ahead: float | None = None
-        self._objects: list[JsonObject] = []
-        self.heard: list[Gathered] = [Gathered() for _ in range(number)]
-
-    def look(self) -> Self:
-        """Read the logs of all pods that have not said their last word."""
-        for at, one in enumerate(self.heard):
-            if one.done is None and one.failed is None:
-                self.heard[at] = self._listen(at)
-        return self
-
-    def _listen(self, number: int) -> Gathered:
-        before, name = self.heard[number], manifests.pod_name(number)
-        try:
-            text = self._client.log(self._namespace, name, query=_LOG, timeout=_TIMEOUT)
-        except (NotFoundError, UnavailableError, InvalidError):  # no such container yet
-            return before
-        said = [one for line in text.splitlines() if (one := lines.heard(line)) is not None]
-        for one in said:
-            if isinstance(one, (lines.Ready, lines.Waiting)):
-                ahead = one.at - time.monotonic()
-                self._ahead = ahead if self._ahead is None else max(ahead, self._ahead)
-        ready = next((one for one in said if isinstance(one, lines.Ready)), None)
-        launched = before.launch_seconds
-        if ready is not None and launched is None:
-            launched = time.monotonic() - self._created
-        return Gathered(
-            ready=ready,
-            done=next((one for one in said if isinstance(one, lines.Done)), None),
-            failed=next((one for one in said if isinstance(one, lines.Failed)), None)
-            or self._crashed(name, text),
-            launch_seconds=launched,
-        )
-
-    def _crashed(self, name: str, text: str) -> lines.Failed | None:
-        """Return what stands for the last word of a container that ended without one."""
-        if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
-            return None
-        pod = self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)
-        if not is_over(pod):
-            return None
-        last = text.strip().splitlines()[-1:] or ["it wrote nothing"]
-        return lines.Failed(reason=f"its container ended: {last[0]}")
-
-    @property
-    def are_settled(self) -> bool:
-        """Whether each is ready, or never will be."""
-        return all(one.ready is not None or one.failed is not None for one in self.heard)
-
-    @property
-    def are_over(self) -> bool:
-        """Whether each has said its last word."""
-        return all(one.done is not None or one.failed is not None for one in self.heard)
-
-    def able(self) -> Sequence[int]:
-        """Return the numbers of those that are ready."""
-        return [at for at, one in enumerate(self.heard) if one.ready and one.failed is None]
-
-    def now(self) -> float:
-        """Return the time of their machine; a little earlier, by as much as their lines are old."""
-        return time.time() if self._ahead is None else time.monotonic() + self._ahead
-
-    def gathered(self) -> Sequence[Gathered]:
-        """Return what all have said."""
-        return self.heard
-
-    def objects(self) -> list[JsonObject]:
-        """Return the pods, in their order."""
-        return [
-            self._client.get(
-                PODS, manifests.pod_name(at), namespace=self._namespace, timeout=_TIMEOUT
-            )
-            for at in range(len(self.heard))
-        ]
-
-    def have_ended(self) -> bool:
-        """Whether no pod runs any more, or will."""
-        return all(is_over(one) for one in self._known())
-
-    def _known(self) -> list[JsonObject]:
-        """Return the pods; an API server that is away for a moment ends no long run."""
-        try:
-            self._objects = self.objects()
-        except UnavailableError:
-            return self._objects or [{}]
-        return self._objects
 
 
 def _items(found: Mapping[str, Any]) -> list[JsonObject]:

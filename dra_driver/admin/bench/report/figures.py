@@ -1,13 +1,17 @@
 """What was measured, compared: percentiles, ratios to the same work alone, fairness. Pure.
 
 Everything is a ratio to one tenant alone on a whole GPU of the same run, so that figures of
-different machines can be compared.
+different machines can be compared. A scenario says by itself what its cases are compared with; then
+each tenant is compared with the one of its role there, in the same round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
-from dra_driver.admin.bench.model import Case, Report, Result
-from dra_driver.admin.bench.strategies import Sharing, Strategy
+from dra_driver.admin.bench.model import Case, Relation, Report, Result, Study, Tenant
+from dra_driver.admin.bench.strategies import Sharing, Strategy, profile_size
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.dataclass import dataclass
 
 
@@ -52,6 +56,8 @@ class Comparison:
         p50: the largest median latency of a tenant; `p99` likewise.
         context: the longest making of a CUDA context.
         energy_per_work: energy of the card for a unit of work.
+        isolation: what neighbours cost: the 99th percentile, or the run time, as a ratio to that of
+            the same share without neighbours.
         fairness: Jain's index of throughputs; `memory_fairness` of the memory that tenants had.
     """
 
@@ -62,6 +68,7 @@ class Comparison:
     p99: float | None = None
     context: float | None = None
     energy_per_work: float | None = None
+    isolation: float | None = None
     fairness: float | None = None
     memory_fairness: float | None = None
 
@@ -72,38 +79,156 @@ def results(case: Case) -> tuple[Result, ...]:
 
 
 def alone(cases: Sequence[Case]) -> Case | None:
-    """Return the case that all others are compared with."""
-    for case in cases:
-        if case.strategy.sharing is Sharing.ALONE and case.state == "measured":
+    """Return the case that all others are compared with, where no scenario says it.
+
+    Where no whole GPU was free, that is the largest MIG device alone.
+    """
+    measured = [case for case in cases if case.state == "measured" and case.strategy.tenants == 1]
+    for case in measured:
+        if case.strategy.sharing is Sharing.ALONE:
             return case
+    divided = [case for case in measured if case.strategy.sharing is Sharing.MIG]
+    return max(divided, key=lambda case: profile_size(case.strategy.profile), default=None)
+
+
+def bases(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
+    """Return the cases of the same round that one is compared with."""
+    round_ = [one for one in cases if one.repetition == case.repetition]
+    if study is None:
+        found = alone(round_)
+        return () if found is None else (found,)
+    relation = relation_of(study, case.strategy)
+    names = (*relation.against, *([case.strategy.name] if not relation.group else []))
+    return tuple(one for name in names if (one := _measured(round_, name)) is not None)
+
+
+def undisturbed(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
+    """Return the cases of the same round and shares without neighbours, if a scenario has them."""
+    if study is None:
+        return ()
+    round_ = [one for one in cases if one.repetition == case.repetition]
+    names = relation_of(study, case.strategy).undisturbed
+    return tuple(one for name in names if (one := _measured(round_, name)) is not None)
+
+
+def relation_of(study: Study, strategy: Strategy) -> Relation:
+    """Return what a case of a scenario is compared with."""
+    found = (one for one in study.relations if one.case == strategy.name)
+    return next(found, Relation(case=strategy.name))
+
+
+def _measured(cases: Sequence[Case], name: str) -> Case | None:
+    found = (one for one in cases if one.strategy.name == name and one.state == "measured")
+    return next(found, None)
+
+
+def of_role(case: Case, role: str) -> tuple[Tenant, ...]:
+    """Return the tenants of a case that have a role."""
+    return tuple(one for one in case.tenants if case.strategy.role(one.number) == role)
+
+
+def compared(
+    case: Case,
+    measures: Sequence[Case],
+    *,
+    neighbourless: Sequence[Case] = (),
+    role: str | None = None,
+) -> Comparison:
+    """Return how a case does against others.
+
+    Each tenant is compared with the first that has its role, or does its work; one without result
+    got nothing. With a role, only tenants of that count.
+    """
+    tenants = case.tenants if role is None else of_role(case, role)
+    own = [one.result for one in tenants if one.result is not None]
+    if not own:
+        return Comparison()
+    base = {one.number: _base(measures, case.strategy, one.number) for one in tenants}
+    shares = [_progress(one, base[one.number]) for one in tenants]
+    known = [one for one in shares if one is not None]
+    memory = [float(one.memory_mib) for one in own if one.memory_mib is not None]
+    got = known if len(known) == len(shares) else [_throughput_of(one) for one in tenants]
+    just_own = Comparison(
+        fairness=fairness(got),
+        memory_fairness=fairness(memory) if memory else None,
+        isolation=_isolation(case, neighbourless, tenants),
+    )
+    if len(known) != len(shares):
+        return just_own
+    ratios = partial(_worst_ratio, tenants, base)
+    is_one_work = len(case.strategy.roles) == 1
+    return replace(
+        just_own,
+        total_throughput=sum(known),
+        least_throughput=min(known),
+        run_time=None if not min(known) else 1 / min(known),
+        p50=ratios(lambda one: _latency(one, "p50_ms")),
+        p99=ratios(lambda one: _latency(one, "p99_ms")),
+        context=ratios(lambda one: one.context_seconds),
+        energy_per_work=_energy_ratio(case, measures) if is_one_work else None,
+    )
+
+
+def _throughput_of(tenant: Tenant) -> float:
+    return tenant.result.throughput if tenant.result else 0.0
+
+
+def _progress(tenant: Tenant, base: Result | None) -> float | None:
+    return None if base is None else _ratio(_throughput_of(tenant), base.throughput)
+
+
+def _base(measures: Sequence[Case], strategy: Strategy, number: int) -> Result | None:
+    """Return the result that a tenant is compared with: of its role, else of its work."""
+    role, work = strategy.role(number), _work(strategy, number)
+    have = [(case, one) for case in measures for one in case.tenants if one.result is not None]
+    for case, one in have:
+        if case.strategy.role(one.number) == role:
+            return one.result
+    for case, one in have:
+        if work is not None and _work(case.strategy, one.number) == work:
+            return one.result
     return None
 
 
-def compared(case: Case, measure: Case | None) -> Comparison:
-    """Return how a case does against the work alone; a tenant without result got nothing."""
-    own = results(case)
-    if not own:
-        return Comparison()
-    got = [one.result.throughput if one.result else 0.0 for one in case.tenants]
-    memory = [float(one.memory_mib) for one in own if one.memory_mib is not None]
-    just_own = Comparison(
-        fairness=fairness(got), memory_fairness=fairness(memory) if memory else None
-    )
-    if measure is None or not results(measure):
-        return just_own
-    (one_alone,) = results(measure)
-    least = _ratio(min(got), one_alone.throughput)
-    return Comparison(
-        total_throughput=_ratio(sum(got), one_alone.throughput),
-        least_throughput=least,
-        run_time=None if not least else 1 / least,
-        p50=_ratio(_worst_latency(own, "p50_ms"), _worst_latency((one_alone,), "p50_ms")),
-        p99=_ratio(_worst_latency(own, "p99_ms"), _worst_latency((one_alone,), "p99_ms")),
-        context=_ratio(_worst_context(own), one_alone.context_seconds),
-        energy_per_work=_ratio(energy_per_work(case), energy_per_work(measure)),
-        fairness=just_own.fairness,
-        memory_fairness=just_own.memory_fairness,
-    )
+def _work(strategy: Strategy, number: int) -> Workload | None:
+    return strategy.parts[number].work if strategy.parts else None
+
+
+def _worst_ratio(
+    tenants: Sequence[Tenant],
+    base: Mapping[int, Result | None],
+    figure: Callable[[Result], float | None],
+) -> float | None:
+    """Return the largest ratio of a figure to that of the base, over tenants that have both."""
+    found = []
+    for one in tenants:
+        measure = base[one.number]
+        if one.result is not None and measure is not None:
+            found.append(_ratio(figure(one.result), figure(measure)))
+    return max((one for one in found if one is not None), default=None)
+
+
+def _isolation(
+    case: Case, neighbourless: Sequence[Case], tenants: Sequence[Tenant]
+) -> float | None:
+    """Return what neighbours cost: the worst latency, or run time, as a ratio to that without.
+
+    Of tenants that a case without neighbours has too.
+    """
+    found = []
+    for one in tenants:
+        base = _base(neighbourless, case.strategy, one.number)
+        if base is None or one.result is None:
+            continue
+        if one.result.latency and base.latency:
+            found.append(_ratio(one.result.latency.p99_ms, base.latency.p99_ms))
+        else:
+            found.append(_ratio(base.throughput, one.result.throughput))
+    return max((one for one in found if one is not None), default=None)
+
+
+def _energy_ratio(case: Case, measures: Sequence[Case]) -> float | None:
+    return _ratio(energy_per_work(case), energy_per_work(measures[0])) if measures else None
 
 
 def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
@@ -113,26 +238,48 @@ def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
     """
     if pods.work != processes.work or pods.card.name != processes.card.name:
         return ()
-    bare = {case.strategy: results(case) for case in processes.cases if results(case)}
+    bare = _rounds(processes)
     found = []
-    for case in pods.cases:
-        own, other = results(case), bare.get(case.strategy, ())
-        if not own or not other:
+    for strategy, own in _rounds(pods).items():
+        other = bare.get(strategy)
+        if other is None:
             continue
-        launches = (_slowest_launch(own), _slowest_launch(other))
+
+        def mean(figure: _Figure, own: _Rounds = own, other: _Rounds = other) -> list[float | None]:
+            return [_mean(map(figure, rounds)) for rounds in (own, other)]
+
+        launched, bare_launched = mean(_slowest_launch)
         found.append(
             InContainers(
-                strategy=case.strategy,
-                throughput=_ratio(_throughput(own), _throughput(other)),
-                p50=_ratio(_worst_latency(own, "p50_ms"), _worst_latency(other, "p50_ms")),
-                p99=_ratio(_worst_latency(own, "p99_ms"), _worst_latency(other, "p99_ms")),
-                context=_ratio(_worst_context(own), _worst_context(other)),
+                strategy=strategy,
+                throughput=_ratio(*mean(_throughput)),
+                p50=_ratio(*mean(partial(_worst_latency, name="p50_ms"))),
+                p99=_ratio(*mean(partial(_worst_latency, name="p99_ms"))),
+                context=_ratio(*mean(_worst_context)),
                 launch_seconds=None
-                if launches[0] is None or launches[1] is None
-                else launches[0] - launches[1],
+                if launched is None or bare_launched is None
+                else launched - bare_launched,
             )
         )
     return tuple(found)
+
+
+_Rounds = list[tuple[Result, ...]]
+_Figure = Callable[[Sequence[Result]], float | None]
+
+
+def _rounds(report: Report) -> dict[Strategy, _Rounds]:
+    """Return the results of each repetition of each strategy."""
+    found: dict[Strategy, _Rounds] = {}
+    for case in report.cases:
+        if own := results(case):
+            found.setdefault(case.strategy, []).append(own)
+    return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _throughput(found: Sequence[Result]) -> float:
@@ -151,6 +298,10 @@ def energy_per_work(case: Case) -> float | None:
     if case.usage is None or case.usage.energy_joules is None or not done:
         return None
     return case.usage.energy_joules / done
+
+
+def _latency(found: Result, name: str) -> float | None:
+    return None if found.latency is None else float(getattr(found.latency, name))
 
 
 def _worst_latency(found: Sequence[Result], name: str) -> float | None:

@@ -4,14 +4,19 @@ What comes from machines and users is escaped; the drawing is inline SVG. Severa
 below each other: since all is ratios, they can be compared.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from dra_driver.admin.bench.model import Report, Sweep
+from dra_driver.admin.bench.report.beside import TITLE, beside_rows
+from dra_driver.admin.bench.report.verdict import advice
 from dra_driver.admin.bench.report.view import (
     COLUMNS,
+    COSTS,
     IN_CONTAINERS,
+    READY,
     SIMULATED,
+    Column,
     container_rows,
     facts,
     pairs,
@@ -41,6 +46,7 @@ th, td { padding: .3rem .55rem; text-align: right; white-space: nowrap; }
 th { border-bottom: 2px solid #888; color: #444; }
 td { border-bottom: 1px solid #e4e4e4; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
+.told { font-size: 1.1rem; border-left: 4px solid #76b900; padding-left: .8rem; }
 .none { background: #fff6db; border: 1px solid #e0c25c; padding: .7rem 1rem; border-radius: 4px; }
 pre { background: #f5f5f5; padding: .8rem 1rem; overflow-x: auto; font-size: 13px; }
 ul { padding-left: 1.2rem; } small { color: #666; }
@@ -52,14 +58,27 @@ ul { padding-left: 1.2rem; } small { color: #666; }
 _FOOT = "</body>\n</html>\n"
 
 
-def page(reports: Sequence[Report], draw: Callable[[Report], str]) -> str:
-    """Return the page; `draw` returns the `svg` element of a report with results."""
+def page(
+    reports: Sequence[Report], draw: Callable[[Report], str], names: Sequence[str] = ()
+) -> str:
+    """Return the page; `draw` returns the `svg` element of a report with results.
+
+    `names` are those of several reports, which are compared.
+    """
     compared = "".join(_containers(*pair) for pair in pairs(reports))
+    beside = beside_rows(reports, names) if len(names) > 1 else []
+    if len(beside) > 1:
+        compared = f'<h2>{escape(TITLE)}</h2>\n<div class="wide">{_rows(beside)}</div>\n{compared}'
     return _HEAD + "".join(_section(report, draw) for report in reports) + compared + _FOOT
 
 
 def _section(report: Report, draw: Callable[[Report], str]) -> str:
-    parts = [f"<h2>{escape(report.work.kind)} on {escape(report.card.name)}</h2>\n<dl>"]
+    what = report.work.kind if report.study is None else report.study.name
+    parts = [f"<h2>{escape(what)} on {escape(report.card.name)}</h2>"]
+    told = advice(report)
+    if told.sentence:
+        parts.append(f'<p class="told">{escape(told.sentence)}</p>')
+    parts.append("<dl>")
     parts += [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts(report)]
     parts.append("</dl>")
     table = rows(report)
@@ -68,13 +87,23 @@ def _section(report: Report, draw: Callable[[Report], str]) -> str:
     elif len(table) == 1:
         parts.append('<p class="none">There are no results.</p>')
     else:
-        parts += [draw(report), _table(table)]
+        parts += [draw(report), _table(table, COLUMNS), "<h3>What it took</h3>"]
+        parts.append(_table(rows(report, COSTS), COSTS))
     if said := remarks(report):
         items = "".join(f"<li>{escape(one)}</li>" for one in said)
         parts.append(f"<h3>Beside the results</h3>\n<ul>{items}</ul>")
     if report.sweep is not None:
         parts.append(_sweep(report.sweep))
+    elif told.strategy is not None:
+        parts.append(f"<h3>{escape(f'{READY} {told.strategy.label}')}</h3>")
+        parts += _ready(told.claim, told.share_config)
     return "\n".join(parts) + "\n"
+
+
+def _ready(claim: str, share_config: str) -> Iterator[str]:
+    for title, text in (("As a claim", claim), ("As a share config", share_config)):
+        if text:
+            yield f"<h3>{title}</h3>\n<pre>{escape(text)}</pre>"
 
 
 def _containers(pods: Report, processes: Report) -> str:
@@ -99,10 +128,11 @@ def _rows(table: Sequence[Sequence[str]], means: Sequence[str] = ()) -> str:
     return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
 
 
-def _table(table: Sequence[Sequence[str]]) -> str:
-    drawn = _rows(table, [column.means for column in COLUMNS])
+def _table(table: Sequence[Sequence[str]], columns: Sequence[Column]) -> str:
+    used = [column for column in columns if column.head in table[0]]
+    drawn = _rows(table, [column.means for column in used])
     said = "".join(
-        f"<li><b>{escape(column.head)}</b>: {escape(column.means)}</li>" for column in COLUMNS
+        f"<li><b>{escape(column.head)}</b>: {escape(column.means)}</li>" for column in used
     )
     return (
         f'<div class="wide">{drawn}</div>\n'
@@ -118,7 +148,5 @@ def _sweep(sweep: Sweep) -> str:
         parts.append(f"<p>The smallest that holds it: <b>{escape(sweep.chosen.label)}</b></p>")
     if sweep.note:
         parts.append(f"<p>{escape(sweep.note)}</p>")
-    for title, text in (("As a claim", sweep.claim), ("As a share config", sweep.share_config)):
-        if text:
-            parts.append(f"<h3>{title}</h3>\n<pre>{escape(text)}</pre>")
+    parts += _ready(sweep.claim, sweep.share_config)
     return "\n".join(parts)

@@ -6,16 +6,19 @@ fonts that the reader has.
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dra_driver.admin.bench.model import Case, Report, Sweep
-from dra_driver.admin.bench.report.figures import Comparison, alone, compared
+from dra_driver.admin.bench.model import Figure as FigureName
+from dra_driver.admin.bench.model import Report, Sweep
+from dra_driver.admin.bench.report.spread import Spread
+from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.strategies import Sharing
 from dra_driver.dataclass import dataclass
 
@@ -37,6 +40,7 @@ _STYLE: Any = {
 }
 _LOOK = {
     Sharing.ALONE: ("#333333", "o"),
+    Sharing.WHOLE_GPUS: ("#999999", "h"),
     Sharing.TIME_SLICING: ("#0072b2", "s"),
     Sharing.MPS: ("#e69f00", "^"),
     Sharing.MPS_LIMITS: ("#d55e00", "D"),
@@ -47,6 +51,7 @@ _LOOK = {
 }
 _NAMES = {
     Sharing.ALONE: "alone",
+    Sharing.WHOLE_GPUS: "whole GPUs",
     Sharing.TIME_SLICING: "time-slicing",
     Sharing.MPS: "MPS",
     Sharing.MPS_LIMITS: "MPS with limits",
@@ -55,14 +60,13 @@ _NAMES = {
     Sharing.MIG_TIME_SLICING: "MIG, time-slicing",
     Sharing.MIG_MPS: "MIG, MPS",
 }
-_FIGURE = Callable[[Comparison], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Panel:
     title: str
     unit: str
-    figure: _FIGURE
+    figure: FigureName
     equal: Callable[[int], float]
     """Where a GPU would be that its tenants divide without loss or gain."""
 
@@ -85,16 +89,17 @@ def png(report: Report) -> bytes:
 
 
 def _drawn(report: Report) -> Figure:
-    measure = alone(report.cases)
-    told = [(case, compared(case, measure)) for case in report.cases if case.state == "measured"]
+    rows = [row for row in summary(report) if row.role is None]
+    if report.study is not None:
+        return _study(report)
     has_sweep = report.sweep is not None and bool(report.sweep.steps)
     figure = Figure(figsize=(12, 12.6 if has_sweep else 8.4), layout="constrained")
     axes = figure.subplots(3 if has_sweep else 2, 2, squeeze=False)
-    has_latency = any(one.p99 is not None for _, one in told)
-    _curves(axes[0][0], told, _THROUGHPUT)
-    _curves(axes[0][1], told, _P99 if has_latency else _TIME)
-    _bars(axes[1][0], told)
-    _busy(axes[1][1], told)
+    has_latency = any(row.figure("p99") for row in rows)
+    _curves(axes[0][0], rows, _THROUGHPUT)
+    _curves(axes[0][1], rows, _P99 if has_latency else _TIME)
+    _bars(axes[1][0], rows)
+    _busy(axes[1][1], rows)
     if report.sweep is not None and has_sweep:
         grid = axes[2][0].get_gridspec()
         for one in axes[2]:
@@ -106,33 +111,79 @@ def _drawn(report: Report) -> Figure:
     return figure
 
 
+_ROLES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+_PANELS: tuple[tuple[FigureName, str], ...] = (
+    ("throughput", "Throughput, times what it is compared with"),
+    ("p99", "99th percentile of latency, times likewise"),
+    ("time", "Run time for the same work, times likewise"),
+    ("isolation", "Isolation: latency or run time against no neighbours"),
+)
+
+
+def _study(report: Report) -> Figure:
+    """Draw a scenario: bars of each role in each case, with the 95 % interval of repetitions."""
+    rows = [row for row in summary(report) if row.role or len(row.strategy.roles) == 1]
+    panels = [one for one in _PANELS if any(row.figure(one[0]) for row in rows)]
+    if any(name == "p99" for name, _ in panels):
+        panels = [one for one in panels if one[0] != "time"]
+    figure = Figure(figsize=(12, 1.6 + 0.34 * len(rows)), layout="constrained")
+    axes = figure.subplots(1, max(1, len(panels)), squeeze=False, sharey=True)[0]
+    roles = list(dict.fromkeys(_role(row) for row in rows))
+    for one, (name, title) in zip(axes, panels, strict=False):
+        for line, row in enumerate(rows):
+            value = row.figure(name)
+            if value is not None:
+                colour = _ROLES[roles.index(_role(row)) % len(_ROLES)]
+                one.barh(line, value.mean, color=colour, xerr=value.half, capsize=3, height=0.7)
+        one.axvline(1.0, color="#555555", linestyle="--", linewidth=1)
+        one.set_title(title, fontsize=10)
+        one.grid(visible=False, axis="y")
+        values = [found.mean for row in rows if (found := row.figure(name)) and found.mean > 0]
+        if values and max(values) > 20 * min(values):
+            one.set_xscale("log")
+            one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    labels = [
+        f"{row.strategy.label}: {_role(row)}" if len(row.strategy.roles) > 1 else row.strategy.label
+        for row in rows
+    ]
+    axes[0].set_yticks(range(len(rows)), labels, fontsize=8)
+    axes[0].invert_yaxis()
+    handles = [Patch(color=_ROLES[at % len(_ROLES)]) for at in range(len(roles))]
+    figure.legend(handles, roles, loc="outside upper center", ncols=6, frameon=False)
+    return figure
+
+
+def _role(row: Row) -> str:
+    return row.role or row.strategy.roles[0]
+
+
 _THROUGHPUT = _Panel(
     title="Throughput of all tenants together",
     unit="times one tenant alone",
-    figure=lambda told: told.total_throughput,
+    figure="throughput",
     equal=lambda _: 1.0,
 )
 _P99 = _Panel(
     title="Slowest tenant's 99th percentile of latency",
     unit="times alone, logarithmic",
-    figure=lambda told: told.p99,
+    figure="p99",
     equal=float,
 )
 _TIME = _Panel(
     title="Time of the slowest tenant for the same work",
     unit="times alone, logarithmic",
-    figure=lambda told: told.run_time,
+    figure="time",
     equal=float,
 )
 
 
-def _curves(axes: Axes, told: list[tuple[Case, Comparison]], panel: _Panel) -> None:
-    lines: dict[tuple[Sharing, str], list[tuple[int, float]]] = {}
-    for case, one in told:
-        value = panel.figure(one)
+def _curves(axes: Axes, rows: Sequence[Row], panel: _Panel) -> None:
+    lines: dict[tuple[Sharing, str], list[tuple[int, Spread]]] = {}
+    for row in rows:
+        value = row.figure(panel.figure)
         if value is not None:
-            key = (case.strategy.sharing, case.strategy.profile)
-            lines.setdefault(key, []).append((case.strategy.tenants, value))
+            key = (row.strategy.sharing, row.strategy.profile)
+            lines.setdefault(key, []).append((row.strategy.tenants, value))
     most = max((tenants for line in lines.values() for tenants, _ in line), default=1)
     counts = list(range(1, most + 1))
     axes.plot(
@@ -145,10 +196,12 @@ def _curves(axes: Axes, told: list[tuple[Case, Comparison]], panel: _Panel) -> N
     )
     for (sharing, profile), points in lines.items():
         colour, mark = _LOOK[sharing]
-        points.sort()
-        axes.plot(
+        points.sort(key=lambda point: point[0])
+        axes.errorbar(
             [tenants for tenants, _ in points],
-            [value for _, value in points],
+            [value.mean for _, value in points],
+            yerr=[value.half or 0.0 for _, value in points],
+            capsize=3,
             color=colour,
             marker=mark,
             markersize=7,
@@ -166,20 +219,20 @@ def _curves(axes: Axes, told: list[tuple[Case, Comparison]], panel: _Panel) -> N
         axes.set_ylim(bottom=0)
 
 
-def _bars(axes: Axes, told: list[tuple[Case, Comparison]]) -> None:
+def _bars(axes: Axes, rows: Sequence[Row]) -> None:
     """Draw what each tenant got: the more alike the parts of a bar, the fairer."""
-    base = next((one for one, _ in told if one.strategy.sharing is Sharing.ALONE), None)
-    unit = None if base is None else base.tenants[0].result
-    labels = []
-    for row, (case, _) in enumerate(told):
-        colour, _mark = _LOOK[case.strategy.sharing]
+    base = next((row for row in rows if row.strategy.sharing is Sharing.ALONE), None)
+    unit = None if base is None else base.over(lambda found: found[0].throughput)
+    for line, row in enumerate(rows):
+        colour, _mark = _LOOK[row.strategy.sharing]
         left = 0.0
-        for tenant in case.tenants:
-            got = tenant.result.throughput if tenant.result else 0.0
-            width = got / unit.throughput if unit and unit.throughput else got
-            axes.barh(row, width, left=left, color=colour, edgecolor="white", linewidth=1.2)
+        for number in range(row.strategy.tenants):
+            got = [case.tenants[number].result for case in row.cases]
+            width = sum(one.throughput for one in got if one) / len(got)
+            width = width / unit.mean if unit and unit.mean else width
+            axes.barh(line, width, left=left, color=colour, edgecolor="white", linewidth=1.2)
             left += width
-        labels.append(case.strategy.label)
+    labels = [row.strategy.label for row in rows]
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
@@ -187,8 +240,9 @@ def _bars(axes: Axes, told: list[tuple[Case, Comparison]]) -> None:
     axes.set_xlabel("throughput, times one tenant alone; a part for each tenant")
 
 
-def _busy(axes: Axes, told: list[tuple[Case, Comparison]]) -> None:
-    known = [(case, case.usage) for case, _ in told if case.usage and case.usage.samples]
+def _busy(axes: Axes, rows: Sequence[Row]) -> None:
+    firsts = [row.cases[0] for row in rows]
+    known = [(case, case.usage) for case in firsts if case.usage and case.usage.samples]
     for row, (_, usage) in enumerate(known):
         for shift, value, colour, name in (
             (-0.2, usage.sm_percent, "#4c4c4c", "a kernel runs"),

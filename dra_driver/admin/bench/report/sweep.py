@@ -6,12 +6,12 @@ every tenant has the goal while the whole GPU is given out in such shares, and i
 larger shares too: a lucky step between two that fail is no answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import yaml
 
 from dra_driver.admin.bench.model import Case, Step, Sweep
-from dra_driver.admin.bench.pods.manifests import claim_config, device_class, selectors
+from dra_driver.admin.bench.pods.manifests import claim_config, requests
 from dra_driver.admin.bench.report.figures import results
 from dra_driver.admin.bench.strategies import (
     Sharing,
@@ -21,6 +21,7 @@ from dra_driver.admin.bench.strategies import (
     profile_size,
 )
 from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError, SetupError
 
 OVER = ("threads", "memory", "replicas", "time-slices", "mig")
@@ -121,14 +122,18 @@ def judged(
 
 
 def as_claim(strategy: Strategy) -> str:
-    """Return a claim for one share, as YAML."""
-    exactly: dict[str, object] = {"deviceClassName": device_class(strategy)}
-    if asked := selectors(strategy):
-        exactly["selectors"] = asked
-    devices: dict[str, object] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    """Return a claim for one share, as YAML; for all of them where they differ."""
+    is_own = strategy.sharing in (Sharing.ALONE, Sharing.MIG) and len(set(strategy.profiles)) == 1
+    asked = requests(strategy)[:1] if is_own else requests(strategy)
+    names = [one["name"] for one in asked]
+    devices: dict[str, object] = {"requests": asked}
+    if len(names) == 1:
+        asked[0]["name"] = names[0] = "gpu"
+    elif strategy.sharing is Sharing.MIG:
+        attribute = f"{DRIVER_NAME}/parentUUID"
+        devices["constraints"] = [{"requests": names, "matchAttribute": attribute}]
     if config := claim_config(strategy):
-        devices["config"] = [{"requests": ["gpu"], "opaque": config}]
-    is_own = strategy.sharing is Sharing.MIG
+        devices["config"] = [{"requests": names, "opaque": config}]
     spec: dict[str, object] = {"devices": devices}
     thing = {
         "apiVersion": "resource.k8s.io/v1",
@@ -136,8 +141,18 @@ def as_claim(strategy: Strategy) -> str:
         "metadata": {"name": "measured-share"},
         "spec": {"spec": spec} if is_own else spec,
     }
-    head = "" if is_own else f"# Name it in up to {strategy.tenants} pods: they share one GPU.\n"
-    return _checked(head + _yaml(thing))
+    return _checked("".join(_heads(strategy, names, is_own=is_own)) + _yaml(thing))
+
+
+def _heads(strategy: Strategy, names: Sequence[object], *, is_own: bool) -> Iterator[str]:
+    """Yield comments on how a claim is used."""
+    if len(names) > 1:
+        yield "# Name it in each pod, with the pod's request.\n"
+    elif not is_own:
+        yield f"# Name it in up to {strategy.tenants} pods: they share one GPU.\n"
+    for one in dict.fromkeys(part for part in strategy.parts if part.is_client_of_mps):
+        given = ", ".join(f"{name}={value}" for name, value in one.environment().items())
+        yield f"# In the container of {one.role}: {given}\n"
 
 
 def as_share_config(strategy: Strategy) -> str:

@@ -3,16 +3,14 @@
 A figure that is not there is a dash; nothing is made up for it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
-from dra_driver.admin.bench.model import Case, Report, Usage
-from dra_driver.admin.bench.report.figures import (
-    Comparison,
-    alone,
-    compared,
-    in_containers,
-    results,
-)
+from dra_driver.admin.bench.model import Case, Figure, Report, Result, Usage
+from dra_driver.admin.bench.report.figures import in_containers, of_role, results
+from dra_driver.admin.bench.report.spread import Spread, spread
+from dra_driver.admin.bench.report.summary import Row, summary
+from dra_driver.admin.bench.report.verdict import advice
 from dra_driver.admin.table import aligned
 from dra_driver.dataclass import dataclass
 
@@ -22,133 +20,203 @@ SIMULATED = (
     " below is that claims, pods and processes could be made."
 )
 
+READY = "Ready to copy, for"
 IN_CONTAINERS = "Containers of pods against bare processes, as ratios"
 _LATE_SECONDS = 0.5
 _ENOUGH = 200
 """Latencies: the 99th percentile is the second largest of so many, or what follows it."""
 
-_Cell = Callable[[Case, Comparison], str]
+_Cell = Callable[[Row], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of the table: its head, what it means, and its cell."""
+    """One column of a table: its head, what it means, and its cell."""
 
     head: str
     means: str
     cell: _Cell
 
 
-def _ratio(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f}"
+def ratio_of(value: float) -> str:
+    """Return a ratio as text."""
+    return f"{value:.2f}"
 
 
-def _span(values: Sequence[float], form: str) -> str:
-    """Return the least and the most, or one of them if they look the same."""
-    if not values:
+def absolute(value: Spread | None, unit: str = "") -> str:
+    """Return a figure with the half of its interval, in three digits; a dash for none."""
+    if value is None:
         return NONE
-    low, high = form.format(min(values)), form.format(max(values))
-    return low if low == high else f"{low} … {high}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value.mean)))) if value.mean else 0
+    return _with_half(value, min(digits, 3)) + unit
+
+
+def _with_half(value: Spread, digits: int) -> str:
+    """Return a figure, and the half of its interval unless that looks like nothing."""
+    half = f"{value.half or 0.0:.{digits}f}"
+    return f"{value.mean:.{digits}f}" + (f" ±{half}" if float(half) else "")
+
+
+def throughput(found: Sequence[Result]) -> float:
+    """Return what tenants did together in a second."""
+    return sum(one.throughput for one in found)
+
+
+def worst_latency(found: Sequence[Result], name: str) -> float | None:
+    """Return the largest latency of a tenant, in ms."""
+    known = [float(getattr(one.latency, name)) for one in found if one.latency is not None]
+    return max(known, default=None)
+
+
+def _ratio(figure: Figure) -> _Cell:
+    def cell(row: Row) -> str:
+        value = row.figure(figure)
+        if value is None:
+            return NONE
+        return _with_half(value, 2)
+
+    return cell
+
+
+def _rate(row: Row) -> str:
+    """Return the throughput with its unit; tenants of different works have none together."""
+    units = {one.unit for case in row.cases for one in row.results(case)}
+    if len(units) != 1 or row.is_mixed:
+        return NONE
+    return absolute(row.over(throughput), f" {units.pop()}/s")
 
 
 def _latency(name: str) -> _Cell:
-    def cell(case: Case, _: Comparison) -> str:
-        found = [getattr(one.latency, name) for one in results(case) if one.latency is not None]
-        return _span(found, "{:.3g}")
+    def cell(row: Row) -> str:
+        value = row.over(lambda found: worst_latency(found, name))
+        return NONE if row.is_mixed else absolute(value)
 
     return cell
 
 
-def _usage(name: str, form: str) -> _Cell:
-    def cell(case: Case, _: Comparison) -> str:
-        value = getattr(case.usage or Usage(), name)
-        return NONE if value is None else form.format(value)
+def _fair(row: Row) -> str:
+    return NONE if row.is_mixed or row.number == 1 else _ratio("fairness")(row)
+
+
+def _usage(name: str) -> _Cell:
+    def cell(row: Row) -> str:
+        values = [getattr(case.usage or Usage(), name) for case in row.cases]
+        value = spread(values) if row.role is None else None
+        return NONE if value is None else _with_half(value, 0)
 
     return cell
 
 
-def _memory(case: Case, _: Comparison) -> str:
-    return _span([one.memory_mib for one in results(case) if one.memory_mib is not None], "{:.0f}")
+def _memory(row: Row) -> str:
+    """Return the least and the most, or one of them if they are the same."""
+    found = [one.memory_mib for case in row.cases for one in row.results(case)]
+    known = [mib for mib in found if mib is not None]
+    if not known:
+        return NONE
+    low, high = min(known), max(known)
+    return f"{low}" if low == high else f"{low} … {high}"
 
 
-def _refused(case: Case, _: Comparison) -> str:
-    refused = sum(one.memory_refused_mib is not None for one in results(case))
-    without = sum(one.result is None for one in case.tenants)
+def _refused(row: Row) -> str:
+    refused = without = 0
+    for case in row.cases:
+        refused += sum(one.memory_refused_mib is not None for one in row.results(case))
+        tenants = case.tenants if row.role is None else of_role(case, row.role)
+        without += sum(one.result is None for one in tenants)
     if not refused and not without:
         return "none"
     parts = [f"{refused} tenants" if refused else "", f"{without} failed" if without else ""]
     return ", ".join(filter(None, parts))
 
 
-def _context(case: Case, _: Comparison) -> str:
-    return _span([one.context_seconds for one in results(case) if one.context_seconds], "{:.2f}")
+def _slowest(name: str) -> _Cell:
+    def figure(found: Sequence[Result]) -> float | None:
+        return max((value for one in found if (value := getattr(one, name))), default=None)
+
+    return lambda row: absolute(row.over(figure))
 
 
-def _launch(case: Case, _: Comparison) -> str:
-    return _span([one.launch_seconds for one in results(case) if one.launch_seconds], "{:.1f}")
+def _energy(row: Row) -> str:
+    value = spread(one.energy_per_work for one in row.told) if row.role is None else None
+    return absolute(value)
 
 
 COLUMNS = (
+    Column(head="work/s", means="work of all tenants together in a second", cell=_rate),
     Column(
         head="all",
-        means="throughput of all tenants together; 1.00 is one tenant alone on the whole GPU",
-        cell=lambda _, told: _ratio(told.total_throughput),
+        means="the same as ratio; 1.00 is one tenant alone on the whole GPU, or what a scenario"
+        " compares with",
+        cell=_ratio("throughput"),
     ),
     Column(
         head="least",
-        means="throughput of the tenant that got least, likewise",
-        cell=lambda _, told: _ratio(told.least_throughput),
+        means="throughput of the tenant that got least, likewise: at 0.50 it takes twice as long",
+        cell=_ratio("least"),
     ),
+    Column(head="p50 ms", means="the largest median latency of a tenant", cell=_latency("p50_ms")),
+    Column(head="p99 ms", means="the largest 99th percentile", cell=_latency("p99_ms")),
+    Column(head="p50", means="the largest median as ratio", cell=_ratio("p50")),
+    Column(head="p99", means="the largest 99th percentile as ratio", cell=_ratio("p99")),
     Column(
-        head="time",
-        means="how much longer the slowest tenant takes for the same amount of work",
-        cell=lambda _, told: _ratio(told.run_time),
+        head="isolation",
+        means="99th percentile, or run time, against the same share without neighbours: 1.00 is"
+        " undisturbed",
+        cell=_ratio("isolation"),
     ),
-    Column(head="p50", means="ratio of the largest median", cell=lambda _, t: _ratio(t.p50)),
-    Column(head="p99", means="ratio of the largest 99th", cell=lambda _, t: _ratio(t.p99)),
-    Column(head="p50 ms", means="median, of all tenants", cell=_latency("p50_ms")),
-    Column(head="p99 ms", means="99th percentile, of all tenants", cell=_latency("p99_ms")),
     Column(
         head="fair",
         means="Jain's index of the tenants' throughputs: 1.00 all alike, 1/n one has all",
-        cell=lambda _, told: _ratio(told.fairness),
+        cell=_fair,
     ),
-    Column(
-        head="mem fair",
-        means="the same of the memory that they had",
-        cell=lambda _, told: _ratio(told.memory_fairness),
-    ),
+    Column(head="refused", means="tenants that got less memory, or no result", cell=_refused),
+)
+"""What tenants got. Ratios come with the half of their 95 % interval, if there were repetitions."""
+
+COSTS = (
     Column(
         head="SM %",
         means="share of time in which a kernel ran, by NVML",
-        cell=_usage("sm_percent", "{:.0f}"),
+        cell=_usage("sm_percent"),
     ),
     Column(
         head="mem %",
         means="share of time in which GPU memory was read or written, by NVML",
-        cell=_usage("memory_percent", "{:.0f}"),
+        cell=_usage("memory_percent"),
     ),
     Column(head="MiB", means="GPU memory that a tenant took for its work", cell=_memory),
-    Column(head="refused", means="tenants that got less memory, or no result", cell=_refused),
-    Column(head="context s", means="the making of a CUDA context", cell=_context),
-    Column(head="ready s", means="from the start of process or pod until ready", cell=_launch),
     Column(
-        head="energy",
-        means="energy of the card for the same work, as ratio",
-        cell=lambda _, told: _ratio(told.energy_per_work),
+        head="mem fair",
+        means="Jain's index of the memory that tenants had",
+        cell=_ratio("memory fairness"),
     ),
+    Column(
+        head="context s", means="the making of a CUDA context", cell=_slowest("context_seconds")
+    ),
+    Column(
+        head="ready s",
+        means="from the start of process or pod until ready",
+        cell=_slowest("launch_seconds"),
+    ),
+    Column(head="energy", means="energy of the card for the same work, as ratio", cell=_energy),
 )
+"""What it took."""
 
 
-def rows(report: Report) -> list[tuple[str, ...]]:
-    """Return the rows of the table, the head first; cases without results are left out."""
-    measure = alone(report.cases)
-    found = [("strategy", *(column.head for column in COLUMNS))]
-    for case in report.cases:
-        if case.state == "measured":
-            told = compared(case, measure)
-            found.append((case.strategy.label, *(column.cell(case, told) for column in COLUMNS)))
-    return found
+def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str, ...]]:
+    """Return the rows of a table, the head first; what has no figures at all is left out."""
+    found = summary(report)
+    cells = [[column.cell(row) for column in columns] for row in found]
+    used = [at for at in range(len(columns)) if any(line[at] != NONE for line in cells)]
+    table = [("strategy", *(columns[at].head for at in used))]
+    whole: list[str] = []
+    for row, line in zip(found, cells, strict=True):
+        if row.role is None:
+            whole = line
+        # A role that says no more than the whole is left out.
+        if row.role is None or any(line[at] not in (NONE, whole[at]) for at in used):
+            table.append((row.label, *(line[at] for at in used)))
+    return table
 
 
 def remarks(report: Report) -> list[str]:
@@ -169,9 +237,10 @@ def remarks(report: Report) -> list[str]:
         found += _doubts(case)
     if report.interrupted:
         found.append("the run was interrupted: cases that are not here were not run")
-    if report.cases and alone(report.cases) is None and not report.card.is_simulated:
+    has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
+    if report.cases and not has_ratios and not report.card.is_simulated:
         found.append("there is no result of the work alone, so there are no ratios")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _doubts(case: Case) -> list[str]:
@@ -213,10 +282,10 @@ def container_rows(pods: Report, processes: Report) -> list[tuple[str, ...]]:
         *(
             (
                 one.strategy.label,
-                _ratio(one.throughput),
-                _ratio(one.p50),
-                _ratio(one.p99),
-                _ratio(one.context),
+                *(
+                    NONE if value is None else ratio_of(value)
+                    for value in (one.throughput, one.p50, one.p99, one.context)
+                ),
                 NONE if one.launch_seconds is None else f"{one.launch_seconds:+.1f}",
             )
             for one in in_containers(pods, processes)
@@ -240,8 +309,16 @@ def facts(report: Report) -> list[tuple[str, str]]:
         f"memory {card.memory_clock_mhz} MHz" if card.memory_clock_mhz else "",
         f"power limit {card.power_limit_watts:g} W" if card.power_limit_watts else "",
     ]
+    work = [("work", report.work.described())]
+    rounds = 1 + max((case.repetition for case in report.cases), default=0)
+    if report.study is not None:
+        parts = [part for case in report.cases for part in case.strategy.parts]
+        works = dict.fromkeys(f"{one.role}: {one.work.described()}" for one in parts)
+        work = [("scenario", report.study.name), ("question", report.study.answers)]
+        work += [("work", one) for one in works]
     return [
-        ("work", report.work.described()),
+        *work,
+        ("rounds", str(rounds)),
         ("card", card.name + (f", {card.memory_mib} MiB" if card.memory_mib else "")),
         ("driver", card.driver_version),
         ("clocks before the run", ", ".join(filter(None, clocks)) or NONE),
@@ -255,9 +332,13 @@ def as_text(report: Report) -> str:
     lines = [f"{name}: {value}" for name, value in facts(report)]
     if report.card.is_simulated:
         lines += ["", SIMULATED]
-    table = rows(report)
-    if len(table) > 1:
-        lines += ["", *aligned(table)]
+    told = advice(report)
+    if told.sentence:
+        lines += ["", told.sentence]
+    for columns in (COLUMNS, COSTS):
+        table = rows(report, columns)
+        if len(table) > 1:
+            lines += ["", *aligned(table)]
     if said := remarks(report):
         lines += ["", *said]
     if sweep := report.sweep:
@@ -270,5 +351,9 @@ def as_text(report: Report) -> str:
         ]
         lines += [sweep.note] if sweep.note else []
         for text in (sweep.claim, sweep.share_config):
+            lines += ["---", text.rstrip()] if text else []
+    elif told.strategy is not None:
+        lines += ["", f"{READY} {told.strategy.label}:"]
+        for text in (told.claim, told.share_config):
             lines += ["---", text.rstrip()] if text else []
     return "\n".join(lines) + "\n"

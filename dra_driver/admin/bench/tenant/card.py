@@ -6,12 +6,12 @@ its libnvidia-ml.so.1 and comes into containers with it: no work is timed there.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dra_driver.admin.bench.model import Card, Usage
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
-from dra_driver.devices.model import Gpu
+from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.nvml.library import LIBRARY, NvmlLibrary, find_library
 from dra_driver.devices.nvml.load import Busy
 from dra_driver.errors import DeviceError
@@ -66,6 +66,16 @@ class CardDoor:
     def is_divided(self) -> bool:
         """Whether the GPU is in MIG mode."""
         return self._facts.mig_mode.value == "enabled"
+
+    @property
+    def mig_devices(self) -> Mapping[str, tuple[str, ...]]:
+        """The UUIDs of the GPU's MIG devices, by their profiles."""
+        found: dict[str, tuple[str, ...]] = {}
+        for one in self._facts.mig.instances if self._facts.mig is not None else ():
+            if isinstance(one, MigDevice):
+                name = one.profile.name
+                found[name] = (*found.get(name, ()), str(one.uuid))
+        return found
 
     def card(self) -> Card:
         """Return what the card is and how it is set, as NVML says it now."""

@@ -1,10 +1,12 @@
 """`python3 -m … [--start FILE] PROGRAM …`: runs a program that ends with the benchmark.
 
 In: a program, and a session of its own. Out: its exit status, or its signal. The kernel tells this
-process when the thread that started it ends, in whatever way, and it ends all of the session: an
+process when the thread that started it ends, in whatever way, and it ends all that is below it: an
 MPS daemon with its servers, or a command of the user's with its workers, outlives no benchmark, not
-even one that was killed. With `--start` the program begins at the moment that the file will hold,
-and this process says what a script does where our package is not (admin/bench/commands.py).
+even one that was killed. Workers that begin a session of their own are found, because this process
+adopts those whose parents have ended. With `--start` the program begins at the moment that the file
+will hold, and this process says what a script does where our package is not
+(admin/bench/commands.py).
 """
 
 import ctypes
@@ -16,7 +18,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from dra_driver.admin.bench.tenant.descendants import signal_descendants
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 5
 _POLL_SECONDS = 0.02
 _START = "--start"
@@ -30,12 +35,12 @@ class _Parent:
         self.is_gone = False
 
     def on_term(self, _number: int, _frame: FrameType | None) -> None:
-        """End the session, if there is nobody else to do it."""
+        """End all that is below, if there is nobody else to do it."""
         if os.getppid() == self._pid or self.is_gone:
             return
         self.is_gone = True
         signal.alarm(_GRACE_SECONDS)
-        os.killpg(0, signal.SIGTERM)
+        signal_descendants(os.getpid(), signal.SIGTERM)
 
 
 def main(words: list[str]) -> int:
@@ -43,7 +48,9 @@ def main(words: list[str]) -> int:
     parent = _Parent()
     signal.signal(signal.SIGTERM, parent.on_term)
     signal.signal(signal.SIGALRM, _kill)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     moment = None
     if words[0] == _START:
         moment, words = _wait(Path(words[1])), words[2:]
@@ -59,6 +66,7 @@ def main(words: list[str]) -> int:
     if moment is not None:
         seconds, late = uptime() - began, max(0.0, began - moment)
         _say(f'"ended","began":{began:.3f},"seconds":{seconds:.3f},"late_seconds":{late:.3f}')
+    signal_descendants(os.getpid(), signal.SIGKILL)
     if status < 0:
         if os.getpid() == 1:  # signals do not end the first process of a container
             return 128 - status
@@ -94,6 +102,7 @@ def _say(said: str) -> None:
 
 
 def _kill(*_: object) -> None:
+    signal_descendants(os.getpid(), signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
 
 

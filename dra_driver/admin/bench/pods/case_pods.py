@@ -1,0 +1,119 @@
+"""The pods of one case: what their logs and the API say of them, read again and again.
+
+In: the cluster and the namespace. Out: what each tenant has said so far, and by how much the clock
+of their machine is ahead.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+from dra_driver.admin.bench import lines
+from dra_driver.admin.bench.gathering import Gathered
+from dra_driver.admin.bench.pods import manifests
+from dra_driver.admin.bench.pods.pod_status import is_over
+from dra_driver.errors import InvalidError, NotFoundError, UnavailableError
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.resource import PODS
+
+JsonObject = dict[str, Any]
+
+_TIMEOUT = 15.0
+_LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
+
+
+class CasePods:
+    """The pods of a case, and what they have said so far."""
+
+    def __init__(self, client: KubeClient, namespace: str, number: int, created: float) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._created = created
+        self._ahead: float | None = None
+        self._objects: list[JsonObject] = []
+        self.launched: set[int] = set()
+        self.heard: list[Gathered] = [Gathered() for _ in range(number)]
+
+    def look(self) -> Self:
+        """Read the logs of all pods that have not said their last word."""
+        for at in self.launched:
+            if self.heard[at].done is None and self.heard[at].failed is None:
+                self.heard[at] = self._listen(at)
+        return self
+
+    def _listen(self, number: int) -> Gathered:
+        before, name = self.heard[number], manifests.pod_name(number)
+        try:
+            text = self._client.log(self._namespace, name, query=_LOG, timeout=_TIMEOUT)
+        except (NotFoundError, UnavailableError, InvalidError):  # no such container yet
+            return before
+        said = [one for line in text.splitlines() if (one := lines.heard(line)) is not None]
+        for one in said:
+            if isinstance(one, (lines.Ready, lines.Waiting)):
+                ahead = one.at - time.monotonic()
+                self._ahead = ahead if self._ahead is None else max(ahead, self._ahead)
+        ready = next((one for one in said if isinstance(one, lines.Ready)), None)
+        launched = before.launch_seconds
+        if ready is not None and launched is None:
+            launched = time.monotonic() - self._created
+        return Gathered(
+            ready=ready,
+            done=next((one for one in said if isinstance(one, lines.Done)), None),
+            failed=next((one for one in said if isinstance(one, lines.Failed)), None)
+            or self._crashed(name, text),
+            launch_seconds=launched,
+        )
+
+    def _crashed(self, name: str, text: str) -> lines.Failed | None:
+        """Return what stands for the last word of a container that ended without one."""
+        if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
+            return None
+        pod = self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)
+        if not is_over(pod):
+            return None
+        last = text.strip().splitlines()[-1:] or ["it wrote nothing"]
+        return lines.Failed(reason=f"its container ended: {last[0]}")
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether each that was made is ready, or never will be."""
+        made = (self.heard[at] for at in self.launched)
+        return all(one.ready is not None or one.failed is not None for one in made)
+
+    @property
+    def are_over(self) -> bool:
+        """Whether each has said its last word."""
+        return all(one.done is not None or one.failed is not None for one in self.heard)
+
+    def able(self) -> Sequence[int]:
+        """Return the numbers of those that are ready."""
+        return [at for at, one in enumerate(self.heard) if one.ready and one.failed is None]
+
+    def now(self) -> float:
+        """Return the time of their machine; a little earlier, by as much as their lines are old."""
+        return time.time() if self._ahead is None else time.monotonic() + self._ahead
+
+    def gathered(self) -> Sequence[Gathered]:
+        """Return what all have said."""
+        return self.heard
+
+    def objects(self) -> list[JsonObject]:
+        """Return the pods, in their order."""
+        return [
+            self._client.get(
+                PODS, manifests.pod_name(at), namespace=self._namespace, timeout=_TIMEOUT
+            )
+            for at in range(len(self.heard))
+        ]
+
+    def have_ended(self) -> bool:
+        """Whether no pod runs any more, or will."""
+        return all(is_over(one) for one in self._known())
+
+    def _known(self) -> list[JsonObject]:
+        """Return the pods; an API server that is away for a moment ends no long run."""
+        try:
+            self._objects = self.objects()
+        except UnavailableError:
+            return self._objects or [{}]
+        return self._objects

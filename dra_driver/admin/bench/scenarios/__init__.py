@@ -1,0 +1,1 @@
+"""Studies as files: cases of different tenants, and what is compared with what."""

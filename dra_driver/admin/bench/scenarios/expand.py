@@ -1,0 +1,79 @@
+"""Matrices of a scenario: each case with one becomes as many as there are combinations. Pure.
+
+In: a case as plain values, with a `matrix`: by name a list of values, or a map of labels and
+values. Out: cases without one. `$name` alone stands for the value, whatever it is; in the middle of
+a text, and wherever cases and roles are named, for its label.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, hint
+
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_NAMES = frozenset({"name", "role", "against", "undisturbed", "instead", "group"})
+_MOST = 500
+
+Values = Mapping[str, tuple[str, Any]]
+"""By the name of a variable its label and its value."""
+
+
+def expanded(case: Any, path: Path) -> list[Any]:
+    """Return the cases that one stands for. Raises InvalidConfigError."""
+    if not isinstance(case, Mapping) or "matrix" not in case:
+        return [_replaced(case, {}, path, is_name=False)]
+    rest = {key: value for key, value in case.items() if key != "matrix"}
+    found = list(_combinations(case["matrix"], (*path, "matrix")))
+    if len(found) > _MOST:
+        raise _wrong((*path, "matrix"), f"it has {len(found)} combinations, more than {_MOST}")
+    return [_replaced(rest, values, path, is_name=False) for values in found]
+
+
+def _combinations(matrix: Any, path: Path) -> Iterator[Values]:
+    if not isinstance(matrix, Mapping) or not matrix:
+        raise _wrong(path, "must be a map of variables and their values")
+    choices: list[list[tuple[str, tuple[str, Any]]]] = []
+    for name, values in matrix.items():
+        if isinstance(values, Mapping):
+            pairs = list(values.items())
+        elif isinstance(values, list):
+            pairs = [(_label(value), value) for value in values]
+        else:
+            pairs = []
+        if not pairs:
+            raise _wrong((*path, name), "must be a list of values, or a map of labels and values")
+        choices.append([(str(name), (str(label), value)) for label, value in pairs])
+    for chosen in itertools.product(*choices):
+        yield dict(chosen)
+
+
+def _label(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _replaced(value: Any, values: Values, path: Path, *, is_name: bool) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: _replaced(one, values, (*path, key), is_name=is_name or key in _NAMES)
+            for key, one in value.items()
+        }
+    if isinstance(value, list):
+        return [
+            _replaced(one, values, (*path, at), is_name=is_name) for at, one in enumerate(value)
+        ]
+    if not isinstance(value, str) or "$" not in value:
+        return value
+    for match in _VARIABLE.finditer(value):
+        if match[1] not in values:
+            near = hint(match[1], list(values)) if values else "it has no `matrix`"
+            raise _wrong(path, f"the case has no variable ${match[1]}: {near.strip()}")
+    alone = _VARIABLE.fullmatch(value)
+    if alone and not is_name:
+        return values[alone[1]][1]
+    return _VARIABLE.sub(lambda match: values[match[1]][0], value)
+
+
+def _wrong(path: Path, text: str) -> InvalidConfigError:
+    return InvalidConfigError([Problem(path=path, text=text)])

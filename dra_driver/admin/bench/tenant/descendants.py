@@ -1,0 +1,36 @@
+"""The processes below one, whatever sessions and groups they have begun.
+
+Complete for a process that adopts orphans (prctl PR_SET_CHILD_SUBREAPER, Linux): what a child of
+it leaves behind becomes its own child. Read from /proc, which tells every process's parent.
+"""
+
+import os
+import signal
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of all processes below one."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            # After the name, which may have spaces and brackets of its own: state, parent.
+            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
+            if fields[0] != "Z":
+                children[int(fields[1])].append(int(entry.parent.name))
+    found: list[int] = []
+    below = list(children[pid])
+    while below:
+        one = below.pop()
+        found.append(one)
+        below += children[one]
+    return found
+
+
+def signal_descendants(pid: int, number: signal.Signals) -> None:
+    """Send a signal to all processes below one."""
+    for one in descendants(pid):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(one, number)

@@ -1,0 +1,267 @@
+"""Scenarios in reports: roles, rounds and their spread, isolation, what a report comes to."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench_reports import CARD, SIMULATED, case, cases, report, result
+from bench_studies import study
+from dra_driver.admin.bench.model import (
+    Case,
+    Goal,
+    Relation,
+    Report,
+    Study,
+    Tenant,
+    read_report,
+    write_report,
+)
+from dra_driver.admin.bench.report import plot
+from dra_driver.admin.bench.report.beside import beside_rows, names_of
+from dra_driver.admin.bench.report.figures import alone, bases
+from dra_driver.admin.bench.report.page import page
+from dra_driver.admin.bench.report.spread import spread
+from dra_driver.admin.bench.report.summary import summary
+from dra_driver.admin.bench.report.verdict import advice
+from dra_driver.admin.bench.report.view import COSTS, as_text, rows
+from dra_driver.admin.bench.strategies import ALONE, Part, Sharing, Strategy
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.errors import SetupError
+
+SERVICE = Workload(kind=WorkloadKind.INFERENCE, rate=20.0)
+BUSY = Workload(kind=WorkloadKind.COMPUTE)
+
+
+def measured(strategy: Strategy, *figures: tuple[float, float], repetition: int = 0) -> Case:
+    """A case whose tenants had so much throughput, and such a 99th percentile."""
+    tenants = tuple(
+        Tenant(number=number, result=result(throughput, p99))
+        for number, (throughput, p99) in enumerate(figures)
+    )
+    return Case(strategy=strategy, repetition=repetition, state="measured", tenants=tenants)
+
+
+def on_mig(title: str, *roles: str) -> Strategy:
+    works = {"service": SERVICE, "neighbour": BUSY}
+    return Strategy(
+        sharing=Sharing.MIG,
+        tenants=len(roles),
+        profile="1g.10gb",
+        title=title,
+        parts=tuple(Part(role=role, work=works[role]) for role in roles),
+    )
+
+
+def test_the_interval_of_few_values_is_students() -> None:
+    found = spread([1.0, 2.0, 3.0])
+    assert found is not None
+    assert found.half is not None
+    assert found.half == pytest.approx(4.303 * 1.0 / 3**0.5)
+    many = [float(value % 7) for value in range(200)]
+    wide = spread(many)
+    assert wide is not None
+    assert wide.half == pytest.approx(1.972 * statistics.stdev(many) / 200**0.5, rel=0.01)
+    assert spread([5.0, None]) == spread([5.0])
+    assert spread([None]) is None
+
+
+def test_intervals_that_touch_do_not_tell_two_strategies_apart() -> None:
+    one, near, far = (spread([value, value + 0.1, value - 0.1]) for value in (1.0, 1.2, 3.0))
+    assert one is not None
+    assert near is not None
+    assert far is not None
+    assert not one.is_apart_from(near)
+    assert one.is_apart_from(far)
+    assert far.is_apart_from(one)
+
+
+def test_each_role_is_compared_with_itself_alone_in_the_same_round() -> None:
+    found = {(row.strategy.name, row.role): row for row in summary(study())}
+    light, heavy = (found["time-slicing", role] for role in ("light", "heavy"))
+    throughput = light.figure("throughput")
+    assert throughput is not None
+    assert throughput.mean == pytest.approx(0.93)
+    assert len(throughput.values) == 3
+    slower = heavy.figure("time")
+    assert slower is not None
+    assert slower.mean == pytest.approx(1 / 0.62)
+    both = found["time-slicing", None].figure("throughput")
+    assert both is not None
+    assert both.mean == pytest.approx(0.93 + 0.62)
+    p99 = light.figure("p99")
+    assert p99 is not None
+    assert p99.half is not None
+    assert p99.half > 0
+    assert p99.mean == pytest.approx(9.0, rel=0.06)
+
+
+def test_isolation_is_what_neighbours_cost_on_the_same_share() -> None:
+    alone_on, beside = on_mig("alone on 1g", "service"), on_mig("beside", "service", "neighbour")
+    whole = Strategy(
+        sharing=Sharing.ALONE, title="alone", parts=(Part(role="service", work=SERVICE),)
+    )
+    relations = (
+        Relation(case="alone", against=("alone",)),
+        Relation(case="alone on 1g", against=("alone",)),
+        Relation(
+            case="beside", against=("alone",), undisturbed=("alone on 1g",), group="with neighbours"
+        ),
+    )
+    found = report(
+        work=SERVICE,
+        study=Study(name="made up", answers="Which?", relations=relations),
+        cases=(
+            measured(whole, (20.0, 10.0)),
+            measured(alone_on, (20.0, 40.0)),
+            measured(beside, (20.0, 44.0), (100.0, 5.0)),
+        ),
+    )
+    table = rows(found)
+    by_name = {row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
+    assert by_name["alone on 1g"]["p99"] == "4.00"
+    assert by_name["alone on 1g"]["isolation"] == "–"  # noqa: RUF001
+    assert by_name["beside"]["isolation"] == "1.10"
+    assert by_name["  of which service"]["p99"] == "4.40"
+    # The neighbour has no base, so the case has no figure of all together.
+    assert by_name["beside"]["all"] == "–"  # noqa: RUF001
+
+
+def test_where_no_whole_gpu_was_free_the_largest_mig_device_is_the_base() -> None:
+    small, large = (Strategy(sharing=Sharing.MIG, profile=name) for name in ("1g.10gb", "3g.40gb"))
+    several = Strategy(sharing=Sharing.MIG, profile="1g.10gb", tenants=2)
+    found = (
+        measured(small, (5.0, 40.0)),
+        measured(large, (15.0, 20.0)),
+        measured(several, (5.0, 41.0), (5.0, 42.0)),
+    )
+    assert alone(found) == found[1]
+    assert bases(found, found[2], None) == (found[1],)
+    table = rows(report(cases=found))
+    assert [row[2] for row in table[1:]] == ["0.33", "1.00", "0.67"]
+
+
+def test_the_sentence_names_the_best_and_by_how_much() -> None:
+    told = advice(study())
+    assert told.sentence.startswith(
+        "Lowest 99th percentile of latency of light: MPS, 30 % of the SMs for heavy (1.3"
+    )
+    assert "most throughput of heavy: MPS (0.88 times alone), then MPS, heavy below" in (
+        told.sentence
+    )
+    assert told.strategy is not None
+    assert told.strategy.name == "MPS, 30 % of the SMs for heavy"
+    assert "# In the container of heavy: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in told.claim
+    assert check_manifest(told.claim).findings == ()
+    assert told.share_config == ""  # a node gives out equal shares
+    assert as_text(study()).count(told.sentence) == 1
+
+
+def test_strategies_that_chance_alone_tells_apart_are_called_alike() -> None:
+    told = advice(study(noise=0.9))
+    assert " alike (" in told.sentence or "no strategy differs" in told.sentence
+    mps, slices = (
+        Strategy(sharing=sharing, tenants=2) for sharing in (Sharing.MPS, Sharing.TIME_SLICING)
+    )
+    base = case(ALONE, [20.0], 10.0, 1.0)
+    same = report(cases=(base, case(mps, [20.0] * 2, 20.0, 1), case(slices, [20.0] * 2, 20.1, 1)))
+    assert advice(same).sentence == (
+        "Lowest 99th percentile of latency: no strategy differs from another (2 times alone);"
+        " most throughput: no strategy differs from another (2 times alone)."
+    )
+
+
+def test_without_a_scenario_the_most_tenants_decide_and_the_config_is_one() -> None:
+    told = advice(report())
+    assert told.sentence.startswith("Lowest 99th percentile of latency: 8 by MPS with 12 %")
+    assert yaml.safe_load(told.share_config)["sharing"]["mps"]["resources"][0]["replicas"] == 8
+    assert check_manifest(told.share_config).findings == ()
+
+
+def test_a_strategy_whose_tenants_failed_is_not_the_best() -> None:
+    two = Strategy(sharing=Sharing.MPS, tenants=2)
+    lame = Case(
+        strategy=two,
+        state="measured",
+        tenants=(Tenant(number=0, result=result(20.0, 1.0)), Tenant(number=1, failure="refused")),
+    )
+    some = [one for one in cases() if one.strategy.tenants == 2 and one.strategy != two]
+    told = advice(report(cases=(cases()[0], lame, *some)))
+    assert told.strategy in [one.strategy for one in some]
+    assert advice(report(cases=(cases()[0], lame))).sentence == ""
+
+
+def test_of_simulated_gpus_nothing_is_advised() -> None:
+    passed = Case(strategy=on_mig("x", "service"), state="passed")
+    goals = (Goal(figure="p99"),)
+    simulated = report(
+        card=SIMULATED, cases=(passed,), study=Study(name="x", answers="?", goals=goals)
+    )
+    assert advice(simulated).sentence == ""
+    drawn = page([simulated], plot.svg)
+    assert "<svg" not in drawn
+    assert "<table" not in drawn
+    with pytest.raises(ValueError, match="simulated GPUs do no work"):
+        study(card=SIMULATED)
+
+
+def test_a_page_begins_with_the_sentence_and_its_tables_fit_it() -> None:
+    found = study()
+    drawn = page([found], plot.svg)
+    told = advice(found)
+    assert drawn.index(told.sentence) < drawn.index("<dl>") < drawn.index("<svg")
+    assert "Ready to copy, for MPS, 30 % of the SMs for heavy" in drawn
+    for columns in (None, COSTS):
+        table = rows(found) if columns is None else rows(found, columns)
+        wide = sum(max(len(row[at]) for row in table) + 2 for at in range(len(table[0])))
+        assert wide <= 140
+    assert plot.png(found).startswith(b"\x89PNG")
+    assert plot.svg(found) == plot.svg(found)
+
+
+def test_reports_stand_beside_each_other_with_absolute_figures_and_ratios() -> None:
+    faster = [
+        Case(
+            strategy=one.strategy,
+            state="measured",
+            tenants=tuple(
+                tenant.model_copy(
+                    update={
+                        "result": tenant.result.model_copy(
+                            update={"throughput": 2 * tenant.result.throughput}
+                        )
+                    }
+                )
+                for tenant in one.tenants
+                if tenant.result
+            ),
+        )
+        for one in cases()
+    ]
+    other = report(card=CARD.model_copy(update={"name": "Another"}), cases=tuple(faster))
+    table = beside_rows([report(), other], ["a100", "h100"])
+    assert table[0][:4] == ("strategy", "a100", "h100", "h100 / a100")
+    assert table[1][:4] == ("alone", "20.0 requests/s", "40.0 requests/s", "2.00")
+    assert len(table) == 1 + len(cases())
+    slower = report(work=SERVICE.model_copy(update={"rate": 3.0}))
+    assert len(beside_rows([report(), slower], ["a", "b"])) == 1
+
+
+def test_reports_of_one_name_are_refused() -> None:
+    assert names_of([Path("a/one.json"), Path("two.json")]) == ["one", "two"]
+    with pytest.raises(SetupError, match="two reports are called one"):
+        names_of([Path("a/one.json"), Path("b/one.json")])
+
+
+def test_a_report_of_version_1_is_read_and_one_of_a_scenario_as_it_was_written(
+    tmp_path: Path,
+) -> None:
+    old = Path(__file__).parents[2] / "data/bench/inference-h100.json"
+    assert '"version": 1' in old.read_text()
+    assert advice(read_report(old)).sentence.startswith("Lowest 99th percentile of latency: 8 by")
+    path = tmp_path / "study.json"
+    write_report(study(), path)
+    assert read_report(path) == study()
+    assert isinstance(read_report(path), Report)
