@@ -116,6 +116,7 @@ def _tenant(number: int, one: Gathered) -> Tenant:
             unit=done.unit,
             seconds=done.seconds,
             latency=done.latency,
+            wrong_results=done.wrong,
             late_seconds=done.late_seconds,
             context_seconds=ready.context_seconds,
             launch_seconds=one.launch_seconds,

@@ -59,6 +59,7 @@ class Done(_Line):
     steps: Count | None = None
     units: Amount = 0.0
     unit: str = ""
+    wrong: Count | None = None
     latency: Latency | None = None
     usage: Usage | None = None
 

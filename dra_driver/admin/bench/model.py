@@ -85,6 +85,7 @@ class Result(Strict):
         late_seconds: how long after the moment at which all were to begin it did.
         context_seconds: what the making of its CUDA context took.
         launch_seconds: from its start, as a process or pod, until it was ready to work.
+        wrong_results: numbers that a burn found wrong; None for other works, which end at one.
         memory_refused_mib: what it asked for and did not get; None if nothing was refused.
     """
 
@@ -92,6 +93,7 @@ class Result(Strict):
     unit: str
     seconds: Amount
     latency: Latency | None = None
+    wrong_results: Count | None = None
     late_seconds: Amount = 0.0
     context_seconds: Amount | None = None
     launch_seconds: Amount | None = None

@@ -25,8 +25,27 @@ class WorkloadKind(StrEnum):
     """Requests at random times, each some matrix products: bound by latency."""
     MEMORY = "memory"
     """Takes memory until it is refused some, or has as much as it wants, and works on it."""
+    GEMM = "gemm"
+    """Matrix products, in full or half precision or by tensor cores."""
+    CONVOLUTION = "convolution"
+    """Two layers of a convolution network, over 32 images at a time."""
+    BURN = "burn"
+    """Matrix products all over the memory, each compared with what is right."""
     COMMAND = "command"
     """A command of the user's own, from its start to its end."""
+
+
+class Precision(StrEnum):
+    """What a matrix product computes in. Its outcome is in full precision in any case."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    """Sums too are in half precision."""
+    TENSOR = "tensor"
+    """Half precision by tensor cores, with sums in full precision."""
+
+
+_Side = Annotated[int, Field(ge=128, le=32768, multiple_of=128)]
 
 
 class LatencyForm(StrEnum):
@@ -40,7 +59,8 @@ class LatencyForm(StrEnum):
 class Workload(BaseModel):
     """One work. Fields that its kind has no use for stay at their defaults.
 
-    `latency_metric` is the name of Prometheus' histogram or summary.
+    `shape` is that of matrix products: rows, columns, and what is summed over. `latency_metric` is
+    the name of Prometheus' histogram or summary.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -53,6 +73,8 @@ class Workload(BaseModel):
     layers: Annotated[int, Field(gt=0, le=10_000)] = 24
     width: Annotated[int, Field(ge=16, le=16384, multiple_of=16)] = 1024
     intensity: Annotated[int, Field(gt=0, le=1 << 30)] = 16384
+    shape: tuple[_Side, _Side, _Side] = (4096, 4096, 4096)
+    precision: Annotated[Precision, Field(strict=False)] = Precision.FP32
     seed: int = 1
     command: tuple[str, ...] = ()
     latencies: Annotated[LatencyForm, Field(strict=False)] | None = None
@@ -73,6 +95,13 @@ class Workload(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _precision_where_it_belongs(self) -> Self:
+        has_products = self.kind in (WorkloadKind.GEMM, WorkloadKind.BURN)
+        if self.precision is not Precision.FP32 and not has_products:
+            raise ValueError("a precision belongs to the works `gemm` and `burn`")
+        return self
+
+    @model_validator(mode="after")
     def _requests_can_be_counted(self) -> Self:
         requests = round(self.rate * self.seconds)
         if self.kind is WorkloadKind.INFERENCE and not 1 <= requests <= _MOST_REQUESTS:
@@ -82,7 +111,7 @@ class Workload(BaseModel):
             )
         return self
 
-    def described(self) -> str:
+    def described(self) -> str:  # noqa: PLR0911 (one for each kind)
         """Say in a line what it is."""
         match self.kind:
             case WorkloadKind.COMPUTE:
@@ -97,5 +126,15 @@ class Workload(BaseModel):
             case WorkloadKind.MEMORY:
                 wanted = f"{self.memory_mib} MiB" if self.memory_mib else "all there is"
                 return f"memory-hungry, wants {wanted}"
+            case WorkloadKind.GEMM:
+                return f"matrix products {self._products()}, counted in GFLOP"
+            case WorkloadKind.CONVOLUTION:
+                return "two layers of convolution over 32 images at a time, counted in images"
+            case WorkloadKind.BURN:
+                return f"matrix products {self._products()}, all over {self.memory_mib} MiB"
             case WorkloadKind.COMMAND:
                 return "command: " + " ".join(self.command)
+
+    def _products(self) -> str:
+        rows, columns, depth = self.shape
+        return f"{rows} x {depth} x {columns} in {self.precision}"

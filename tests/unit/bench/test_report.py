@@ -128,6 +128,16 @@ def test_what_makes_figures_worth_less_is_said() -> None:
     assert remarks(report()) == []
 
 
+def test_wrong_results_of_a_burn_are_said() -> None:
+    tenants = tuple(
+        Tenant(number=number, result=result(20.0, 11.0, wrong_results=wrong, latency=None))
+        for number, wrong in enumerate((0, 7))
+    )
+    said = remarks(report(cases=(Case(strategy=TWO, state="measured", tenants=tenants),)))
+    (text,) = [text for text in said if "wrong" in text]
+    assert text.startswith(f"{TWO.label}: tenant 1: 7 numbers were wrong: the GPU or its memory")
+
+
 def test_containers_stand_beside_bare_processes() -> None:
     reports = [report(where="processes"), report()]
     text = containers_as_text(reports)

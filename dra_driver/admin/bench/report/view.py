@@ -245,7 +245,12 @@ def remarks(report: Report) -> list[str]:
 
 def _doubts(case: Case) -> list[str]:
     """Say what makes the figures of a case worth less."""
-    found = []
+    found = [
+        f"{case.strategy.label}: tenant {one.number}: {one.result.wrong_results} numbers were"
+        " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
+        for one in case.tenants
+        if one.result and one.result.wrong_results
+    ]
     late = [one.late_seconds for one in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
         found.append(
