@@ -28,6 +28,8 @@ KINDS = (
     Kind(group="", version="v1", plural="nodes", kind="Node", with_status=True),
     Kind(group="", version="v1", plural="pods", kind="Pod", namespaced=True, with_status=True),
     Kind(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True),
+    Kind(group="", version="v1", plural="namespaces", kind="Namespace"),
+    Kind(group="", version="v1", plural="secrets", kind="Secret", namespaced=True),
     Kind(group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True),
     Kind(
         group="resource.k8s.io",

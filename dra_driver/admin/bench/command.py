@@ -240,6 +240,8 @@ class Bench(CommandSettings):
         if self.scenario and (own := sorted(self.given & _OF_SCENARIOS)):
             flag = own[0].replace("_", "-")
             raise ValueError(f"the scenario says it by itself: leave out --{flag}")
+        if self.sweep and self.repetitions is not None:
+            raise ValueError("a sweep is one round: leave out --repetitions")
 
     def cli_cmd(self) -> None:
         """Do it. Ends the process with a status of its own where that is not 0."""
@@ -414,15 +416,14 @@ class Bench(CommandSettings):
         )
 
     def _strategies(self, card: Card, offer: Offer) -> tuple[Strategy, ...]:
-        found = list(usual(self.tenants, card.memory_mib))
+        bases = [ALONE]
         if offer.profiles and not offer.gpus:
-            sizes = (*offer.profiles, *self.mig_profiles, *offer.usual_profiles())
-            asked = {max(offer.profiles, key=profile_size), *self._profiles(offer)}
-            found += [
+            sizes = {max(offer.profiles, key=profile_size), *self._profiles(offer)}
+            bases += [
                 Strategy(sharing=Sharing.MIG, profile=one)
-                for one in dict.fromkeys(sizes)
-                if one in asked
+                for one in sorted(sizes, key=profile_size)
             ]
+        found = [*bases, *usual(self.tenants, card.memory_mib)]
         if self.where == "pods":
             found += [
                 Strategy(sharing=Sharing.SHARES, tenants=number)
@@ -435,10 +436,10 @@ class Bench(CommandSettings):
                 found += of_mig(profile, fit=fit, tenants=self.tenants[:1], with_layers=True)
         found = list(dict.fromkeys(found))
         wanted = {Sharing(one) for one in self.strategies}
-        chosen = [one for one in found if not wanted or one.sharing in {ALONE.sharing, *wanted}]
+        chosen = [one for one in found if not wanted or one in bases or one.sharing in wanted]
         if missing := wanted - {one.sharing for one in chosen}:
             what = ", ".join(sorted(missing))
-            why = "only pods have these: use `bench pods`"
+            why = "only pods have these, or a GPU with MIG devices: use `bench pods`"
             if self.where == "pods":
                 why = "no MIG devices are published"
             raise SetupError(f"there is no strategy {what} here: {why}")

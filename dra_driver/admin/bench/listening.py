@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import IO
 
 from dra_driver.admin.bench import lines
-from dra_driver.admin.bench.tenant.descendants import signal_descendants
+from dra_driver.admin.bench.descendants import signal_descendants
 from dra_driver.errors import DeviceError
 
 _KEPT_BYTES = 4096

@@ -228,14 +228,14 @@ class ProcessRunner:
         self._stop.wait(is_so, seconds, _POLL_SECONDS)
 
     def _spec(self, number: int, work: Workload, start: Path, strategy: Strategy) -> lines.Spec:
-        gpu = self._door.uuid
+        gpu, launches = self._door.uuid, len({one.launch for one in strategy.parts} or {0})
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpu = self._devices(strategy)[number].partition(",")[0]
         return lines.Spec(
             number=number,
             work=work,
             start=str(start),
-            patience=(1 + strategy.tenants) * self._patience,
+            patience=(1 + launches) * self._patience,
             driver_root=str(self._root),
             gpu=gpu,
             watches=number == 0,

@@ -351,7 +351,8 @@ class TestOnASimulatedMachine:
         self, machine: Machine, tmp_path: Path
     ) -> None:
         temporary = Path(tempfile.mkdtemp(prefix="b-", dir="/tmp"))  # a short path
-        script = "case $CUDA_MPS_PIPE_DIRECTORY in *no-mps) ;; *) sleep 1000; true ;; esac"
+        lasting = "setsid sleep 999 & sleep 1000; true"
+        script = f"case $CUDA_MPS_PIPE_DIRECTORY in *no-mps) ;; *) {lasting} ;; esac"
         words = ("--nvidia-driver-root", tmp_path / "driver", "--tenants", "2", "--seconds", "300")
         more = ("--strategies", "mps", "--command", f"sh -c '{script}'", "--name", tmp_path / "b")
         process = subprocess.Popen(
@@ -360,8 +361,9 @@ class TestOnASimulatedMachine:
             stderr=subprocess.DEVNULL,
         )
         try:
-            # Of MPS: supervising process and daemon. Of the two tenants: the same, shell and sleep.
-            _until(lambda: len(_with_environment(f"={temporary}/dra-bench-")) == 8)
+            # Of MPS: supervising process and daemon. Of each tenant: supervising process, shell,
+            # sleep, and sleep in a session of its own.
+            _until(lambda: len(_with_environment(f"={temporary}/dra-bench-")) == 10)
             process.kill()
             process.wait()
             _until(lambda: _with_environment(f"={temporary}/dra-bench-") == [])

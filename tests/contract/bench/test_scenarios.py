@@ -46,13 +46,14 @@ with open(os.path.join(folder, f"{spec['number']}.json"), "w") as file:
 say(event="done", began=time.time(), seconds=2.0, steps=10, unit="x",
     units=spec["work"]["rate"] * (1 + spec["work"]["seed"]))
 """
-TWO_WORKS = """
+WORKS = """
 answers: Which?
-seconds: 0.1
+seconds: {seconds}
 warm_up: 0
 works:
-  light: {kind: inference, rate: 20}
-  heavy: {kind: inference, rate: 60}
+  light: {{kind: inference, rate: 20}}
+  heavy: {{kind: inference, rate: 60}}
+  job: {{kind: command}}
 cases:
 """
 MEMORY = 8192
@@ -89,8 +90,9 @@ def runner(folder: Path, *doors: PlayedDoor) -> ProcessRunner:
     )
 
 
-def strategies(own: ProcessRunner, cases: str) -> tuple[Strategy, ...]:
-    scenario = read_scenario(TWO_WORKS + textwrap.dedent(cases), "test.yaml")
+def strategies(own: ProcessRunner, cases: str, seconds: float = 0.1) -> tuple[Strategy, ...]:
+    text = WORKS.format(seconds=seconds) + textwrap.dedent(cases)
+    scenario = read_scenario(text, "test.yaml")
     plan = planned(
         "test",
         scenario,
@@ -144,6 +146,25 @@ def test_tenants_with_whole_gpus_have_one_each(tmp_path: Path) -> None:
     found = kept(tmp_path, own.run(two, two.parts[0].work))
     assert [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found] == ["GPU-1", "GPU-2"]
     assert [one["gpu"] for one in found] == ["GPU-1", "GPU-2"]
+
+
+def test_a_command_has_all_the_gpus_that_it_asks_for(tmp_path: Path) -> None:
+    own = runner(tmp_path, *(PlayedDoor(f"GPU-{number}") for number in (1, 2, 3)))
+    script = 'touch "$$KEPT/$$CUDA_VISIBLE_DEVICES"'
+    (strategy,) = strategies(
+        own,
+        f"""
+        - name: one beside two
+          sharing: whole-gpus
+          tenants:
+          - {{work: job, with: {{command: {json.dumps(["sh", "-c", script])}}}}}
+          - {{work: job, gpus: 2, with: {{command: {json.dumps(["sh", "-c", script])}}}}}
+        """,
+        seconds=20,
+    )
+    case = own.run(strategy, strategy.parts[0].work)
+    assert case.state == "measured", case.reason
+    assert {one.name for one in tmp_path.iterdir()} == {"tenant.py", "GPU-1", "GPU-2,GPU-3"}
 
 
 def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Path) -> None:

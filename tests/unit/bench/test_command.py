@@ -58,6 +58,7 @@ def test_reports_are_drawn_below_each_other(
         (["processes", "--rate", "0.001"], 2, "0.001 requests a second for 20 s are 0"),
         (["processes", "--mig-profiles", "large"], 2, "--mig-profiles"),
         (["processes", "--sweep", "threads", "--strategies", "mps"], 2, "leave out --strategies"),
+        (["processes", "--sweep", "threads", "--repetitions", "3"], 2, "a sweep is one round"),
         (["processes", "--name", "/absent/bench"], 1, "nothing can be written to /absent"),
         (["processes", "--name", "."], 1, "name the files too"),
         (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),

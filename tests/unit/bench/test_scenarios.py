@@ -212,8 +212,8 @@ def test_a_case_stands_in_for_a_base_that_cannot_be_run_and_else_is_left_out() -
             ':3: works.light.rates: unknown key: did you mean "rate"?',
         ),
         (
-            CASES + "- name: a\n  tenants: [{work: ligth}]",
-            ':7: cases[0].tenants[0].work: there is no work "ligth": did you mean "light"?',
+            CASES + "- name: a\n  tenants: [{work: lights}]",
+            ':7: cases[0].tenants[0].work: there is no work "lights": did you mean "light"?',
         ),
         (
             CASES.replace("rate: 20", 'rate: "20"') + "- name: a\n  tenants: [{work: light}]",
@@ -233,8 +233,8 @@ def test_a_case_stands_in_for_a_base_that_cannot_be_run_and_else_is_left_out() -
             ":8: cases[0].tenants[0].count: Input should be less than or equal to 64, or: Input",
         ),
         (
-            CASES + "- name: a\n  matrix: {size: [1]}\n  tenants: [{work: light, count: $sise}]",
-            ':8: cases[0].tenants[0].count: the case has no variable $sise: did you mean "size"?',
+            CASES + "- name: a\n  matrix: {size: [1]}\n  tenants: [{work: light, count: $sizes}]",
+            ':8: cases[0].tenants[0].count: the case has no variable $sizes: did you mean "size"?',
         ),
         (CASES + "- name: a\n  tenants: [{work: $x}]", "has no variable $x: it has no `matrix`"),
         (

@@ -159,6 +159,17 @@ def test_the_sentence_names_the_best_and_by_how_much() -> None:
     assert as_text(study()).count(told.sentence) == 1
 
 
+def test_what_is_best_alone_is_said_and_no_claim_of_a_share() -> None:
+    sizes = [on_mig(f"alone on {size}", "service") for size in ("1g", "2g")]
+    relations = tuple(Relation(case=one.name, group="sizes") for one in sizes)
+    some = (measured(sizes[0], (20.0, 40.0)), measured(sizes[1], (20.0, 20.0)))
+    goals = (Goal(figure="fairness"), Goal(figure="throughput"))
+    found = Study(name="x", answers="?", goals=goals, relations=relations)
+    told = advice(report(study=found, cases=some))
+    assert told.sentence == "Fairest throughput: no strategy differs from another (1)."
+    assert (told.strategy, told.claim) == (None, "")
+
+
 def test_strategies_that_chance_alone_tells_apart_are_called_alike() -> None:
     told = advice(study(noise=0.9))
     assert " alike (" in told.sentence or "no strategy differs" in told.sentence

@@ -23,15 +23,17 @@ _LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
 
 
 class CasePods:
-    """The pods of a case, and what they have said so far."""
+    """The pods of a case, and what they have said so far.
 
-    def __init__(self, client: KubeClient, namespace: str, number: int, created: float) -> None:
+    `launched` has the numbers of those that were made, and when.
+    """
+
+    def __init__(self, client: KubeClient, namespace: str, number: int) -> None:
         self._client = client
         self._namespace = namespace
-        self._created = created
         self._ahead: float | None = None
         self._objects: list[JsonObject] = []
-        self.launched: set[int] = set()
+        self.launched: dict[int, float] = {}
         self.heard: list[Gathered] = [Gathered() for _ in range(number)]
 
     def look(self) -> Self:
@@ -53,15 +55,15 @@ class CasePods:
                 ahead = one.at - time.monotonic()
                 self._ahead = ahead if self._ahead is None else max(ahead, self._ahead)
         ready = next((one for one in said if isinstance(one, lines.Ready)), None)
-        launched = before.launch_seconds
-        if ready is not None and launched is None:
-            launched = time.monotonic() - self._created
+        took = before.launch_seconds
+        if ready is not None and took is None:
+            took = time.monotonic() - self.launched[number]
         return Gathered(
             ready=ready,
             done=next((one for one in said if isinstance(one, lines.Done)), None),
             failed=next((one for one in said if isinstance(one, lines.Failed)), None)
             or self._crashed(name, text),
-            launch_seconds=launched,
+            launch_seconds=took,
         )
 
     def _crashed(self, name: str, text: str) -> lines.Failed | None:

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Self
 
 from dra_driver.admin.bench import commands, lines
@@ -200,13 +201,16 @@ class PodRunner:
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
         seats = strategy.seats(work)
-        created = time.monotonic()
-        pods = CasePods(self._client, self.namespace, strategy.tenants, created)
-        for launch in sorted({seat.launch for seat in seats}):
+        pods = CasePods(self._client, self.namespace, strategy.tenants)
+        launches = sorted({seat.launch for seat in seats})
+        # The first wait for the beginning until the last are ready.
+        patience = self._place.patience + (len(launches) - 1) * self._patience
+        place = replace(self._place, patience=patience)
+        for launch in launches:
             for number, seat in enumerate(seats):
                 if seat.launch == launch:
-                    self._make(PODS, manifests.pod(strategy, work, number, self._place))
-                    pods.launched.add(number)
+                    pods.launched[number] = time.monotonic()
+                    self._make(PODS, manifests.pod(strategy, work, number, place))
             self._await_ready(pods)
         self._check_sharing(strategy, pods)
         moment = pods.now() + _LEAD_SECONDS

@@ -113,16 +113,17 @@ def _drawn(report: Report) -> Figure:
 
 _ROLES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 _PANELS: tuple[tuple[FigureName, str], ...] = (
-    ("throughput", "Throughput, times what it is compared with"),
-    ("p99", "99th percentile of latency, times likewise"),
-    ("time", "Run time for the same work, times likewise"),
-    ("isolation", "Isolation: latency or run time against no neighbours"),
+    ("throughput", "Throughput"),
+    ("p99", "99th percentile of latency"),
+    ("time", "Run time"),
+    ("isolation", "Isolation"),
 )
 
 
 def _study(report: Report) -> Figure:
     """Draw a scenario: bars of each role in each case, with the 95 % interval of repetitions."""
     rows = [row for row in summary(report) if row.role or len(row.strategy.roles) == 1]
+    rows = [row for row in rows if any(row.figure(name) for name, _ in _PANELS)]
     panels = [one for one in _PANELS if any(row.figure(one[0]) for row in rows)]
     if any(name == "p99" for name, _ in panels):
         panels = [one for one in panels if one[0] != "time"]
@@ -136,7 +137,9 @@ def _study(report: Report) -> Figure:
                 colour = _ROLES[roles.index(_role(row)) % len(_ROLES)]
                 one.barh(line, value.mean, color=colour, xerr=value.half, capsize=3, height=0.7)
         one.axvline(1.0, color="#555555", linestyle="--", linewidth=1)
-        one.set_title(title, fontsize=10)
+        one.set_title(title)
+        against = "without neighbours" if name == "isolation" else "what it is compared with"
+        one.set_xlabel(f"times {against}")
         one.grid(visible=False, axis="y")
         values = [found.mean for row in rows if (found := row.figure(name)) and found.mean > 0]
         if values and max(values) > 20 * min(values):

@@ -27,6 +27,7 @@ _WORDS: dict[Figure, str] = {
     "memory fairness": "fairest memory",
 }
 _AGAINST_ALONE = frozenset({"throughput", "least", "p50", "p99", "time"})
+_TIMES = " times alone"
 _SHARED = (Sharing.TIME_SLICING, Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG)
 _CLOSE = 0.02
 """Of single values: what is nearer than 2 % is not told apart."""
@@ -54,15 +55,16 @@ def advice(report: Report) -> Advice:
             if not ranked:
                 continue
             clauses.append(_clause(ranked, goal))
-            chosen = chosen or ranked[0][0].strategy
+            sharing = (row.strategy for row, _ in ranked if row.strategy.tenants > 1)
+            chosen = chosen or next(sharing, None)
         if clauses:
             head = f"{name}: " if len(groups) > 1 else ""
-            said.append(head + "; ".join(dict.fromkeys(clauses)))
+            text = head + "; ".join(dict.fromkeys(clauses))
+            said.append(f"{text[0].upper()}{text[1:]}.")
     if chosen is None:
-        return Advice()
-    sentence = ". ".join(said) + "."
+        return Advice(sentence=" ".join(said))
     return Advice(
-        sentence=sentence[0].upper() + sentence[1:],
+        sentence=" ".join(said),
         strategy=chosen,
         claim="" if chosen.sharing is Sharing.SHARES else as_claim(chosen),
         share_config=as_share_config(chosen) if _is_for_shares(chosen) else "",
@@ -108,7 +110,7 @@ def _clause(ranked: Sequence[tuple[Row, Spread]], goal: Goal) -> str:
     (best, value), (second, other), *_ = ranked
     last, worst = ranked[-1]
     whose = f" of {goal.role}" if goal.role else ""
-    unit = " times alone" if goal.figure in _AGAINST_ALONE else ""
+    unit = _TIMES if goal.figure in _AGAINST_ALONE else ""
     what = f"{_WORDS[goal.figure]}{whose}"
     if _differ(value, other):
         return (

@@ -2,7 +2,7 @@
 
 In: a case as plain values, with a `matrix`: by name a list of values, or a map of labels and
 values. Out: cases without one. `$name` alone stands for the value, whatever it is; in the middle of
-a text, and wherever cases and roles are named, for its label.
+a text, and wherever cases and roles are named, for its label. `$$` stands for a dollar sign.
 """
 
 import itertools
@@ -12,7 +12,8 @@ from typing import Any
 
 from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, hint
 
-_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_VARIABLE = re.compile(r"\$(\$|[A-Za-z_][A-Za-z0-9_]*)")
+_DOLLAR = {"$": ("$", "$")}
 _NAMES = frozenset({"name", "role", "against", "undisturbed", "instead", "group"})
 _MOST = 500
 
@@ -65,14 +66,16 @@ def _replaced(value: Any, values: Values, path: Path, *, is_name: bool) -> Any:
         ]
     if not isinstance(value, str) or "$" not in value:
         return value
+    known = {**values, **_DOLLAR}
     for match in _VARIABLE.finditer(value):
-        if match[1] not in values:
-            near = hint(match[1], list(values)) if values else "it has no `matrix`"
-            raise _wrong(path, f"the case has no variable ${match[1]}: {near.strip()}")
+        if match[1] not in known:
+            near = hint(match[1], list(values)) if values else "it has no `matrix`; "
+            what = f"the case has no variable ${match[1]}: {near}write $$ for a dollar sign"
+            raise _wrong(path, what)
     alone = _VARIABLE.fullmatch(value)
     if alone and not is_name:
-        return values[alone[1]][1]
-    return _VARIABLE.sub(lambda match: values[match[1]][0], value)
+        return known[alone[1]][1]
+    return _VARIABLE.sub(lambda match: known[match[1]][0], value)
 
 
 def _wrong(path: Path, text: str) -> InvalidConfigError:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from dra_driver.admin.bench.tenant.descendants import signal_descendants
+from dra_driver.admin.bench.descendants import signal_descendants
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
