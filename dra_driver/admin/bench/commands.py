@@ -21,10 +21,10 @@ seconds() { printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); }
 now
 printf '\n{"bench":1,"event":"ready","at":%s,"mps":"%s"}\n' \
     "$(seconds "$up")" "$CUDA_MPS_PIPE_DIRECTORY"
-until [ -s "$file" ]; do sleep 0.2; done
+until [ -s "$file" ]; do sleep 0.2 2>/dev/null || sleep 1; done
 read -r moment <"$file"
 moment=${moment%.*}${moment#*.}
-until now; [ "$up" -ge "$moment" ]; do sleep 0.02; done
+until now; [ "$up" -ge "$moment" ]; do sleep 0.02 2>/dev/null || :; done
 began=$up
 "$@"
 status=$?

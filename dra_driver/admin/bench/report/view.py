@@ -11,6 +11,7 @@ from dra_driver.admin.bench.report.figures import in_containers, of_role, result
 from dra_driver.admin.bench.report.spread import Spread, spread
 from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.report.verdict import advice
+from dra_driver.admin.bench.strategies import OF_MIG
 from dra_driver.admin.table import aligned
 from dra_driver.dataclass import dataclass
 
@@ -237,10 +238,21 @@ def remarks(report: Report) -> list[str]:
         found += _doubts(case)
     if report.interrupted:
         found.append("the run was interrupted: cases that are not here were not run")
+    if any(map(_is_without_utilisation, report.cases)):
+        found.append(
+            "SM % and mem % are not available of MIG devices: NVML does not tell them of a GPU in"
+            " MIG mode; DCGM does (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
+        )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
     if report.cases and not has_ratios and not report.card.is_simulated:
         found.append("there is no result of the work alone, so there are no ratios")
     return list(dict.fromkeys(found))
+
+
+def _is_without_utilisation(case: Case) -> bool:
+    usage = case.usage or Usage()
+    is_mig = case.strategy.sharing in OF_MIG
+    return is_mig and case.state == "measured" and usage.sm_percent is None
 
 
 def _doubts(case: Case) -> list[str]:
