@@ -222,14 +222,15 @@ class PodRunner:
             f"{len(pods.able())} of {strategy.tenants} pods running",
             *self._claims_said(_LEAD_SECONDS),
         )
-        longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
         if seats[0].work.kind is WorkloadKind.COMMAND:
+            longest = max(one.after + one.work.seconds for one in seats)
             self._wait(pods.have_ended, _LEAD_SECONDS + longest)
             tenants = tuple(
                 self._ended(number, one, seats[number].work)
                 for number, one in enumerate(pods.objects())
             )
             return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
+        longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
         self._wait(lambda: pods.look().are_over, _LEAD_SECONDS + longest + self._patience)
         return case_of(strategy, pods.gathered(), seen=seen, is_simulated=self._is_simulated)
 
