@@ -10,8 +10,8 @@ from dra_driver.admin.bench.model import (
     Sweep,
     Tenant,
     Usage,
+    percentile,
 )
-from dra_driver.admin.bench.report.figures import percentile
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
 

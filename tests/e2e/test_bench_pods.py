@@ -276,7 +276,7 @@ def test_what_a_killed_run_leaves_ends_by_itself_and_goes_by_one_command(
         await_pod(
             scene,
             namespace,
-            lambda pod: pod["spec"]["containers"][0]["command"][1] == "-c",
+            lambda pod: pod["spec"]["containers"][0]["command"][2].endswith("supervised"),
             "Running",
         )
         run.process.kill()
@@ -305,7 +305,7 @@ def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
     assert run.process.returncode == 0
     assert run.states() == ["passed", "passed"]
     seen = run.report()["cases"][1]["seen"]
-    assert seen[0] == "2 pods begun"
+    assert seen[0] == "2 of 2 pods running"
     assert '"strategy": "TimeSlicing"' in seen[2]
     failing = python("import sys; print('all is lost', file=sys.stderr); sys.exit(3)")
     with Run(scene.node, image, tmp_path, *words[:4], "--command", failing) as run:

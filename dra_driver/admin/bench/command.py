@@ -42,7 +42,7 @@ from dra_driver.admin.bench.strategies import (
     usual,
 )
 from dra_driver.admin.bench.tenant.card import CardDoor
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.admin.bench.workload import LatencyForm, Precision, Workload, WorkloadKind
 from dra_driver.command_line import FILE, CommandSettings, argument, bounds, items, option, shaped
 from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import SetupError, StateError
@@ -61,7 +61,19 @@ def _width(value: int) -> int:
     return value
 
 
+def _shape(value: str) -> str:
+    sides = value.split("x")
+    if len(sides) != 3 or not all(
+        side.isdecimal() and 128 <= int(side) <= 32768 and int(side) % 128 == 0 for side in sides
+    ):
+        raise ValueError(
+            f"must be ROWSxCOLUMNSxDEPTH, multiples of 128 from 128 to 32768, not {value}"
+        )
+    return value
+
+
 _OF_SCENARIOS = frozenset({"work", "command", "memory_mib", "rate", "layers", "width", "intensity"})
+_OF_SCENARIOS |= {"shape", "precision", "latencies", "latency_metric"}
 _OF_SCENARIOS |= {"tenants", "strategies", "mig_profiles", "sweep", "goal_ms"}
 
 
@@ -98,10 +110,18 @@ class Bench(CommandSettings):
     )
 
     # The work
-    work: Literal["compute", "bandwidth", "inference", "memory", "command"] = option(
-        default="inference", help="What bounds the work."
-    )
+    work: Literal[
+        "compute", "bandwidth", "inference", "memory", "gemm", "convolution", "burn", "command"
+    ] = option(default="inference", help="What bounds the work.")
     command: str = option(default="", help="A command of your own; the work is `command` then.")
+    latencies: Literal["", "json", "prometheus", "perf-analyzer"] = option(
+        default="",
+        help="Form in which the command tells latencies: in its output, or in a file if its words "
+        "have {latencies}.",
+    )
+    latency_metric: str = option(
+        default="", help="For `prometheus`: the histogram or summary, such as x_latency_seconds."
+    )
     seconds: float = option(
         check=bounds(above=0, most=86400), default=20.0, help="How long tenants work."
     )
@@ -113,8 +133,8 @@ class Bench(CommandSettings):
     memory_mib: int | None = option(
         check=bounds(least=0),
         default=None,
-        help="GPU memory of the works `bandwidth` (768 if not set) and `memory` (all that "
-        "there is).",
+        help="GPU memory of the works `bandwidth` (768 if not set), `burn` (4096) and `memory` "
+        "(all that there is).",
     )
     rate: float = option(
         check=bounds(above=0, most=100_000),
@@ -129,6 +149,14 @@ class Bench(CommandSettings):
         check=bounds(above=0, most=1 << 30),
         default=16384,
         help="Multiply-adds of a thread in a step of `compute`.",
+    )
+    shape: str = option(
+        check=_shape,
+        default="4096x4096x4096",
+        help="Rows, columns and depth of a product of `gemm` and `burn`, multiples of 128.",
+    )
+    precision: Literal["fp32", "fp16", "tensor"] = option(
+        default="fp32", help="Of `gemm` and `burn`; `tensor`: half, by tensor cores."
     )
     seed: int = option(default=1, help="Of the moments at which requests arrive.")
 
@@ -259,6 +287,7 @@ class Bench(CommandSettings):
     def _pods(self, stop: Stop, found: _Found) -> Report | None:
         place = Place(
             image=self.image,
+            command_image=self.command_image,
             node=self.node,
             shares=self.shares,
             pull_secret=self.pull_secret,
@@ -271,7 +300,6 @@ class Bench(CommandSettings):
                 client,
                 place,
                 _say,
-                command_image=self.command_image,
                 patience=self.patience,
                 stop=stop,
             )
@@ -368,7 +396,8 @@ class Bench(CommandSettings):
 
     def _work(self) -> Workload:
         kind = WorkloadKind.COMMAND if self.command else WorkloadKind(self.work)
-        usual_mib = 0 if kind is WorkloadKind.MEMORY else 768
+        usual_mib = {WorkloadKind.MEMORY: 0, WorkloadKind.BURN: 4096}.get(kind, 768)
+        rows, columns, depth = map(int, self.shape.split("x"))
         return Workload(
             kind=kind,
             seconds=self.seconds,
@@ -378,8 +407,12 @@ class Bench(CommandSettings):
             layers=self.layers,
             width=self.width,
             intensity=self.intensity,
+            shape=(rows, columns, depth),
+            precision=Precision(self.precision),
             seed=self.seed,
             command=tuple(shlex.split(self.command)),
+            latencies=LatencyForm(self.latencies) if self.latencies else None,
+            latency_metric=self.latency_metric,
         )
 
     def _strategies(self, card: Card, offer: Offer) -> tuple[Strategy, ...]:

@@ -8,12 +8,16 @@ import signal
 from collections.abc import Sequence
 from typing import Self
 
-from dra_driver.admin.bench import lines
+from dra_driver.admin.bench import latencies, lines
 from dra_driver.admin.bench.listening import Listener
 from dra_driver.admin.bench.model import Case, Result, Tenant, Usage
 from dra_driver.admin.bench.strategies import Strategy
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.dataclass import dataclass
+from dra_driver.errors import SetupError
 
+_UNENDED = "it had not ended in time: give it more by --seconds"
+_SIGNALLED = 128
 _LATE = "it was not ready in time"
 _ENDLESS = "it was ready, and had not ended long after its time"
 
@@ -112,6 +116,7 @@ def _tenant(number: int, one: Gathered) -> Tenant:
             unit=done.unit,
             seconds=done.seconds,
             latency=done.latency,
+            wrong_results=done.wrong,
             late_seconds=done.late_seconds,
             context_seconds=ready.context_seconds,
             launch_seconds=one.launch_seconds,
@@ -119,6 +124,53 @@ def _tenant(number: int, one: Gathered) -> Tenant:
             memory_refused_mib=ready.refused_mib,
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandEnd:
+    """How a command of the user's own ended.
+
+    Attributes:
+        status: its exit status; None while it runs.
+        text: what has its latencies, amid its output or alone.
+        ended: when it did, if that was said; else it took `seconds`.
+        last_words: the last that it wrote.
+    """
+
+    status: int | None
+    text: str = ""
+    ended: lines.Ended | None = None
+    seconds: float = 0.0
+    last_words: str = ""
+
+
+def tenant_of_command(number: int, work: Workload, end: CommandEnd) -> Tenant:
+    """Return what came of a command."""
+    status, ended = end.status, end.ended
+    if status is None:
+        return Tenant(number=number, failure=_UNENDED)
+    if status != 0:
+        is_signal = _SIGNALLED < status <= _SIGNALLED + 64  # as shells say it of their commands
+        how = how_it_ended(_SIGNALLED - status if is_signal else status, end.last_words)
+        return Tenant(number=number, failure=how)
+    took = max(end.seconds if ended is None else ended.seconds, 1e-3)
+    late = 0.0 if ended is None else ended.late_seconds
+    if work.latencies is None:
+        return _done(number, took, late, throughput=1 / took, unit="runs")
+    own = "".join(f"{one}\n" for one in end.text.splitlines() if not one.startswith(lines.MARK))
+    try:
+        said = latencies.read(work.latencies, own, work.latency_metric)
+    except SetupError as error:
+        return Tenant(number=number, failure=f"its latencies cannot be read: {error}")
+    rate = said.throughput
+    if rate is None:
+        rate = (said.latency.count or 0) / took
+    return _done(number, took, late, throughput=rate, unit=said.unit, latency=said.latency)
+
+
+def _done(number: int, seconds: float, late: float, **facts: object) -> Tenant:
+    known = {"seconds": seconds, "late_seconds": late, "exit_status": 0}
+    return Tenant(number=number, result=Result.model_validate({**known, **facts}))
 
 
 def how_it_ended(status: int, words: str = "") -> str:

@@ -59,8 +59,21 @@ class Done(_Line):
     steps: Count | None = None
     units: Amount = 0.0
     unit: str = ""
+    wrong: Count | None = None
     latency: Latency | None = None
     usage: Usage | None = None
+
+
+class Ended(_Line):
+    """A command of the user's own has ended, `seconds` after its beginning.
+
+    Its moments, as those of its `Ready`, are in seconds since its machine started.
+    """
+
+    event: Literal["ended"] = "ended"
+    began: Amount
+    seconds: Amount
+    late_seconds: Amount = 0.0
 
 
 class Failed(_Line):
@@ -71,7 +84,7 @@ class Failed(_Line):
     refused: bool = False
 
 
-Said = Ready | Waiting | Done | Failed
+Said = Ready | Waiting | Done | Ended | Failed
 
 _SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="event")])
 

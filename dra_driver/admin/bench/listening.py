@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import IO
 
@@ -27,11 +28,14 @@ _KILLED = (os.CLD_KILLED, os.CLD_DUMPED)
 class Listener:
     """One process of a case. It leads a session of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """Begin to listen, and to wait for its end."""
+    def __init__(self, process: subprocess.Popen[bytes], *, output_bytes: int = 0) -> None:
+        """Begin to listen, and to wait for its end; keep the last of its output, or nothing."""
         self.process = process
         self.ready: lines.Ready | None = None
         self.done: lines.Done | None = None
+        self.ended: lines.Ended | None = None
+        self._output: deque[bytes] = deque()
+        self._room = output_bytes
         self.failed: lines.Failed | None = None
         self.ready_after: float | None = None
         self._started = time.monotonic()
@@ -80,6 +84,11 @@ class Listener:
         said = [stripped for line in text.splitlines() if (stripped := line.strip())]
         return said[-1] if said else ""
 
+    @property
+    def output(self) -> str:
+        """The last lines that it wrote to stdout, as far as they are kept."""
+        return b"".join(self._output).decode(errors="replace")
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to it and all processes below it, whatever sessions they have begun."""
         signal_descendants(self.process.pid, number)
@@ -97,6 +106,7 @@ class Listener:
 
     def _hear(self, pipe: IO[bytes]) -> None:
         while text := pipe.readline(_LONGEST_LINE):
+            self._keep_output(text)
             try:
                 said = lines.heard(text.decode(errors="replace").rstrip("\n"))
             except DeviceError as error:
@@ -107,10 +117,18 @@ class Listener:
                     self.ready = said
                 case lines.Done():
                     self.done = said
+                case lines.Ended():
+                    self.ended = said
                 case lines.Failed():
                     self.failed = said
                 case _:
                     pass
+
+    def _keep_output(self, text: bytes) -> None:
+        self._output.append(text)
+        self._room -= len(text)
+        while self._room < 0:
+            self._room += len(self._output.popleft())
 
     def _keep(self, pipe: IO[bytes]) -> None:
         while chunk := os.read(pipe.fileno(), _CHUNK):

@@ -7,6 +7,8 @@ GPUs are simulated has no results, since no GPU did any work. Ratios are compute
 repetitions; what it has is the same in version 2, so files of both are read.
 """
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -50,11 +52,12 @@ class Latency(Strict):
     """From a request's arrival to its end, in milliseconds.
 
     A request that had not ended with its tenant counts with the time it had waited by then.
+    `count` is None where a command of the user's own does not say of how many requests they are.
     """
 
     p50_ms: Amount
     p99_ms: Amount
-    count: Count
+    count: Count | None = None
     unfinished: Count = 0
 
 
@@ -82,6 +85,7 @@ class Result(Strict):
         late_seconds: how long after the moment at which all were to begin it did.
         context_seconds: what the making of its CUDA context took.
         launch_seconds: from its start, as a process or pod, until it was ready to work.
+        wrong_results: numbers that a burn found wrong; None for other works, which end at one.
         memory_refused_mib: what it asked for and did not get; None if nothing was refused.
     """
 
@@ -89,6 +93,7 @@ class Result(Strict):
     unit: str
     seconds: Amount
     latency: Latency | None = None
+    wrong_results: Count | None = None
     late_seconds: Amount = 0.0
     context_seconds: Amount | None = None
     launch_seconds: Amount | None = None
@@ -218,6 +223,14 @@ class Report(Strict):
         if self.card.is_simulated and (measured or self.sweep):
             raise ValueError("simulated GPUs do no work, so there are no results of theirs")
         return self
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share (0 to 1) of all are not above."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def write_report(report: Report, path: Path) -> None:

@@ -16,22 +16,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from dra_driver.admin.bench import lines
+from dra_driver.admin.bench import commands, lines
 from dra_driver.admin.bench.gathering import (
+    CommandEnd,
     Gathered,
     case_of,
     case_of_commands,
     failed,
-    how_it_ended,
+    tenant_of_command,
 )
 from dra_driver.admin.bench.listening import Listener
-from dra_driver.admin.bench.model import Case, Result, Tenant
+from dra_driver.admin.bench.model import Case, Tenant
 from dra_driver.admin.bench.mps_daemon import clean_environment, control_program, mps_daemon
 from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.stopping import Stop
 from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
+from dra_driver.admin.bench.tenant.supervised import uptime
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import DeviceError, DriverError, SetupError, StateError
 
@@ -40,6 +42,7 @@ _SUPERVISED = (sys.executable, "-m", "dra_driver.admin.bench.tenant.supervised")
 _LEAD_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 _END_SECONDS = 10.0
+_MOST_BYTES = 16 << 20
 _PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _LIBRARIES = "LD_LIBRARY_PATH"
 
@@ -169,28 +172,57 @@ class ProcessRunner:
             {**environment, "CUDA_VISIBLE_DEVICES": device, **seat.environment()}
             for seat, device in zip(seats, self._devices(strategy), strict=True)
         ]
-        if seats[0].work.kind is WorkloadKind.COMMAND:
-            return self._run_commands(strategy, seats, environments, seen)
+        seen = (*seen, *_settings_of(seats))
         starts = [folder / f"start-{number}" for number in range(len(seats))]
+        is_command = seats[0].work.kind is WorkloadKind.COMMAND
+        clock = uptime if is_command else time.time
         with _Processes() as processes:
             for launch in sorted({seat.launch for seat in seats}):
                 for number, seat in enumerate(seats):
                     if seat.launch == launch:
-                        spec = self._spec(number, seat.work, starts[number], strategy)
-                        command = (*self._tenant, spec.model_dump_json())
-                        processes.start(number, command, environments[number])
+                        words = self._words(number, seat.work, starts[number], strategy)
+                        kept = _kept_bytes(seat.work)
+                        processes.start(number, words, environments[number], output_bytes=kept)
                 self._wait(processes.are_settled, self._patience)
-            begin = time.time() + _LEAD_SECONDS
+            begin = clock() + _LEAD_SECONDS
             for start, seat in zip(starts, seats, strict=True):
                 _write(start, begin + seat.after)
+            if is_command:
+                return self._commands(strategy, seats, processes, starts, seen)
             longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
             self._wait(processes.are_over, _LEAD_SECONDS + longest + self._patience)
             return case_of(
                 strategy,
                 [Gathered.of(one) for one in processes.all],
-                seen=(*seen, *_settings_of(seats)),
+                seen=seen,
                 is_simulated=self._door.card().is_simulated,
             )
+
+    def _commands(
+        self,
+        strategy: Strategy,
+        seats: Sequence[Part],
+        processes: "_Processes",
+        starts: Sequence[Path],
+        seen: tuple[str, ...],
+    ) -> Case:
+        """Wait for commands of the user's own that begin after the lead; return their case."""
+        begin = uptime() + _LEAD_SECONDS
+        self._wait(lambda: uptime() >= begin or processes.have_ended(), _LEAD_SECONDS)
+        watch = Watch(self._door.busy)
+        watch.start()
+        try:
+            self._wait(processes.have_ended, max(one.after + one.work.seconds for one in seats))
+        finally:
+            usage = watch.stop()
+        tenants = tuple(
+            _of_command(number, seats[number].work, one, starts[number])
+            for number, one in enumerate(processes.all)
+        )
+        is_simulated = self._door.card().is_simulated
+        return case_of_commands(
+            strategy, tenants, usage=usage, seen=seen, is_simulated=is_simulated
+        )
 
     def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
         self._stop.wait(is_so, seconds, _POLL_SECONDS)
@@ -209,28 +241,21 @@ class ProcessRunner:
             watches=number == 0,
         )
 
-    def _run_commands(
-        self,
-        strategy: Strategy,
-        seats: Sequence[Part],
-        environments: Sequence[Mapping[str, str]],
-        seen: tuple[str, ...],
-    ) -> Case:
-        """Run commands of the user's own, all at the same time."""
-        watch = Watch(self._door.busy)
-        with _Processes() as processes:
-            for number, seat in enumerate(seats):
-                command = (*_SUPERVISED, *seat.work.command)
-                processes.start(number, command, environments[number], quiet=True)
-            watch.start()
-            try:
-                self._wait(processes.have_ended, max(one.work.seconds for one in seats))
-            finally:
-                usage = watch.stop()
-            found = tuple(_of_command(number, one) for number, one in enumerate(processes.all))
-        is_simulated = self._door.card().is_simulated
-        seen = (*seen, *_settings_of(seats))
-        return case_of_commands(strategy, found, usage=usage, seen=seen, is_simulated=is_simulated)
+    def _words(self, number: int, work: Workload, start: Path, strategy: Strategy) -> Sequence[str]:
+        """Return the program of a tenant, with its arguments."""
+        if work.kind is WorkloadKind.COMMAND:
+            own = commands.words(work, str(_latencies(start)))
+            return (*_SUPERVISED, "--start", str(start), *own)
+        return (*self._tenant, self._spec(number, work, start, strategy).model_dump_json())
+
+
+def _latencies(start: Path) -> Path:
+    """Return the file to which a command writes its latencies."""
+    return start.with_name(f"{start.name}.latencies")
+
+
+def _kept_bytes(work: Workload) -> int:
+    return _MOST_BYTES if work.latencies and not commands.writes_file(work) else 0
 
 
 def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:
@@ -242,16 +267,23 @@ def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:
     )
 
 
-def _of_command(number: int, one: Listener) -> Tenant:
-    if one.exit_status is None:
-        return Tenant(number=number, failure="it had not ended in time: give it more by --seconds")
-    if one.exit_status != 0:
-        return Tenant(number=number, failure=how_it_ended(one.exit_status, one.last_words))
-    took = max(one.lived_seconds, 1e-6)
-    return Tenant(
-        number=number,
-        result=Result(throughput=1 / took, unit="runs", seconds=took, exit_status=0),
+def _of_command(number: int, work: Workload, one: Listener, start: Path) -> Tenant:
+    text = one.output
+    if commands.writes_file(work) and one.exit_status == 0:
+        try:
+            with _latencies(start).open("rb") as content:
+                text = content.read(_MOST_BYTES).decode(errors="replace")
+        except OSError as error:
+            why = f"it has not written its latencies to {commands.FILE}: {error.strerror}"
+            return Tenant(number=number, failure=why)
+    end = CommandEnd(
+        status=one.exit_status,
+        text=text,
+        ended=one.ended,
+        seconds=one.lived_seconds,
+        last_words=one.last_words,
     )
+    return tenant_of_command(number, work, end)
 
 
 class _Processes:
@@ -271,10 +303,11 @@ class _Processes:
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
-        quiet: bool = False,
+        output_bytes: int = 0,
     ) -> None:
-        """Run a program. Raises SetupError if it cannot be."""
-        self._started[number] = Listener(_start(command, environment, quiet=quiet))
+        """Run a program, and keep the last of its output. Raises SetupError if it cannot be."""
+        process = _start(command, environment)
+        self._started[number] = Listener(process, output_bytes=output_bytes)
 
     def are_settled(self) -> bool:
         """Whether each is ready, or never will be."""
@@ -307,15 +340,13 @@ class _Processes:
             )
 
 
-def _start(
-    command: Sequence[str], environment: Mapping[str, str], *, quiet: bool
-) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then ends them
         )
@@ -324,7 +355,7 @@ def _start(
 
 
 def _write(start: Path, moment: float) -> None:
-    new = start.with_name("start.new")
+    new = start.with_name(f"{start.name}.new")
     try:
         new.write_text(f"{moment:.3f}", encoding="ascii")
         new.replace(start)

@@ -25,12 +25,43 @@ class WorkloadKind(StrEnum):
     """Requests at random times, each some matrix products: bound by latency."""
     MEMORY = "memory"
     """Takes memory until it is refused some, or has as much as it wants, and works on it."""
+    GEMM = "gemm"
+    """Matrix products, in full or half precision or by tensor cores."""
+    CONVOLUTION = "convolution"
+    """Two layers of a convolution network, over 32 images at a time."""
+    BURN = "burn"
+    """Matrix products all over the memory, each compared with what is right."""
     COMMAND = "command"
     """A command of the user's own, from its start to its end."""
 
 
+class Precision(StrEnum):
+    """What a matrix product computes in. Its outcome is in full precision in any case."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    """Sums too are in half precision."""
+    TENSOR = "tensor"
+    """Half precision by tensor cores, with sums in full precision."""
+
+
+_Side = Annotated[int, Field(ge=128, le=32768, multiple_of=128)]
+
+
+class LatencyForm(StrEnum):
+    """In which form a command of the user's own tells latencies (admin/bench/latencies.py)."""
+
+    JSON = "json"
+    PROMETHEUS = "prometheus"
+    PERF_ANALYZER = "perf-analyzer"
+
+
 class Workload(BaseModel):
-    """One work. Fields that its kind has no use for stay at their defaults."""
+    """One work. Fields that its kind has no use for stay at their defaults.
+
+    `shape` is that of matrix products: rows, columns, and what is summed over. `latency_metric` is
+    the name of Prometheus' histogram or summary.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -42,13 +73,32 @@ class Workload(BaseModel):
     layers: Annotated[int, Field(gt=0, le=10_000)] = 24
     width: Annotated[int, Field(ge=16, le=16384, multiple_of=16)] = 1024
     intensity: Annotated[int, Field(gt=0, le=1 << 30)] = 16384
+    shape: tuple[_Side, _Side, _Side] = (4096, 4096, 4096)
+    precision: Annotated[Precision, Field(strict=False)] = Precision.FP32
     seed: int = 1
     command: tuple[str, ...] = ()
+    latencies: Annotated[LatencyForm, Field(strict=False)] | None = None
+    latency_metric: str = ""
 
     @model_validator(mode="after")
     def _command_where_it_belongs(self) -> Self:
-        if bool(self.command) != (self.kind is WorkloadKind.COMMAND):
+        is_command = self.kind is WorkloadKind.COMMAND
+        if bool(self.command) != is_command:
             raise ValueError("a command belongs to the work `command`, and to no other")
+        if self.latencies is not None and not is_command:
+            raise ValueError("latencies are read of the work `command`; the others measure them")
+        if bool(self.latency_metric) != (self.latencies is LatencyForm.PROMETHEUS):
+            raise ValueError(
+                "latencies in Prometheus' form need the name of a histogram or summary"
+                " (--latency-metric), and other forms have none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _precision_where_it_belongs(self) -> Self:
+        has_products = self.kind in (WorkloadKind.GEMM, WorkloadKind.BURN)
+        if self.precision is not Precision.FP32 and not has_products:
+            raise ValueError("a precision belongs to the works `gemm` and `burn`")
         return self
 
     @model_validator(mode="after")
@@ -61,7 +111,7 @@ class Workload(BaseModel):
             )
         return self
 
-    def described(self) -> str:
+    def described(self) -> str:  # noqa: PLR0911 (one for each kind)
         """Say in a line what it is."""
         match self.kind:
             case WorkloadKind.COMPUTE:
@@ -76,5 +126,15 @@ class Workload(BaseModel):
             case WorkloadKind.MEMORY:
                 wanted = f"{self.memory_mib} MiB" if self.memory_mib else "all there is"
                 return f"memory-hungry, wants {wanted}"
+            case WorkloadKind.GEMM:
+                return f"matrix products {self._products()}, counted in GFLOP"
+            case WorkloadKind.CONVOLUTION:
+                return "two layers of convolution over 32 images at a time, counted in images"
+            case WorkloadKind.BURN:
+                return f"matrix products {self._products()}, all over {self.memory_mib} MiB"
             case WorkloadKind.COMMAND:
                 return "command: " + " ".join(self.command)
+
+    def _products(self) -> str:
+        rows, columns, depth = self.shape
+        return f"{rows} x {depth} x {columns} in {self.precision}"

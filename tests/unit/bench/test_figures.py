@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 
 from bench_reports import CARD, INFERENCE, SIMULATED, case, cases, report, result
-from dra_driver.admin.bench.model import Case, Report, Tenant, read_report, write_report
+from dra_driver.admin.bench.model import (
+    Case,
+    Report,
+    Tenant,
+    percentile,
+    read_report,
+    write_report,
+)
 from dra_driver.admin.bench.report.figures import (
     alone,
     compared,
     fairness,
     in_containers,
-    percentile,
 )
 from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
 from dra_driver.admin.bench.tenant import arrivals

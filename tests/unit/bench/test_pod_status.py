@@ -4,9 +4,13 @@ import pytest
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.gathering import Gathered, case_of
-from dra_driver.admin.bench.pods.pod_status import ended_seconds, has_begun, why_not_running
+from dra_driver.admin.bench.pods.pod_status import (
+    ended_seconds,
+    termination_message,
+    why_not_running,
+)
 from dra_driver.admin.bench.strategies import ALONE
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, SetupError
 
 
 def ended(code: int) -> dict[str, object]:
@@ -45,15 +49,15 @@ def test_a_command_that_is_not_in_the_image_is_told_with_the_runtimes_words() ->
     assert ended_seconds(0, absent).failure == said
 
 
-def test_a_pod_has_begun_when_its_container_runs_or_never_will() -> None:
-    def pod(phase: str, **state: object) -> dict[str, object]:
-        return {"status": {"phase": phase, "containerStatuses": [{"state": state}]}}
-
-    assert not has_begun({})
-    assert not has_begun(pod("Pending", waiting={"reason": "ContainerCreating"}))
-    assert has_begun(pod("Running", running={}))
-    assert has_begun(pod("Running", terminated={}))
-    assert has_begun({"status": {"phase": "Failed"}})
+def test_what_a_command_left_for_the_api_is_whole_or_refused() -> None:
+    left = ended(0)
+    assert termination_message(left) == ""
+    state = left["status"]["containerStatuses"][0]["state"]["terminated"]  # type: ignore[index]
+    state["message"] = '{"p50_ms": 1}\n'
+    assert termination_message(left) == '{"p50_ms": 1}\n'
+    state["message"] = "x" * 4096
+    with pytest.raises(SetupError, match="4096 bytes or more"):
+        termination_message(left)
 
 
 def test_the_last_warning_says_why_a_pod_does_not_run() -> None:

@@ -125,7 +125,20 @@ def test_what_makes_figures_worth_less_is_said() -> None:
         "a tenant has 40 latencies, and of fewer than ",
         "a tenant began 2.7 s after the others: work f",
     ]
-    assert remarks(report()) == []
+    (of_mig,) = remarks(report())
+    assert of_mig.startswith("SM % and mem % are not available of MIG devices: NVML does not tell")
+    whole = [one for one in report().cases if one.strategy.sharing is not Sharing.MIG]
+    assert remarks(report(cases=tuple(whole))) == []
+
+
+def test_wrong_results_of_a_burn_are_said() -> None:
+    tenants = tuple(
+        Tenant(number=number, result=result(20.0, 11.0, wrong_results=wrong, latency=None))
+        for number, wrong in enumerate((0, 7))
+    )
+    said = remarks(report(cases=(Case(strategy=TWO, state="measured", tenants=tenants),)))
+    (text,) = [text for text in said if "wrong" in text]
+    assert text.startswith(f"{TWO.label}: tenant 1: 7 numbers were wrong: the GPU or its memory")
 
 
 def test_containers_stand_beside_bare_processes() -> None:

@@ -1,5 +1,7 @@
 """How small a share may be, what is asked of the API for a case, and what a cluster offers."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -143,7 +145,7 @@ def test_pods_run_on_tainted_nodes_and_where_they_are_told_and_not_for_ever() ->
         "nodeSelectorTerms"
     ]
     assert term["matchFields"][0]["values"] == ["gpu-1.example"]
-    assert "volumes" not in spec  # a command of the user's own is not told when to begin
+    assert spec["volumes"][0]["downwardAPI"]["items"][0]["path"] == "start"
     assert "affinity" not in pod(ALONE, work, 0, PLACE)["spec"]  # type: ignore[operator]
 
 
@@ -168,10 +170,24 @@ def test_shares_are_asked_for_by_their_resource_name() -> None:
     assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}  # type: ignore[index]
 
 
-def test_a_command_of_the_users_is_the_containers() -> None:
-    work = Workload(kind=WorkloadKind.COMMAND, command=("python3", "work.py"))
-    container = pod(ALONE, work, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
-    assert container["command"] == ["python3", "work.py"]
+def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
+    work = Workload.model_validate(
+        {"kind": "command", "command": ("work", "--csv={latencies}"), "latencies": "json"}
+    )
+    own = pod(ALONE, work, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
+    words = ["work", "--csv=/dev/termination-log"]
+    assert own["command"][1:] == [
+        *("-m", "dra_driver.admin.bench.tenant.supervised", "--start", "/bench/start"),
+        *words,
+    ]
+    assert "env" not in own
+    other = replace(PLACE, command_image="theirs:2")
+    theirs = pod(ALONE, work, 0, other)["spec"]["containers"][0]  # type: ignore[index]
+    assert theirs["image"] == "theirs:2"
+    assert theirs["command"][:2] == ["sh", "-c"]
+    assert theirs["command"][-3:] == ["/bench/start", *words]
+    tenant = pod(ALONE, Workload(kind=WorkloadKind.COMPUTE), 0, other)["spec"]["containers"][0]  # type: ignore[index]
+    assert tenant["image"] == PLACE.image
 
 
 def test_what_a_cluster_offers_is_counted_by_gpu() -> None:

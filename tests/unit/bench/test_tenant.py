@@ -16,7 +16,8 @@ import libcuda
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.tenant.cuda import compiled
 from dra_driver.admin.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.admin.bench.tenant.programs import program_of
+from dra_driver.admin.bench.workload import Precision, Workload, WorkloadKind
 from dra_driver.errors import DeviceError
 
 
@@ -145,6 +146,95 @@ def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
     assert isinstance(failed, lines.Failed)
     assert failed.reason.startswith("libcuda.so.1 cannot be used")
     assert "in a container with a claim for a GPU" in failed.reason
+
+
+SMALL = {"shape": (128, 256, 384), "memory_mib": 2}
+GFLOP = 2 * 128 * 256 * 384 / 1e9
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("kind", ["gemm", "burn"])
+def test_products_are_counted_in_floating_point_operations(
+    kind: str, precision: Precision, tmp_path: Path, library: Path
+) -> None:
+    asked = work(WorkloadKind(kind), precision=precision, **SMALL)
+    ready, *_, done = tenant(tmp_path, library, asked)
+    assert isinstance(ready, lines.Ready)
+    assert isinstance(done, lines.Done), done
+    assert done.steps
+    assert done.unit == "GFLOP"
+    assert done.units == pytest.approx(done.steps * GFLOP)
+    assert done.wrong == (0 if kind == "burn" else None)
+    assert ready.memory_mib == (2 if kind == "burn" else 1)
+
+
+def test_images_of_a_convolution_are_counted(tmp_path: Path, library: Path) -> None:
+    *_, done = tenant(tmp_path, library, work(WorkloadKind.CONVOLUTION))
+    assert isinstance(done, lines.Done), done
+    assert done.steps
+    assert (done.units, done.unit) == (32 * done.steps, "images")
+
+
+def test_a_burn_takes_what_memory_there_is_and_says_what_was_refused(
+    tmp_path: Path, library: Path
+) -> None:
+    asked = work(WorkloadKind.BURN, shape=(1024, 1024, 128), memory_mib=100)
+    ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "50"})
+    assert isinstance(ready, lines.Ready)
+    # Two factors of half a MiB, and products of 4 MiB; the counter of errors is the last MiB's.
+    assert (ready.memory_mib, ready.refused_mib) == (49, 48)
+
+
+@pytest.mark.parametrize(
+    ("kind", "which"),
+    [
+        ("gemm", "all"),
+        ("gemm", "gemm_fp32"),
+        ("convolution", "all"),
+        ("convolution", "convolution"),
+        ("burn", "all"),
+    ],
+)
+def test_products_of_a_gpu_that_computes_nothing_are_no_result(
+    kind: str, which: str, tmp_path: Path, library: Path
+) -> None:
+    asked = work(WorkloadKind(kind), **SMALL)
+    *_, failed = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": which})
+    assert isinstance(failed, lines.Failed)
+    assert "it did not do the work, so nothing is measured" in failed.reason
+
+
+def test_a_burn_counts_wrong_results_and_goes_on(tmp_path: Path, library: Path) -> None:
+    asked = work(WorkloadKind.BURN, **SMALL)
+    *_, done = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": "gemm_fp32"})
+    assert isinstance(done, lines.Done), done
+    assert done.steps
+    assert done.wrong is not None
+    assert done.wrong >= done.steps  # the library makes one number of each product wrong
+
+
+def test_a_card_without_the_instructions_is_refused(tmp_path: Path, library: Path) -> None:
+    for precision, said in (
+        ("tensor", "tensor cores are on cards of compute capability 7.0 or later"),
+        ("fp16", "half precision needs a card of compute capability 5.3 or later"),
+    ):
+        asked = work(WorkloadKind.GEMM, precision=precision, **SMALL)
+        (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_OLD": "1"})
+        assert isinstance(failed, lines.Failed)
+        assert said in failed.reason
+        assert failed.reason.endswith("and this one has 5.0: choose --precision fp32")
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_nvrtc_makes_code_of_products_from_the_first_card_on_that_has_them(
+    precision: Precision,
+) -> None:
+    program = program_of(work(WorkloadKind.GEMM, precision=precision))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
+        for capability in (max(program.least, (5, 0)), (9, 0), (12, 0)):
+            made = alone.submit(compiled, program.source, capability).result()
+            assert made.startswith(b"\x7fELF")
+            assert all(name.encode() in made for name in program.names)
 
 
 def test_nvrtc_makes_code_for_cards_it_knows_and_ptx_for_newer_ones() -> None:

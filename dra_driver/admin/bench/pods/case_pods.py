@@ -11,7 +11,7 @@ from typing import Any, Self
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.gathering import Gathered
 from dra_driver.admin.bench.pods import manifests
-from dra_driver.admin.bench.pods.pod_status import has_begun, is_over
+from dra_driver.admin.bench.pods.pod_status import is_over
 from dra_driver.errors import InvalidError, NotFoundError, UnavailableError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import PODS
@@ -107,10 +107,6 @@ class CasePods:
             )
             for at in range(len(self.heard))
         ]
-
-    def have_begun(self) -> bool:
-        """Whether the container of each has begun."""
-        return all(has_begun(one) for one in self._known())
 
     def have_ended(self) -> bool:
         """Whether no pod runs any more, or will."""

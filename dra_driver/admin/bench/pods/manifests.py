@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from dra_driver.admin.bench import lines
+from dra_driver.admin.bench import commands, lines
 from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
@@ -24,6 +24,9 @@ LABEL = "bench.resource.nvidia.com/run"
 START = "bench.resource.nvidia.com/start"
 CLAIM = "work"
 TENANT = "tenant"
+LATENCIES = "/dev/termination-log"
+"""Where a command writes its latencies: the API shows what is there, up to 4096 bytes."""
+
 PULL_SECRET = "image-pull"  # noqa: S105 (its name)
 _FOLDER = "/bench"
 _LIBRARIES = f"/usr/local/nvidia/lib:{HOOKLESS_LIBRARIES}"
@@ -40,10 +43,12 @@ _MIG_CLASS = "mig.nvidia.com"
 class Place:
     """What all pods of a run have: image, node, and the resource name of shares.
 
+    `command_image` is that of a command, if it is another: it has `sh`, and perhaps no Python.
     `pull_secret`, as NAMESPACE/NAME, is a Secret that the run's namespace gets a copy of.
     """
 
     image: str
+    command_image: str = ""
     node: str = ""
     shares: str = ""
     pull_secret: str = ""
@@ -129,9 +134,10 @@ def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonOb
     """Return the pod of one tenant."""
     seat = strategy.seats(work)[number]
     work, environment = seat.work, seat.environment()
+    is_command = work.kind is WorkloadKind.COMMAND
     container: JsonObject = {
         "name": TENANT,
-        "image": place.image,
+        "image": (is_command and place.command_image) or place.image,
         "imagePullPolicy": place.pull_policy,
         "command": _command(work, number, place),
         "securityContext": {
@@ -152,11 +158,11 @@ def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonOb
         + 60,
         "tolerations": _TOLERATIONS,
     }
-    if work.kind is not WorkloadKind.COMMAND:
-        shown = {"fieldPath": f"metadata.annotations['{START}']"}
-        start = {"items": [{"path": "start", "fieldRef": shown}]}
-        spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
-        container["volumeMounts"] = [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}]
+    shown = {"fieldPath": f"metadata.annotations['{START}']"}
+    start = {"items": [{"path": "start", "fieldRef": shown}]}
+    spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
+    container["volumeMounts"] = [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}]
+    if not is_command:
         environment["LD_LIBRARY_PATH"] = _LIBRARIES
     if environment:
         container["env"] = [{"name": name, "value": one} for name, one in environment.items()]
@@ -201,12 +207,17 @@ def _request_names(strategy: Strategy) -> Sequence[str]:
 
 
 def _command(work: Workload, number: int, place: Place) -> list[str]:
+    start = f"{_FOLDER}/start"
     if work.kind is WorkloadKind.COMMAND:
-        return list(work.command)
+        words = commands.words(work, LATENCIES)
+        if place.command_image:
+            return list(commands.held_by_sh(start, words))
+        held = ("-m", "dra_driver.admin.bench.tenant.supervised", "--start", start)
+        return [place.python, *held, *words]
     spec = lines.Spec(
         number=number,
         work=work,
-        start=f"{_FOLDER}/start",
+        start=start,
         patience=place.patience,
         watches=number == 0,
     )

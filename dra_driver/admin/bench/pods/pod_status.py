@@ -7,9 +7,11 @@ hardly measured.
 from datetime import datetime
 
 from dra_driver.admin.bench.model import Result, Tenant
+from dra_driver.errors import SetupError
 from dra_driver.fields import Object, mapping, number, objects, text
 
 _OVER = ("Succeeded", "Failed")
+_MOST_BYTES = 4096
 
 
 def phase(pod: Object) -> str:
@@ -37,10 +39,17 @@ def why_not_running(pod: Object, events: Object) -> str:
     return f"it is {phase(pod) or 'not known'}"
 
 
-def has_begun(pod: Object) -> bool:
-    """Whether its container runs or has ended, or the pod never will run it."""
-    states = [mapping(one, "state") for one in _containers(pod)]
-    return is_over(pod) or any("running" in one or "terminated" in one for one in states)
+def termination_message(pod: Object) -> str:
+    """Return what its container left for the API to show. Raises SetupError if that is cut off."""
+    for one in _containers(pod):
+        message = text(mapping(one, "state", "terminated"), "message")
+        if len(message.encode()) >= _MOST_BYTES:
+            raise SetupError(
+                f"what the command wrote has {_MOST_BYTES} bytes or more, which the API does not"
+                " show: let it print its latencies, or write fewer lines"
+            )
+        return message
+    return ""
 
 
 def ended_seconds(tenant: int, pod: Object) -> Tenant:

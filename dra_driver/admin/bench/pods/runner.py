@@ -13,14 +13,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
-from dra_driver.admin.bench.gathering import case_of, case_of_commands, failed
+from dra_driver.admin.bench import commands, lines
+from dra_driver.admin.bench.gathering import (
+    CommandEnd,
+    case_of,
+    case_of_commands,
+    failed,
+    tenant_of_command,
+)
 from dra_driver.admin.bench.model import Card, Case, Tenant
 from dra_driver.admin.bench.pods import manifests
 from dra_driver.admin.bench.pods.case_pods import CasePods
 from dra_driver.admin.bench.pods.offer import Offer, offered
 from dra_driver.admin.bench.pods.pod_status import (
     ended_seconds,
-    has_begun,
+    termination_message,
     why_not_running,
 )
 from dra_driver.admin.bench.stopping import Say, Stop
@@ -55,7 +62,7 @@ _LEAD_SECONDS = 5.0
 """Until pods begin: a kubelet shows a pod its new annotation when it next syncs it."""
 
 _GONE_SECONDS = 120.0
-_TAIL = {"container": manifests.TENANT, "tailLines": "5", "limitBytes": str(1 << 16)}
+_TAIL = {"container": manifests.TENANT, "tailLines": "5000", "limitBytes": str(4 << 20)}
 _PROBE = Workload(kind=WorkloadKind.COMPUTE, seconds=0.5, warm_up=0.0, intensity=64)
 
 
@@ -70,7 +77,6 @@ class PodRunner:
         place: manifests.Place,
         say: Say,
         *,
-        command_image: str = "",
         patience: float = 300.0,
         stop: Stop | None = None,
     ) -> None:
@@ -78,7 +84,6 @@ class PodRunner:
         self._client = client
         self._place = place
         self._say = say
-        self._command_image = command_image
         self._patience = patience
         self._stop = stop or Stop()
         self._run_id = secrets.token_hex(4)
@@ -193,25 +198,20 @@ class PodRunner:
             return failed(strategy, str(error))
 
     def _run(self, strategy: Strategy, work: Workload) -> Case:
-        place = self._place
-        if strategy.seats(work)[0].work.kind is WorkloadKind.COMMAND:
-            place = replace(place, image=self._command_image or place.image)
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
         seats = strategy.seats(work)
         pods = CasePods(self._client, self.namespace, strategy.tenants)
         launches = sorted({seat.launch for seat in seats})
         # The first wait for the beginning until the last are ready.
-        place = replace(place, patience=place.patience + (len(launches) - 1) * self._patience)
+        patience = self._place.patience + (len(launches) - 1) * self._patience
+        place = replace(self._place, patience=patience)
         for launch in launches:
             for number, seat in enumerate(seats):
                 if seat.launch == launch:
                     pods.launched[number] = time.monotonic()
                     self._make(PODS, manifests.pod(strategy, work, number, place))
-            if seats[0].work.kind is not WorkloadKind.COMMAND:
-                self._await_ready(pods)
-        if seats[0].work.kind is WorkloadKind.COMMAND:
-            return self._commands(strategy, work, pods)
+            self._await_ready(pods)
         self._check_sharing(strategy, pods)
         moment = pods.now() + _LEAD_SECONDS
         for number in pods.able():
@@ -222,6 +222,14 @@ class PodRunner:
             f"{len(pods.able())} of {strategy.tenants} pods running",
             *self._claims_said(_LEAD_SECONDS),
         )
+        if seats[0].work.kind is WorkloadKind.COMMAND:
+            longest = max(one.after + one.work.seconds for one in seats)
+            self._wait(pods.have_ended, _LEAD_SECONDS + longest)
+            tenants = tuple(
+                self._ended(number, one, seats[number].work)
+                for number, one in enumerate(pods.objects())
+            )
+            return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
         longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
         self._wait(lambda: pods.look().are_over, _LEAD_SECONDS + longest + self._patience)
         return case_of(strategy, pods.gathered(), seen=seen, is_simulated=self._is_simulated)
@@ -287,34 +295,26 @@ class PodRunner:
         sharing = [text for one in found for text in manifests.sharing_said(one)]
         return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
 
-    def _commands(self, strategy: Strategy, work: Workload, pods: CasePods) -> Case:
-        """Wait for commands of the user's own; whole seconds are all that the API tells of them."""
-        if not self._wait(pods.have_begun, self._patience):
-            number = next(at for at, one in enumerate(pods.objects()) if not has_begun(one))
-            return failed(
-                strategy,
-                f"after {self._patience:g} s pod {manifests.pod_name(number)} does not run:"
-                f" {self._why(number)}",
-            )
-        seen = (
-            f"{strategy.tenants} pods begun",
-            *self._claims_said(min(strategy.seats(work)[0].work.seconds, _LEAD_SECONDS)),
-        )
-        self._wait(pods.have_ended, strategy.seats(work)[0].work.seconds)
-        tenants = tuple(self._ended(number, one) for number, one in enumerate(pods.objects()))
-        return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
-
-    def _ended(self, number: int, pod: JsonObject) -> Tenant:
-        """Return what came of a command, with its last words if it failed."""
+    def _ended(self, number: int, pod: JsonObject, work: Workload) -> Tenant:
+        """Return what came of a command: as its log says it, or else the API."""
         tenant = ended_seconds(number, pod)
-        if tenant.result is not None:
-            return tenant
-        name = manifests.pod_name(number)
+        text = ""
         with suppress(NotFoundError, UnavailableError, InvalidError):
+            name = manifests.pod_name(number)
             text = self._client.log(self.namespace, name, query=_TAIL, timeout=_TIMEOUT)
-            if words := [line for line in text.splitlines() if line.strip()]:
-                return tenant.model_copy(update={"failure": f"{tenant.failure}: {words[-1]}"})
-        return tenant
+        if tenant.result is None:
+            words = [line for line in text.splitlines() if line.strip() and not lines.heard(line)]
+            return tenant.model_copy(
+                update={"failure": ": ".join(filter(None, (tenant.failure, *words[-1:])))}
+            )
+        said = [lines.heard(line) for line in text.splitlines()]
+        end = CommandEnd(
+            status=0,
+            text=termination_message(pod) if commands.writes_file(work) else text,
+            ended=next((one for one in said if isinstance(one, lines.Ended)), None),
+            seconds=tenant.result.seconds,
+        )
+        return tenant_of_command(number, work, end)
 
     def _why(self, number: int) -> str:
         """Say why a pod does not run, as its status and events have it."""

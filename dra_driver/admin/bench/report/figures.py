@@ -5,7 +5,6 @@ different machines can be compared. A scenario says by itself what its cases are
 each tenant is compared with the one of its role there, in the same round.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,14 +13,6 @@ from dra_driver.admin.bench.model import Case, Relation, Report, Result, Study, 
 from dra_driver.admin.bench.strategies import Sharing, Strategy, profile_size
 from dra_driver.admin.bench.workload import Workload
 from dra_driver.dataclass import dataclass
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share (0 to 1) of all are not above."""
-    if not values:
-        raise ValueError("no values")
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def fairness(amounts: Sequence[float]) -> float | None:

@@ -11,6 +11,7 @@ from dra_driver.admin.bench.report.figures import in_containers, of_role, result
 from dra_driver.admin.bench.report.spread import Spread, spread
 from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.report.verdict import advice
+from dra_driver.admin.bench.strategies import OF_MIG
 from dra_driver.admin.table import aligned
 from dra_driver.dataclass import dataclass
 
@@ -237,22 +238,42 @@ def remarks(report: Report) -> list[str]:
         found += _doubts(case)
     if report.interrupted:
         found.append("the run was interrupted: cases that are not here were not run")
+    if any(map(_is_without_utilisation, report.cases)):
+        found.append(
+            "SM % and mem % are not available of MIG devices: NVML does not tell them of a GPU in"
+            " MIG mode; DCGM does (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
+        )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
     if report.cases and not has_ratios and not report.card.is_simulated:
         found.append("there is no result of the work alone, so there are no ratios")
     return list(dict.fromkeys(found))
 
 
+def _is_without_utilisation(case: Case) -> bool:
+    usage = case.usage or Usage()
+    is_mig = case.strategy.sharing in OF_MIG
+    return is_mig and case.state == "measured" and usage.sm_percent is None
+
+
 def _doubts(case: Case) -> list[str]:
     """Say what makes the figures of a case worth less."""
-    found = []
+    found = [
+        f"{case.strategy.label}: tenant {one.number}: {one.result.wrong_results} numbers were"
+        " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
+        for one in case.tenants
+        if one.result and one.result.wrong_results
+    ]
     late = [one.late_seconds for one in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
         found.append(
             f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
             " work for longer (--seconds), or warm up for longer (--warm-up)"
         )
-    counts = [one.latency.count for one in results(case) if one.latency is not None]
+    counts = [
+        one.latency.count
+        for one in results(case)
+        if one.latency is not None and one.latency.count is not None
+    ]
     if counts and min(counts) < _ENOUGH:
         found.append(
             f"{case.strategy.label}: a tenant has {min(counts)} latencies, and of fewer than"

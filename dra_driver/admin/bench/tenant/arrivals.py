@@ -11,8 +11,7 @@ come in by argument.
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from dra_driver.admin.bench.model import Latency
-from dra_driver.admin.bench.report.figures import percentile
+from dra_driver.admin.bench.model import Latency, percentile
 from dra_driver.dataclass import dataclass
 
 _GOLDEN = (5**0.5 - 1) / 2

@@ -19,6 +19,7 @@ from cuda.bindings import driver, nvrtc
 
 from dra_driver.admin.bench.tenant.device import Argument, RefusedError, Seen
 from dra_driver.admin.bench.tenant.kernels import Grid
+from dra_driver.admin.bench.tenant.programs import Program
 from dra_driver.errors import DeviceError
 
 _DRIVER = "libcuda.so.1"
@@ -27,9 +28,9 @@ _DRIVER = "libcuda.so.1"
 class Gpu:
     """The first device that this process sees, with a context. For one thread."""
 
-    def __init__(self, source: str) -> None:
-        """Take the kernels' source; nothing is asked of CUDA yet."""
-        self._source = source
+    def __init__(self, program: Program) -> None:
+        """Take the kernels; nothing is asked of CUDA yet."""
+        self._program = program
         self._device: Any = None
         self._stream: Any = None
         self._functions: dict[str, Any] = {}
@@ -82,10 +83,20 @@ class Gpu:
         )
 
     def compile(self) -> None:
-        """Compile the kernels for this device, and load them."""
-        image = ctypes.create_string_buffer(compiled(self._source, self.seen().capability))
+        """Compile the kernels for this device, and load them.
+
+        Raises DeviceError if it has not their instructions.
+        """
+        program, capability = self._program, self.seen().capability
+        if capability < program.least:
+            (least, than), (major, minor) = program.least, capability
+            raise DeviceError(
+                f"{program.needs} of compute capability {least}.{than} or later, and this one has"
+                f" {major}.{minor}: choose --precision fp32"
+            )
+        image = ctypes.create_string_buffer(compiled(program.source, capability))
         module = _done(driver.cuModuleLoadData(ctypes.addressof(image)), "cuModuleLoadData")
-        for name in ("fill", "multiply_add", "triad", "product"):
+        for name in program.names:
             function = _done(driver.cuModuleGetFunction(module, name.encode()), f"find {name}")
             self._functions[name] = function
 

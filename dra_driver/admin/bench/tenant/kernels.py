@@ -7,14 +7,18 @@ known beforehand; a tenant checks it, since a GPU that did not compute would be 
 
 from dra_driver.dataclass import dataclass
 
-SOURCE = """
+FILL = """
 extern "C" __global__ void fill(float *to, float value, unsigned long long count)
 {
     unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
     for (; at < count; at += (unsigned long long)gridDim.x * blockDim.x)
         to[at] = value;
 }
+"""
 
+SOURCE = (
+    FILL
+    + """
 /* Four independent chains a thread, so that no SM waits for one multiply-add to end. They begin
    around 1 and come to it, from both sides: their sum is 4 after any number of rounds. No compiler
    can take two of them for one. */
@@ -55,7 +59,9 @@ extern "C" __global__ void product(float *to, const float *one, const float *oth
     to[row * width + column] = sum / width;
 }
 """
+)
 
+NAMES = ("fill", "multiply_add", "triad", "product")
 FLOAT = 4
 TILE = 16
 THREADS = 256

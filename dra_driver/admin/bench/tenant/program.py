@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from pydantic import ValidationError
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.model import Card, Usage
-from dra_driver.admin.bench.tenant import arrivals, kernels
+from dra_driver.admin.bench.tenant import arrivals
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
 from dra_driver.admin.bench.tenant.device import RefusedError
-from dra_driver.admin.bench.tenant.tasks import Task, task
+from dra_driver.admin.bench.tenant.programs import Program, program_of
+from dra_driver.admin.bench.tenant.task import Task
+from dra_driver.admin.bench.tenant.tasks import task
 from dra_driver.admin.bench.workload import WorkloadKind
 from dra_driver.errors import DeviceError, DriverError, SetupError
 
@@ -46,7 +49,7 @@ def main(words: Sequence[str], open_gpu: OpenGpu | None = None) -> int:
         sys.stderr.write(f"error: not the spec of a tenant: {error}\n")
         return 2
     try:
-        _live(spec, open_gpu or _open_gpu)
+        _live(spec, open_gpu or partial(_open_gpu, program_of(spec.work)))
     except DriverError as error:
         _say(lines.Failed(reason=str(error), refused=isinstance(error, RefusedError)))
         return 1
@@ -134,6 +137,7 @@ def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float)
         steps=done.steps,
         units=done.steps * todo.units,
         unit=todo.unit,
+        wrong=None if todo.wrong is None else todo.wrong(),
         latency=done.latency(),
         usage=usage,
     )
@@ -178,7 +182,7 @@ def _door(driver_root: Path, which: str) -> tuple[CardDoor | None, Card | None]:
         return None, None
 
 
-def _open_gpu() -> AbstractContextManager[Any]:
+def _open_gpu(program: Program) -> AbstractContextManager[Any]:
     try:
         cuda = importlib.import_module("dra_driver.admin.bench.tenant.cuda")
     except ImportError as error:
@@ -186,7 +190,7 @@ def _open_gpu() -> AbstractContextManager[Any]:
             f"NVIDIA's Python bindings are not installed here ({error}); they come with the extra"
             " `bench`: pip install 'dra-driver[bench]', or take an image that has it"
         ) from error
-    gpu: AbstractContextManager[Any] = cuda.Gpu(kernels.SOURCE)
+    gpu: AbstractContextManager[Any] = cuda.Gpu(program)
     return gpu
 
 

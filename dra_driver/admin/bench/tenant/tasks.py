@@ -3,9 +3,7 @@
 How often steps are made, and when, is not said here (admin/bench/tenant/arrivals.py).
 """
 
-from collections.abc import Callable
-
-from dra_driver.admin.bench.tenant import kernels
+from dra_driver.admin.bench.tenant import kernels, matrix_tasks
 from dra_driver.admin.bench.tenant.device import (
     Device,
     RefusedError,
@@ -14,9 +12,8 @@ from dra_driver.admin.bench.tenant.device import (
     real,
     unsigned,
 )
+from dra_driver.admin.bench.tenant.task import Task, check_first
 from dra_driver.admin.bench.workload import MIB, Workload, WorkloadKind
-from dra_driver.dataclass import dataclass
-from dra_driver.errors import DeviceError
 
 _CHUNK_MIB = 256
 _LEAST_CHUNK_MIB = 2
@@ -24,30 +21,9 @@ _FACTOR = 0.5
 _TRIAD = 1.0 + _FACTOR * 2.0
 _NEGATING = -2.0
 """x - 2x: another number after each step, so that a GPU which does nothing is found out."""
-_TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A work that is ready to be done.
-
-    Attributes:
-        step: does one step, and returns when the GPU has done it.
-        check: raises DeviceError if the GPU did not compute what a step comes to.
-        unit: what the work is counted in.
-        units: how many of these a step is.
-        refused_mib: what it wanted and did not get; None if nothing was refused.
-    """
-
-    step: Callable[[], None]
-    check: Callable[[], None]
-    unit: str
-    units: float
-    memory_mib: int
-    refused_mib: int | None = None
-
-
-def task(gpu: Device, work: Workload) -> Task:
+def task(gpu: Device, work: Workload) -> Task:  # noqa: PLR0911 (one for each kind)
     """Take the memory of a work and return what is to be done with it.
 
     Raises RefusedError if there is not as much memory as the work cannot do without, DeviceError if
@@ -62,6 +38,12 @@ def task(gpu: Device, work: Workload) -> Task:
             return _inference(gpu, work)
         case WorkloadKind.MEMORY:
             return _memory(gpu, work.memory_mib)
+        case WorkloadKind.GEMM:
+            return matrix_tasks.gemm(gpu, work)
+        case WorkloadKind.BURN:
+            return matrix_tasks.burn(gpu, work)
+        case WorkloadKind.CONVOLUTION:
+            return matrix_tasks.convolution(gpu)
         case WorkloadKind.COMMAND:
             raise ValueError("a command is run by the runner, not by a tenant")
 
@@ -78,7 +60,7 @@ def _compute(gpu: Device, intensity: int) -> Task:
 
     return Task(
         step=step,
-        check=lambda: _check(gpu, out, float(kernels.CHAINS)),
+        check=lambda: check_first(gpu, out, float(kernels.CHAINS)),
         unit="GFLOP",
         units=kernels.compute_gflop(intensity),
         memory_mib=_mib(threads * kernels.FLOAT),
@@ -92,7 +74,7 @@ def _bandwidth(gpu: Device, memory_mib: int) -> Task:
     _fill(gpu, other, 2.0, number)
     return Task(
         step=lambda: _triad(gpu, to, one, other, number),
-        check=lambda: _check(gpu, to, _TRIAD),
+        check=lambda: check_first(gpu, to, _TRIAD),
         unit="GB",
         units=kernels.triad_gigabytes(number),
         memory_mib=3 * _mib(number * kernels.FLOAT),
@@ -116,7 +98,7 @@ def _inference(gpu: Device, work: Workload) -> Task:
 
     return Task(
         step=step,
-        check=lambda: _check(gpu, other, 1.0),
+        check=lambda: check_first(gpu, other, 1.0),
         unit="requests",
         units=1.0,
         memory_mib=3 * _mib(number * kernels.FLOAT),
@@ -158,7 +140,7 @@ def _memory(gpu: Device, wanted_mib: int) -> Task:
 
     return Task(
         step=step,
-        check=lambda: _check(gpu, taken[-1][0], wanted),
+        check=lambda: check_first(gpu, taken[-1][0], wanted),
         unit="GB",
         units=have * MIB * 2 / 1e9,
         memory_mib=have,
@@ -175,15 +157,6 @@ def _triad(gpu: Device, to: int, one: int, other: int, number: int) -> None:
     arguments = (pointer(to), pointer(one), pointer(other), real(_FACTOR), count(number))
     gpu.launch("triad", kernels.over(number), *arguments)
     gpu.wait()
-
-
-def _check(gpu: Device, address: int, wanted: float) -> None:
-    (found,) = gpu.read(address, 1)
-    if abs(found - wanted) > _TOLERANCE * abs(wanted):
-        raise DeviceError(
-            f"the GPU's outcome is {found:g} where {wanted:g} is right: it did not do the work, so"
-            " nothing is measured; look for Xid lines in dmesg"
-        )
 
 
 def _mib(size: int) -> int:
