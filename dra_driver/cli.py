@@ -145,6 +145,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             model="Doctor",
             summary="look for what keeps pods from their GPUs, and say what to do",
         ),
+        "gather": Command(
+            module="dra_driver.admin.gather.command",
+            model="Gather",
+            summary="write what this node is into an archive, for issues and the simulator",
+        ),
         "completion": Command(
             module="dra_driver.completion",
             model="Completion",

@@ -257,8 +257,8 @@ class CommandGroup:
 
 
 def flags_of(name: str, one: Option) -> list[str]:
-    """Return the flags of an option: that of its field first."""
-    found = [f"--{each.replace('_', '-')}" for each in (name, *one.names)]
+    """Return the flags of an option: that of its field first, which for `from_` is --from."""
+    found = [f"--{each.removesuffix('_').replace('_', '-')}" for each in (name, *one.names)]
     short = one.short or (name if len(name) == 1 else "")
     return [f"-{short}", *found] if short == name else [*found, *([f"-{short}"] if short else [])]
 

@@ -63,6 +63,12 @@ NVIDIA_CDI_HOOK_PATH = option(
 )
 SYS_ROOT = option(default=Path("/sys"), variable=True, help="Where sysfs is mounted.")
 PROC_ROOT = option(default=Path("/proc"), variable=True, help="Where procfs is mounted.")
+HOST_ROOT = option(
+    default=None,
+    variable=True,
+    help="The node's root folder as this process sees it; unset: / on the node itself, "
+    "in a pod the driver root if that is the host's.",
+)
 CGROUP_ROOT = option(
     default=None,
     variable=True,

@@ -5,7 +5,9 @@ content of its sources and kept in the cache. A build is written under a tempora
 renamed, so two processes that build at once do no harm.
 """
 
+import functools
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -48,6 +50,13 @@ def find_compiler(environment: Mapping[str, str]) -> str:
     )
 
 
+@functools.cache
+def functions() -> frozenset[str]:
+    """Return what NVML functions the simulated library has, before any is left out."""
+    texts = (path.read_text() for path in sorted(SOURCES.glob("*.c")))
+    return frozenset(name for text in texts for name in re.findall(r"\bnvml[A-Z]\w+", text))
+
+
 def compile_library(
     cache: Path, environment: Mapping[str, str], *, without: Sequence[str] = ()
 ) -> Path:
@@ -71,14 +80,15 @@ def compile_library(
     return _build(sources, [*_SHARED, *link], cache, environment)
 
 
-def compile_stand_in(soname: str, cache: Path, environment: Mapping[str, str]) -> Path:
-    """Build an empty shared object with that soname.
+def compile_stand_in(soname: str | None, cache: Path, environment: Mapping[str, str]) -> Path:
+    """Build an empty shared object with that soname, or without one.
 
     Raises:
         SetupError: no compiler, or it failed.
     """
     source = {"empty.c": "typedef int simulator_stand_in;\n"}
-    return _build(source, [*_SHARED, f"-Wl,-soname,{soname}"], cache, environment)
+    named = [f"-Wl,-soname,{soname}"] if soname else []
+    return _build(source, [*_SHARED, *named], cache, environment)
 
 
 def compile_cuda(cache: Path, environment: Mapping[str, str]) -> Path:

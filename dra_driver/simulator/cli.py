@@ -15,6 +15,7 @@ from dra_driver.command_line import CommandGroup, CommandSettings, argument, bou
 from dra_driver.errors import SetupError
 from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.archive import profile_of
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.health_cli import Event, Health, NvLink
@@ -35,6 +36,11 @@ class Up(CommandSettings):
 
     profile: str = option(
         default="a100x8", help="name of a shipped profile, or the path of a YAML file"
+    )
+    from_: Path | None = option(
+        default=None,
+        metavar="ARCHIVE",
+        help="archive of a node, made by dra-driver gather, to play in place of a profile",
     )
     root: Path = _ROOT
     seed: str | None = option(
@@ -78,10 +84,20 @@ class Up(CommandSettings):
             f" --sys-root {machine.sys_root} --proc-root {machine.proc_root}"
         )
 
+    def check(self) -> None:
+        """Check that they name one machine."""
+        if self.from_ is not None and "profile" in self.given:
+            raise ValueError("which machine? give either --profile or --from")
+
     def _profile(self) -> profiles.Profile:
+        made = profiles.load(self.profile) if self.from_ is None else profile_of(self.from_)
         given = {"driver_version": self.driver_version, "memory_limits": self.memory_limits}
-        changes = {name: value for name, value in given.items() if value is not None}
-        return profiles.changed(profiles.load(self.profile), changes)
+        changes: dict[str, object] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        if self.userspace == "real":
+            changes["driver_files"] = None
+        return profiles.changed(made, changes)
 
 
 class Down(CommandSettings):

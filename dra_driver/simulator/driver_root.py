@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Literal
 
 from dra_driver.errors import SetupError, StateError
-from dra_driver.simulator import build, device_nodes, hardware, procfs, state, sysfs, userspace
+from dra_driver.simulator import (
+    build,
+    device_nodes,
+    driver_files,
+    hardware,
+    mig,
+    procfs,
+    state,
+    sysfs,
+    userspace,
+)
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind, NodePlan
 from dra_driver.simulator.hardware import SimulatedGpu
@@ -98,6 +108,19 @@ class Description:
         return json.dumps(content, indent=1) + "\n"
 
 
+def library_folder(profile: Profile) -> str:
+    """Return where a machine has the GPU driver's libraries, relative to its root."""
+    files = profile.driver_files
+    return files.folder.lstrip("/") if files else userspace.library_folder()
+
+
+def nvidia_smi(profile: Profile) -> str:
+    """Return where a machine has the program nvidia-smi, relative to its root."""
+    programs = profile.driver_files.programs if profile.driver_files else []
+    named = (path.lstrip("/") for path in programs if path.endswith("/nvidia-smi"))
+    return next(named, "usr/bin/nvidia-smi")
+
+
 def describe(root: Path) -> Description:
     """Read the marker of a driver root.
 
@@ -144,8 +167,12 @@ def up(root: Path, profile: Profile, options: Options) -> Description:
             staging.chmod(0o755)
             description = _build(staging, profile, options)
             staging.rename(root)
-        except BaseException:
+            _settle(root, profile)
+        except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
+            if isinstance(error, OSError):
+                what = f"{error.strerror} ({error.filename})"
+                raise SetupError(f"the machine {root} cannot be made: {what}") from error
             raise
         return description
 
@@ -207,7 +234,7 @@ def _refresh(root: Path, profile: Profile, options: Options) -> Description:
             f"`dra-driver simulate down --root {root}`"
         )
     # A state of another layout is an error here, not in every NVML call.
-    with state.State(state.find(root / userspace.library_folder())) as now:
+    with state.State(state.find(root / library_folder(profile))) as now:
         groups = now.cgroup_root
     if options.cgroup_root is not None and str(options.cgroup_root.absolute()) != groups:
         raise SetupError(
@@ -223,7 +250,7 @@ def _build(root: Path, profile: Profile, options: Options) -> Description:
     version = files.version or profile.driver_version
     _install_userspace(root, files)
     _install_library(root, profile, version, options)
-    for name in _FIRMWARE:
+    for name in _FIRMWARE if profile.driver_files is None else ():
         firmware = root / "lib/firmware/nvidia" / version / name
         firmware.parent.mkdir(parents=True, exist_ok=True)
         firmware.write_text(f"stand-in of the GPU simulator for {name} {version}\n")
@@ -255,7 +282,7 @@ def _build(root: Path, profile: Profile, options: Options) -> Description:
 def _write_state(root: Path, description: Description, options: Options) -> None:
     profile, version = description.profile, description.driver_version
     major, _, minor = profile.cuda_version.partition(".")
-    folder = userspace.library_folder()
+    folder = library_folder(profile)
     state.create(
         root / folder / f"{state.FILE_PREFIX}{version}",
         state.Driver(
@@ -269,6 +296,26 @@ def _write_state(root: Path, description: Description, options: Options) -> None
         ),
         [hardware.facts_of(gpu, profile, version) for gpu in description.gpus],
     )
+    with state.State(state.find(root / folder)) as now:
+        _restore(now, profile)
+
+
+def _restore(now: state.State, profile: Profile) -> None:
+    """Divide GPUs as they were when a node was gathered, and let calls fail that failed there."""
+    for slot, gpu in enumerate(profile.gpus):
+        mig.restore(now, slot, gpu.told)
+        if gpu.told.lost:
+            now.set_lost(slot, lost=True)
+        for function, code in gpu.told.refusals.items():
+            now.add_fault(state.Fault(function=function, slot=slot, code=code))
+
+
+def _settle(root: Path, profile: Profile) -> None:
+    """Make the files of MIG instances. Who loads the library of a root finds its state by it."""
+    folder = root / library_folder(profile)
+    if any(gpu.told.instances for gpu in profile.gpus):
+        with state.State(state.find(folder)) as now:
+            mig.settle(folder / build.SONAME, now)
 
 
 def _memory_backend(profile: Profile, version: str) -> MemoryBackend:
@@ -279,6 +326,8 @@ def _memory_backend(profile: Profile, version: str) -> MemoryBackend:
 
 def _userspace(profile: Profile, options: Options) -> Userspace:
     cache = options.cache or build.cache_folder(options.environment)
+    if profile.driver_files is not None:
+        return driver_files.stand_ins(profile.driver_files, cache, options.environment)
     if options.userspace == "stand-in":
         why = "as asked for"
     else:
@@ -299,6 +348,10 @@ def _install_userspace(root: Path, files: Userspace) -> None:
             os.link(source, target)  # they are 200 MB and never written
         except OSError:
             shutil.copy2(source, target)
+    for place, text in files.texts.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_text(text)
+        (root / place).chmod(0o755)
     for place, text in files.links.items():
         link = root / place
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -314,7 +367,7 @@ def _install_library(root: Path, profile: Profile, version: str, options: Option
     if int(version.partition(".")[0]) < 550:
         without += _FUNCTIONS_OF_R550
     built = build.compile_library(cache, options.environment, without=without)
-    folder = root / userspace.library_folder()
+    folder = root / library_folder(profile)
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"libnvidia-ml.so.{version}"
     content = built.read_bytes()

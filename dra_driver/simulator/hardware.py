@@ -15,6 +15,7 @@ from dra_driver.simulator.layout import Engine, Fact, LinkEnd, Text
 from dra_driver.simulator.profile import Card, MigProfile, Profile
 from dra_driver.simulator.residents import Resident
 from dra_driver.simulator.state import GpuFacts, Link, MigFacts
+from dra_driver.simulator.told import LinkTo
 
 NVIDIA_VENDOR = 0x10DE
 _MIB = 1024**2
@@ -26,6 +27,7 @@ _EVENT_MIG = 0x100
 _EVENT_RECOVERY = 0x8000
 _BANKS_PER_GIB = 8
 _GRAPHICS = 2
+_ENDS = {"gpu": LinkEnd.GPU, "switch": LinkEnd.SWITCH, "nothing": LinkEnd.NOTHING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +111,17 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
             Fact.FABRIC_CLIQUE: switch.clique,
             Fact.FABRIC_HEALTH: 0,
         }
+    own = profile.gpus[gpu.slot].told
+    told = {Fact[name]: number for name, number in own.facts.items()}
+    said = {Text[name]: text for name, text in own.texts.items()}
+    cluster = own.fabric_cluster or (switch.cluster if switch else None)
     return GpuFacts(
-        facts=facts,
-        texts=_texts(gpu, driver_version),
-        links=_links(gpu, profile),
+        facts={fact: n for fact, n in (facts | told).items() if n is not None},
+        texts={text: s for text, s in (_texts(gpu, driver_version) | said).items() if s},
+        links=_links(gpu, profile) if own.links is None else [_told_link(one) for one in own.links],
         mig=[_mig_facts(cut) for cut in card.mig.profiles] if card.mig else [],
         residents=gpu.residents,
-        fabric_cluster=switch.cluster.bytes if switch and switch.cluster else bytes(16),
+        fabric_cluster=cluster.bytes if cluster else bytes(16),
     )
 
 
@@ -312,12 +318,24 @@ def _texts(gpu: SimulatedGpu, driver_version: str) -> dict[Text, str]:
     return {text: value for text, value in texts.items() if value}
 
 
-def _links(gpu: SimulatedGpu, profile: Profile) -> list[Link]:
+def _told_link(link: LinkTo | None) -> Link | None:
+    if link is None:
+        return None
+    return Link(
+        kind=_ENDS[link.to],
+        version=link.version,
+        remote_device_id=link.remote_device,
+        remote_bus_id=link.remote,
+        is_up=link.up,
+    )
+
+
+def _links(gpu: SimulatedGpu, profile: Profile) -> list[Link | None]:
     """List a card's links: to other GPUs, or spread over the switches; the others lead nowhere."""
     if gpu.card.nvlink is None:
         return []
     ports, version = gpu.card.nvlink.links, gpu.card.nvlink.version
-    ends: list[Link] = []
+    ends: list[Link | None] = []
     if gpu.nvlinks:
         devices = {one.pci: profile.card_of(one).device_id for one in profile.gpus}
         ends = [_link(version, LinkEnd.GPU, pci, devices[pci]) for pci in gpu.nvlinks]
@@ -327,7 +345,8 @@ def _links(gpu: SimulatedGpu, profile: Profile) -> list[Link]:
             _link(version, LinkEnd.SWITCH, address, device)
             for address in itertools.islice(addresses, ports)
         ]
-    return ends + [Link(kind=LinkEnd.NOTHING, version=version)] * (ports - len(ends))
+    nothing = Link(kind=LinkEnd.NOTHING, version=version, is_up=False)
+    return ends + [nothing] * (ports - len(ends))
 
 
 def _link(version: int, kind: LinkEnd, pci: str, device_id: str) -> Link:

@@ -24,7 +24,6 @@ from dra_driver.simulator import (
     nvlink,
     procfs,
     state,
-    userspace,
 )
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Description, Options
@@ -93,7 +92,7 @@ class Machine:
     @property
     def library_folder(self) -> Path:
         """The folder of the driver's libraries; for LD_LIBRARY_PATH."""
-        return self.driver_root / userspace.library_folder()
+        return self.driver_root / driver_root.library_folder(self.description.profile)
 
     @property
     def library(self) -> Path:
@@ -103,7 +102,7 @@ class Machine:
     @property
     def nvidia_smi(self) -> Path:
         """The program nvidia-smi: NVIDIA's own or the stand-in."""
-        return self.driver_root / "usr/bin/nvidia-smi"
+        return self.driver_root / driver_root.nvidia_smi(self.description.profile)
 
     @property
     def dev_root(self) -> Path:

@@ -25,7 +25,8 @@ def set_link(record: layout.StateRecord, slot: int, number: int, *, is_up: bool)
     links[number].active = int(is_up)
     if links[number].kind == LinkEnd.GPU:
         other = _other_end(record, slot, number)
-        other.active = int(is_up)
+        if other is not None:
+            other.active = int(is_up)
 
 
 def retrain(record: layout.StateRecord, slot: int) -> None:
@@ -35,15 +36,17 @@ def retrain(record: layout.StateRecord, slot: int) -> None:
             set_link(record, slot, number, is_up=True)
 
 
-def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.LinkRecord:
-    """Return the link at the other GPU: of several between the two, the one at the same place."""
+def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.LinkRecord | None:
+    """Return the link at the other GPU: of several between the two, the one at the same place.
+
+    None where a gathered node told one end alone.
+    """
     address = _address(record, slot)
     peer = bytes(record.gpus[slot].links[number].remote_bus_id)
     before = [link for link in record.gpus[slot].links[:number] if link.remote_bus_id == peer]
-    (other,) = (one for one in range(record.gpu_count) if _address(record, one) == peer)
-    back = [link for link in record.gpus[other].links if link.remote_bus_id == address]
-    end: layout.LinkRecord = back[len(before)]
-    return end
+    others = [record.gpus[one] for one in range(record.gpu_count) if _address(record, one) == peer]
+    back = [link for gpu in others for link in gpu.links if link.remote_bus_id == address]
+    return back[len(before)] if len(before) < len(back) else None
 
 
 def _address(record: layout.StateRecord, slot: int) -> bytes:

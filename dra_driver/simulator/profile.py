@@ -2,7 +2,7 @@
 
 In: the name of a shipped profile, a short alias of it, or a path to a file. Out: a validated
 `Profile`. A profile lists GPUs, each of a card; cards are described in files of their own
-(`cards/`), or in the profile itself under `cards`, which is where captures of real nodes have
+(`cards/`), or in the profile itself under `cards`, which is where gathered nodes have
 them. Unknown keys are errors: a misspelt fact would silently be absent.
 """
 
@@ -17,6 +17,9 @@ import pydantic
 import yaml
 
 from dra_driver.errors import ConfigError
+from dra_driver.simulator.driver_files import DriverFiles
+from dra_driver.simulator.layout import MAX_GPU_INSTANCES
+from dra_driver.simulator.told import Count, Positive, ShortText, Told, one_of
 
 PROFILES = Path(__file__).with_name("profiles")
 CARDS = Path(__file__).with_name("cards")
@@ -56,15 +59,8 @@ PciAddress = Annotated[
 ]
 HexWord = Annotated[str, pydantic.StringConstraints(pattern=r"^0x[0-9a-f]{4}$")]
 Version = Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
-Positive = Annotated[int, pydantic.Field(gt=0)]
-Count = Annotated[int, pydantic.Field(ge=0)]
-# The facts' texts lie in fields of 96 bytes.
-ShortText = Annotated[str, pydantic.StringConstraints(min_length=1, max_length=90)]
-
-
 # What the state file has room for, and what NVML counts.
 _MOST_MIG_PROFILES = 24
-_MOST_MIG_DEVICES = 15
 _MOST_UNITS = 32
 _GPU_INSTANCE_PROFILES = 18
 _FIRST_WITH_MEMORY_LIMITS = 615
@@ -173,7 +169,7 @@ class Mig(_Part):
     """
 
     memory_slices: Annotated[int, pydantic.Field(gt=0, le=_MOST_UNITS)]
-    max_devices: Annotated[int, pydantic.Field(gt=0, le=_MOST_MIG_DEVICES)]
+    max_devices: Annotated[int, pydantic.Field(gt=0, le=MAX_GPU_INSTANCES)]
     reset_to_switch: bool
     compute_rev1: bool = False
     profiles: Annotated[list[MigProfile], pydantic.Field(max_length=_MOST_MIG_PROFILES)]
@@ -248,12 +244,12 @@ class Card(_Part):
     @pydantic.field_validator("brand")
     @classmethod
     def _known_brand(cls, value: str) -> str:
-        return _one_of(value, BRANDS)
+        return one_of(value, BRANDS)
 
     @pydantic.field_validator("architecture")
     @classmethod
     def _known_architecture(cls, value: str) -> str:
-        return _one_of(value, ARCHITECTURES)
+        return one_of(value, ARCHITECTURES)
 
 
 class NvSwitch(_Part):
@@ -285,7 +281,8 @@ class Gpu(_Part):
     bus. `numa_node` -1 means the machine has none. With `mig_mode` its MIG mode is on from boot on,
     as an admin's service has it. UUID and serial number are made up from the machine's name and the
     address unless given. `nvlinks` are the GPUs that its NVLinks lead to,
-    one for each link; without them the links lead to the machine's switches.
+    one for each link; without them the links lead to the machine's switches. `told` is how the GPU
+    of a gathered node differed from its card.
     """
 
     card: str
@@ -305,13 +302,15 @@ class Gpu(_Part):
         | None
     ) = None
     serial: ShortText | None = None
+    told: Told = Told()
 
 
 class Profile(_Part):
     """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order.
 
     `memory_limits` is who keeps the memory limits of control groups, which drivers have as of
-    R615: the kernel (dmem), the driver (misc, the default), or nobody.
+    R615: the kernel (dmem), the driver (misc, the default), or nobody. `driver_files` are the GPU
+    driver's files of a gathered node.
     """
 
     name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
@@ -323,6 +322,7 @@ class Profile(_Part):
     memory_limits: Literal["dmem", "misc", "off"] | None = None
     nvswitch: NvSwitch | None = None
     cards: dict[str, Card] = {}
+    driver_files: DriverFiles | None = None
     gpus: Annotated[list[Gpu], pydantic.Field(max_length=32)]
 
     @pydantic.field_validator("memory_limits", mode="before")
@@ -354,6 +354,7 @@ class Profile(_Part):
                 raise ValueError(f"GPU {gpu.pci}: {len(gpu.nvlinks)} NVLinks, its card has {ports}")
         for gpu in self.gpus:
             _check_links(gpu, self.gpus)
+            _check_instances(gpu, self.cards[gpu.card])
         return self
 
     def card_of(self, gpu: Gpu) -> Card:
@@ -382,10 +383,17 @@ def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:
             )
 
 
-def _one_of(value: str, allowed: Iterable[str]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{value!r} is none of {', '.join(sorted(allowed))}")
-    return value
+def _check_instances(gpu: Gpu, card: Card) -> None:
+    """Check that instances are of the card's profiles, and each there once."""
+    known = {one.id: one for one in card.mig.profiles} if card.mig else {}
+    for instance in gpu.told.instances:
+        profile = known.get(instance.profile)
+        if profile is None or instance.start not in profile.starts:
+            raise ValueError(
+                f"GPU {gpu.pci}: its card has no MIG profile {instance.profile} at {instance.start}"
+            )
+    if len({one.id for one in gpu.told.instances}) < len(gpu.told.instances):
+        raise ValueError(f"GPU {gpu.pci}: two of its instances have the same id")
 
 
 def _known_cards(own: Iterable[str]) -> str:
@@ -428,7 +436,7 @@ def parse(text: str, *, origin: str) -> Profile:
         content["cards"] = {**_shipped_cards(content), **(content.get("cards") or {})}
         return Profile.model_validate(content)
     except pydantic.ValidationError as cause:
-        raise ConfigError(f"profile {origin}: {_problems(cause)}") from cause
+        raise ConfigError(f"profile {origin}: {problems(cause)}") from cause
 
 
 def changed(profile: Profile, changes: Mapping[str, object]) -> Profile:
@@ -440,7 +448,7 @@ def changed(profile: Profile, changes: Mapping[str, object]) -> Profile:
     try:
         return Profile.model_validate(profile.model_dump() | dict(changes))
     except pydantic.ValidationError as cause:
-        raise ConfigError(f"profile {profile.name}: {_problems(cause)}") from cause
+        raise ConfigError(f"profile {profile.name}: {problems(cause)}") from cause
 
 
 def dump(profile: Profile) -> str:
@@ -470,7 +478,8 @@ def _shipped_cards(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problems(error: pydantic.ValidationError) -> str:
+def problems(error: pydantic.ValidationError) -> str:
+    """Return in words what is wrong with a profile."""
     texts = []
     for problem in error.errors():
         place = ".".join(str(part) for part in problem["loc"])

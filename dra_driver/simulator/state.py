@@ -74,6 +74,7 @@ class Link:
     version: int
     remote_device_id: int = 0
     remote_bus_id: str = ""
+    is_up: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +95,11 @@ class MigFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """Everything the state knows of one GPU. Facts not named are absent."""
+    """Everything the state knows of one GPU. Facts not named are absent, and so is a None link."""
 
     facts: dict[Fact, int]
     texts: dict[Text, str]
-    links: Sequence[Link] = ()
+    links: Sequence[Link | None] = ()
     mig: Sequence[MigFacts] = ()
     residents: Sequence[Resident] = ()
     fabric_cluster: bytes = bytes(16)
@@ -186,8 +187,10 @@ def _fill(record: layout.GpuRecord, gpu: GpuFacts) -> None:
         record.texts[text].value = _field(value, layout.TEXT_SIZE)
     record.fabric_cluster[:] = gpu.fabric_cluster
     for number, link in enumerate(gpu.links):
+        if link is None:
+            continue
         place = record.links[number]
-        place.present, place.active = 1, int(bool(link.remote_bus_id))
+        place.present, place.active = 1, int(link.is_up)
         place.kind = link.kind
         place.version = link.version
         place.remote_device_id = link.remote_device_id

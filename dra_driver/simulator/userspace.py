@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.errors import SetupError
@@ -49,6 +49,7 @@ class Userspace:
         version: the driver version in their names; empty for stand-ins, which take any.
         files: place in the driver root → file to put there.
         links: place in the driver root → text of the symlink.
+        texts: place in the driver root → what the file there has.
         note: for the user: where they are from, or why they are not real.
     """
 
@@ -57,6 +58,7 @@ class Userspace:
     files: Mapping[str, Path]
     links: Mapping[str, str]
     note: str
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 def library_folder() -> str:

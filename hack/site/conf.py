@@ -60,6 +60,7 @@ NAVIGATION = {
         "docs/taking-over.md",
         "docs/operations.md",
         "docs/troubleshooting.md",
+        "docs/gather.md",
         "docs/health.md",
         "docs/usage.md",
         "docs/works-with.md",

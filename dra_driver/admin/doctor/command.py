@@ -27,6 +27,7 @@ from dra_driver.common_settings import (
     CONTAINER_DEV_ROOT,
     CONTAINER_DRIVER_ROOT,
     CONTEXT,
+    HOST_ROOT,
     KUBECONFIG,
     KUBELET_PLUGINS_DIRECTORY_PATH,
     KUBELET_REGISTRAR_DIRECTORY_PATH,
@@ -65,12 +66,7 @@ class Doctor(CommandSettings):
         check=NODE_NAME,
         help="The node to ask the cluster about; unset: all.",
     )
-    host_root: Path | None = option(
-        default=None,
-        variable=True,
-        help="The node's root folder as this process sees it; unset: / on the node itself, "
-        "in a pod the driver root if that is the host's.",
-    )
+    host_root: Path | None = HOST_ROOT
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
     container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
     nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT

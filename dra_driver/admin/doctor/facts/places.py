@@ -45,6 +45,12 @@ class Places:
             return None
         return None if inside is None else rooted.outside(self.host, inside)
 
+    def why_without(self) -> str:
+        """Return why a file of the node is not found."""
+        if self.host is None:
+            return "the node's root folder is not seen; name it with --host-root"
+        return f"it is not there, below {self.host}"
+
 
 def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | None:
     """Return where the node's root folder is seen: `named` by a setting, or not; None if it is not.

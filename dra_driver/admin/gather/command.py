@@ -1,0 +1,202 @@
+"""`dra-driver gather`: writes what this node is into one archive, for issues and the simulator.
+
+In: settings, the node's files and NVML, and the API server if one is known. Out: an archive
+(dra_driver/gathered.py) in a file or on stdout, and on stderr what could not be had. Nothing on the
+node is changed. Exit status: 0 if an archive was written, whatever it lacks.
+"""
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dra_driver import gathered
+from dra_driver.admin.doctor.facts.cluster_facts import Cluster
+from dra_driver.admin.doctor.facts.node_facts import library
+from dra_driver.admin.doctor.facts.places import Places, host_root
+from dra_driver.admin.gather import machine, software
+from dra_driver.admin.gather.reading import Missing, documents_of
+from dra_driver.admin.gather.stand_ins import StandIns
+from dra_driver.cdi.roots import roots_of
+from dra_driver.command_line import CommandSettings, argument, option
+from dra_driver.common_settings import (
+    CDI_ROOT,
+    CGROUP_ROOT,
+    CONTAINER_DEV_ROOT,
+    CONTAINER_DRIVER_ROOT,
+    CONTEXT,
+    HOST_ROOT,
+    KUBECONFIG,
+    KUBELET_PLUGINS_DIRECTORY_PATH,
+    KUBELET_REGISTRAR_DIRECTORY_PATH,
+    NODE_NAME,
+    NVIDIA_DEV_ROOT,
+    NVIDIA_DRIVER_ROOT,
+    PROC_ROOT,
+    SECONDS,
+    SYS_ROOT,
+)
+from dra_driver.devices.nvml.calls import NvmlCalls
+from dra_driver.devices.nvml.library import NvmlLibrary
+from dra_driver.devices.nvml.survey import Document, survey
+from dra_driver.errors import SetupError
+from dra_driver.kube.connect import connect
+from dra_driver.ops.logs import configure_logs
+
+_MOST_OF_A_REQUEST = 10.0
+_SHARE_OF_A_GPU = 6
+"""A GPU that hangs has this part of the time; the others are asked after it."""
+
+_OF_TEXTS = (gathered.CONFIG, gathered.STATE, gathered.LOG, gathered.SLICES)
+"""Documents with words that people chose."""
+
+
+class Gather(CommandSettings):
+    """Write what this node is into an archive: for an issue, or to play it with the simulator."""
+
+    example = "dra-driver gather node.tar.gz"
+
+    archive: str = argument(help="File to write, such as node.tar.gz; - is standard output.")
+    identify: bool = option(
+        default=False,
+        help="Keep UUIDs, serial numbers, addresses and names, which else are replaced.",
+    )
+    timeout: float = option(
+        check=SECONDS, default=60.0, help="Seconds that all parts have, made side by side."
+    )
+    kubeconfig: Path | None = KUBECONFIG
+    context: str = CONTEXT
+    node_name: str = option(
+        default="", variable=True, check=NODE_NAME, help="This node's Node; unset: the host name."
+    )
+    host_root: Path | None = HOST_ROOT
+    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    sys_root: Path = SYS_ROOT
+    proc_root: Path = PROC_ROOT
+    kubelet_plugins_directory_path: Path = KUBELET_PLUGINS_DIRECTORY_PATH
+    kubelet_registrar_directory_path: Path = KUBELET_REGISTRAR_DIRECTORY_PATH
+    cdi_root: Path = CDI_ROOT
+    cgroup_root: Path | None = CGROUP_ROOT
+
+    def cli_cmd(self) -> None:
+        """Gather and write. Raises SetupError if the archive cannot be written."""
+        # Standard output may be the archive.
+        configure_logs(level="error", form="auto", stream=sys.stderr)
+        missing = Missing()
+        data = self.gathered(missing)
+        if self.archive == "-":
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        else:
+            _write(Path(self.archive), data)
+        for one in missing.listed():
+            sys.stderr.write(f"without {one['what']}: {one['reason']}\n")
+        place = "standard output" if self.archive == "-" else self.archive
+        sys.stderr.write(f"{len(data)} bytes written to {place}\n")
+
+    def gathered(self, missing: Missing) -> bytes:
+        """Return the archive; what could not be had is added to `missing`."""
+        stand_ins = StandIns(identify=self.identify)
+        for name in (self.node_name, platform.node(), platform.node().lower()):
+            stand_ins.learn("node", name)
+        names: dict[str, list[tuple[str, str]]] = {name: [] for name in _OF_TEXTS}
+        documents = documents_of(self._parts(names, missing), missing, self.timeout)
+        for kind, name in (one for of_part in names.values() for one in tuple(of_part)):
+            stand_ins.learn(kind, name)
+        for serial in _serials(documents.get(gathered.NVML)):
+            stand_ins.learn_serial(serial)
+        clean = {
+            name: stand_ins.of_texts(document)
+            if name in _OF_TEXTS
+            else stand_ins.of_facts(document)
+            for name, document in _in_order(documents).items()
+        }
+        about = {
+            "dra-driver": metadata.version("dra-driver"),
+            "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "identified": self.identify,
+            "missing": stand_ins.of_texts(missing.listed()),
+        }
+        return gathered.pack(about, clean)
+
+    def _parts(
+        self, names: Mapping[str, list[tuple[str, str]]], missing: Missing
+    ) -> Mapping[str, Callable[[], object]]:
+        """Return the parts; each adds the names that it meets to its own list."""
+
+        def learner(part: str) -> Callable[[str, str], object]:
+            return lambda kind, name: names[part].append((kind, name))
+
+        places = self._places()
+        return {
+            gathered.NVML: partial(_nvml, places, self.timeout / _SHARE_OF_A_GPU),
+            gathered.PCI: partial(machine.pci_document, places, missing),
+            gathered.NODE: partial(machine.node_document, places, missing),
+            gathered.FILES: partial(machine.files_document, places),
+            gathered.CONFIG: partial(software.config_document, places, missing),
+            gathered.STATE: partial(
+                software.state_document, places, learner(gathered.STATE), missing
+            ),
+            gathered.LOG: partial(software.log_document, places, learner(gathered.LOG), missing),
+            gathered.SLICES: partial(self._slices, learner(gathered.SLICES)),
+        }
+
+    def _places(self) -> Places:
+        roots = roots_of(self)
+        in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+        return Places(
+            roots=roots,
+            host=host_root(self.host_root, roots, in_a_pod=in_a_pod),
+            plugins=self.kubelet_plugins_directory_path,
+            registrar=self.kubelet_registrar_directory_path,
+            cdi_root=self.cdi_root,
+            cgroup_root=self.cgroup_root,
+        )
+
+    def _slices(self, learn: software.Learn) -> list[dict[str, Any]]:
+        client = connect(self.kubeconfig, self.context, environment=os.environ)
+        node = self.node_name or platform.node().lower()
+        timeout = min(self.timeout, _MOST_OF_A_REQUEST)
+        with closing(Cluster(client, node=node, is_driver=False, timeout=timeout)) as cluster:
+            return software.slices_document(cluster, learn)
+
+
+def _nvml(places: Places, seconds: float) -> Document:
+    """Ask NVML. Raises DeviceError if it cannot be opened."""
+    calls = NvmlCalls(clock=time.monotonic, answer_seconds=seconds)
+    nvml = NvmlLibrary(library(places), calls)
+    nvml.open()
+    try:
+        return survey(calls)
+    finally:
+        if not calls.silent:
+            nvml.close()
+
+
+def _serials(nvml: Any) -> list[str]:
+    gpus = nvml["gpus"] if nvml else ()
+    answers = (gpu["calls"].get("nvmlDeviceGetSerial", {}) for gpu in gpus)
+    return [answer["value"] for answer in answers if "value" in answer]
+
+
+def _in_order(documents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return them in an order in which a GPU's number is that of its stand-in."""
+    first = [gathered.NVML] if gathered.NVML in documents else []
+    return {name: documents[name] for name in [*first, *sorted(documents.keys() - set(first))]}
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise SetupError(f"the archive {path} cannot be written: {error.strerror}") from error

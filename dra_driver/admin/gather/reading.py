@@ -1,0 +1,106 @@
+"""How parts of an archive are come by: bounded, each by itself, with a reason for what lacks.
+
+In: parts by the name of their file, and so many seconds for all. Out: their documents, and what
+could not be had. Parts are made side by side, each on a thread of its own: one that hangs, in NVML
+or on a dead file system, is left where it is, and named.
+"""
+
+import dataclasses
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from dra_driver.admin.doctor.facts.places import read_text
+from dra_driver.errors import DriverError
+
+_LONGEST = 1000
+
+
+class Missing:
+    """What could not be had, each with the reason. For any thread."""
+
+    def __init__(self) -> None:
+        self._found: set[tuple[str, str]] = set()
+
+    def add(self, what: object, reason: object) -> None:
+        """Note one."""
+        said = getattr(reason, "strerror", None) or reason
+        self._found.add((str(what), str(said)[:_LONGEST]))
+
+    def listed(self) -> list[dict[str, str]]:
+        """Return all, in order."""
+        return [{"what": what, "reason": reason} for what, reason in sorted(self._found)]
+
+
+def documents_of(
+    parts: Mapping[str, Callable[[], object]], missing: Missing, seconds: float
+) -> dict[str, Any]:
+    """Return what each part made, but for those that failed or did not end in time."""
+    end = time.monotonic() + seconds
+    runs = {name: _begun(name, part) for name, part in parts.items()}
+    found: dict[str, Any] = {}
+    for name, run in runs.items():
+        try:
+            found[name] = run.result(max(0.0, end - time.monotonic()))
+        except TimeoutError:
+            missing.add(name, f"no answer in {seconds:g} s")
+        except DriverError as error:
+            missing.add(name, error)
+        except Exception as error:  # noqa: BLE001 (one part must not take the others along)
+            missing.add(name, f"{type(error).__name__}: {error}")
+    return found
+
+
+def _begun(name: str, part: Callable[[], object]) -> Future[object]:
+    answer: Future[object] = Future()
+
+    def look() -> None:
+        try:
+            answer.set_result(part())
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who asked)
+            answer.set_exception(error)
+
+    threading.Thread(target=look, name=f"gather-{name}", daemon=True).start()
+    return answer
+
+
+def text_in(path: Path, missing: Missing) -> str | None:
+    """Return what a file has, up to a megabyte; None if it is not there, or cannot be read."""
+    try:
+        return read_text(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        missing.add(path, error)
+        return None
+
+
+def known_lines(text: str, keys: Iterable[str], joint: str = ":") -> dict[str, str]:
+    """Return of lines such as `key: value` those with these keys."""
+    pairs = (line.partition(joint) for line in text.splitlines())
+    said = {key.strip(): value.strip()[:_LONGEST] for key, found, value in pairs if found}
+    return {key: said[key] for key in keys if key in said}
+
+
+def matching(text: str | None, pattern: str) -> str | None:
+    """Return a text without space around it if all of it matches a pattern, else None."""
+    stripped = (text or "").strip()
+    return stripped if re.fullmatch(pattern, stripped) else None
+
+
+def plain(value: Any) -> Any:
+    """Return a value of ours as JSON has it: dataclasses by their fields."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(each) for each in value]
+    if isinstance(value, (Path, Enum)):
+        return str(value)
+    return value

@@ -1,0 +1,327 @@
+"""From the archive of a node to a profile, so that the simulator plays that very node.
+
+In: an archive that `dra-driver gather` wrote (dra_driver/gathered.py), by whomever. Out: a profile
+whose cards are what the node's cards said; what of a GPU is not its card's is in its part `told`. A
+call that hung, and one that the simulated library does not have, is left out. Not played: the
+processes themselves (there are as many as there were), and what of a node is not its GPUs.
+"""
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from dra_driver import gathered
+from dra_driver.errors import ConfigError, StateError
+from dra_driver.host.envelope import MALFORMED
+from dra_driver.simulator import build, hardware
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.answers import (
+    FUNCTION_NOT_FOUND,
+    Answers,
+    list_of,
+    mapping_of,
+    value_of,
+    whole,
+)
+from dra_driver.simulator.gathered_cards import card_name, cards_of, links_of, mig_of
+from dra_driver.simulator.layout import MAX_GPUS, Fact
+from dra_driver.simulator.profile import Profile
+from dra_driver.simulator.told import Told
+
+_LOST = 15
+_FIRST_PID = 1001
+_NVML = "/libnvidia-ml.so."
+_OTHERS = ("firmware", "configs")
+_CPU_WORDS = 64
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+
+
+def profile_of(path: Path) -> Profile:
+    """Return the profile of the node in an archive.
+
+    Raises:
+        StateError: the archive is damaged or not one, or newer than this program.
+        ConfigError: no machine can be made of what it says.
+    """
+    archive = gathered.unpack(path)
+    try:
+        content = _content(archive.documents, _name(path))
+        return _told(Profile.model_validate(content), archive.documents)
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"the archive {path}: {profiles.problems(error)}") from error
+    except (StateError, *MALFORMED) as error:
+        raise StateError(f"the archive {path} cannot be played: {error}") from error
+
+
+def _name(path: Path) -> str:
+    """Return a name for the profile."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", path.name.lower().partition(".tar")[0])
+    return name.strip("-.") or "gathered"
+
+
+def _gpus(documents: Mapping[str, Any]) -> list[Answers]:
+    """Return the GPUs, in NVML's order."""
+    if gathered.NVML not in documents:
+        raise StateError(f"it has no {gathered.NVML}: NVML was not asked on that node")
+    nvml = mapping_of(gathered.NVML, documents[gathered.NVML])
+    gpus = list_of("gpus", nvml.get("gpus", []))
+    if len(gpus) > MAX_GPUS:
+        raise StateError(f"it has {len(gpus)} GPUs; the simulator holds at most {MAX_GPUS}")
+    return [Answers(gpu) for gpu in gpus]
+
+
+def _content(documents: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the profile without what its GPUs told beside their cards."""
+    gpus = _gpus(documents)
+    nvml = mapping_of(gathered.NVML, documents[gathered.NVML])
+    system = mapping_of("system", nvml.get("system"))
+    version = value_of(system.get("nvmlSystemGetDriverVersion"))
+    cuda = value_of(system.get("nvmlSystemGetCudaDriverVersion"))
+    if not isinstance(version, str) or _VERSION.fullmatch(version) is None:
+        raise StateError("NVML did not tell the version of the GPU driver there")
+    places = _places(documents)
+    addresses = _addresses(gpus, places)
+    node = mapping_of(gathered.NODE, documents.get(gathered.NODE, {}))
+    known = mapping_of("its GPUs", node.get("gpus", {}))
+    found = list(_in_proc(gpus, addresses, known))
+    cards = cards_of(found, version)
+    content: dict[str, Any] = {
+        "name": name,
+        "description": "a gathered node",
+        "driver_version": version,
+        "cuda_version": _dotted(whole("CUDA's version", cuda)),
+        "gpus": [
+            _identity(said)
+            | _gpu(gpu, card_name(gpu, said, version, cards), places.get(address, {}))
+            | {"pci": address}
+            for gpu, address, said in found
+        ],
+        "cards": cards,
+        "missing_functions": _missing(gpus),
+    }
+    if gathered.FILES in documents:
+        content["driver_files"] = _files(documents[gathered.FILES])
+    if gpus and (count := _cpus(gpus[0])[1]):
+        content["cpus_per_numa_node"] = count
+    if profiles.limits_memory(version):
+        content["memory_limits"] = "dmem" if node.get("kernelCountsGpuMemory") is True else "misc"
+    return content
+
+
+def _files(document: object) -> dict[str, Any] | None:
+    """Return the GPU driver's files; None if NVML's library is not where the others are.
+
+    Links out of their folder are left out.
+    """
+    listed = mapping_of(gathered.FILES, document)
+    others = list_of("other files", listed.get("others", []))
+    libraries = list_of("libraries", listed.get("libraries", []))
+    paths = [str(one.get("path")) for one in libraries]
+    folder = next((path.rpartition("/")[0] for path in paths if _NVML in path), None)
+    if folder is None:
+        return None
+    links = list_of("links", listed.get("links", []))
+    return {
+        "folder": folder,
+        "libraries": [{"path": one.get("path"), "soname": one.get("soname")} for one in libraries],
+        "links": [
+            {"path": one.get("path"), "target": one.get("target")}
+            for one in links
+            if "/" not in str(one.get("target"))
+        ],
+        "programs": [one.get("path") for one in others if one.get("kind") == "programs"],
+        "others": [one.get("path") for one in others if one.get("kind") in _OTHERS],
+    }
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _missing(gpus: Iterable[Answers]) -> list[str]:
+    """Return the functions that the library there does not have, for every GPU alike."""
+    each = [
+        {name for name, code in gpu.refusals().items() if code == FUNCTION_NOT_FOUND}
+        for gpu in gpus
+        if not gpu.is_mute
+    ]
+    return sorted(set.intersection(*each) & build.functions()) if each else []
+
+
+def _places(documents: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what /sys said of PCI devices, by address."""
+    listed = mapping_of(gathered.PCI, documents.get(gathered.PCI, {}))
+    devices = list_of("devices", listed.get("devices", []))
+    return {str(one.get("address")): one for one in devices}
+
+
+def _addresses(gpus: Iterable[Answers], places: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return where the GPUs are; one that does not tell is at a place that no other names."""
+    told = [gpu.text_of("PciInfo_v3", "busId") for gpu in gpus]
+    named = {_address(one) for one in told if one}
+    left = [
+        address
+        for address, place in sorted(places.items())
+        if place.get("vendor") == _NVIDIA
+        and str(place.get("class")).startswith(_DISPLAY)
+        and address not in named
+    ]
+    if len(left) < told.count(None):
+        raise StateError("a GPU told no PCI address, and /sys had none for it either")
+    return [_address(one) if one else left.pop(0) for one in told]
+
+
+def _in_proc(
+    gpus: Iterable[Answers], addresses: Iterable[str], known: Mapping[str, Any]
+) -> Iterator[tuple[Answers, str, dict[str, Any]]]:
+    """Yield each GPU with its address and what /proc says of it."""
+    for gpu, address in zip(gpus, addresses, strict=True):
+        yield gpu, address, mapping_of("a GPU in /proc", known.get(address, {}))
+
+
+def _identity(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what /proc says of a GPU, for one that NVML does not tell of."""
+    found: dict[str, Any] = {}
+    if str(said.get("Device Minor")).isdecimal():
+        found["minor"] = int(said["Device Minor"])
+    if "GPU UUID" in said:
+        found["uuid"] = said["GPU UUID"]
+    return found
+
+
+def _gpu(gpu: Answers, card: str, place: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a GPU as its own card has it, without its place."""
+    content = {
+        "card": card,
+        "minor": gpu.number("MinorNumber"),
+        "numa_node": place.get("numaNode"),
+        "bridges": place.get("bridges"),
+        "module_id": gpu.number("ModuleId") or None,
+        "uuid": gpu.text("UUID"),
+        "serial": gpu.text("Serial"),
+        "mig_mode": gpu.number("MigMode", 0) == 1 and mig_of(gpu) is not None,
+        "processes": list(_processes(gpu)),
+    }
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def _address(bus_id: str | None) -> str:
+    """Return an address as the kernel writes it; NVML's domain has eight digits."""
+    domain, _, rest = (bus_id or "").lower().partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest}"
+    except ValueError as error:
+        raise StateError(f"{str(bus_id)[:80]!r} in it is no PCI address") from error
+
+
+def _processes(gpu: Answers) -> Iterable[dict[str, Any]]:
+    """Yield made-up processes, as many as there were on the whole GPU; their memory is a fact."""
+    pid = _FIRST_PID
+    for name, kind in (("Compute", "compute"), ("Graphics", "graphics")):
+        count = gpu.number(f"{name}RunningProcesses_v3") or 0
+        for _ in range(0 if gpu.is_divided else min(count, 16)):
+            yield {"pid": pid, "memory_mib": 0, "kind": kind}
+            pid += 1
+
+
+def _cpus(gpu: Answers) -> tuple[int, int]:
+    """Return the first of the CPUs near a GPU, and how many there are."""
+    words = gpu.value("CpuAffinity")
+    mask = 0
+    for number, word in enumerate(words[:_CPU_WORDS] if isinstance(words, list) else []):
+        mask |= whole("a mask of CPUs", word) << 64 * number
+    return (mask & -mask).bit_length() - 1 if mask else 0, mask.bit_count()
+
+
+def _told(profile: Profile, documents: Mapping[str, Any]) -> Profile:
+    """Return the profile with what each GPU told that is not what its card makes of it.
+
+    GPUs are in the order of the numbers of their nodes for graphics, which are made in order.
+    """
+    made = hardware.gpus_of(profile, profile.name)
+    places = _places(documents)
+    told = [
+        gpu.model_copy(update={"told": _difference(answers, profile, made[slot])})
+        for slot, (gpu, answers) in enumerate(zip(profile.gpus, _gpus(documents), strict=True))
+    ]
+    in_order = sorted(told, key=lambda gpu: (_node_number(places.get(gpu.pci, {})), gpu.minor))
+    return Profile.model_validate(
+        profile.model_dump() | {"gpus": [one.model_dump() for one in in_order]}
+    )
+
+
+def _node_number(place: Mapping[str, Any]) -> int:
+    """Return the number of a GPU's node for graphics, 0 if it has none."""
+    names = place.get("drm") or ()
+    found = [re.fullmatch(r"renderD(\d{1,6})", str(name)) for name in names]
+    return next((int(one[1]) for one in found if one), 0)
+
+
+def _difference(gpu: Answers, profile: Profile, made: hardware.SimulatedGpu) -> Told:
+    of_card = hardware.facts_of(made, profile, profile.driver_version)
+    facts, texts = gpu.facts(), gpu.texts()
+    first, count = _cpus(gpu)
+    if gpu.code("CpuAffinity") is not None:
+        facts |= {Fact.CPU_FIRST: first if count else None, Fact.CPU_COUNT: count or None}
+    cluster = str(gpu.value("GpuFabricInfoV", "clusterUuid") or "")
+    refusals = {
+        name: code
+        for name, code in gpu.refusals().items()
+        if name in build.functions() and name not in profile.missing_functions
+    }
+    codes = set(refusals.values())
+    if gpu.is_mute:
+        refusals = {} if codes == {_LOST} or not codes else {"*": min(codes)}
+    differences = {
+        "lost": gpu.is_mute and codes == {_LOST},
+        "facts": {
+            fact.name: value for fact, value in facts.items() if of_card.facts.get(fact) != value
+        },
+        "texts": {
+            text.name: value
+            for text, value in texts.items()
+            if of_card.texts.get(text) != (value or None)
+        },
+        "links": links_of(gpu) or None,
+        "fabric_cluster": uuid.UUID(cluster) if cluster.strip("0") else None,
+        "instances": _instances(gpu),
+        "refusals": refusals,
+    }
+    return Told.model_validate(differences)
+
+
+def _instances(gpu: Answers) -> list[dict[str, Any]]:
+    """Return the GPU instances that were there, with the compute instances that are MIG devices."""
+    devices = [
+        mapping_of("a MIG device", value) | {"index": one.get("index")}
+        for one in gpu.part("migDevices")
+        if (value := value_of(one.get("nvmlDeviceGetMigDeviceHandleByIndex"))) is not None
+    ]
+    found = []
+    for one in gpu.instances():
+        for place in list_of("instances", value_of(one.get("nvmlDeviceGetGpuInstances")) or []):
+            inside = [each for each in devices if each.get("gpuInstance") == place.get("id")]
+            found.append(
+                {
+                    "id": place.get("id"),
+                    "profile": one.get("profile"),
+                    "start": place.get("start"),
+                    "compute": [
+                        {
+                            "id": each.get("computeInstance"),
+                            **{
+                                key: each.get(key)
+                                for key in ("profile", "start", "size", "index", "uuid")
+                            },
+                        }
+                        for each in inside
+                    ],
+                }
+            )
+    return found
