@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
     folder.rmdir()
     folder.symlink_to(folder)
     for look in (store.uids, lambda: stored_records(tmp_path)):
-        with pytest.raises(StateError, match=f"cannot read {folder}: Too many levels of symb"):
+        with pytest.raises(StateError, match=f"claims in {folder}: Too many levels of symb"):
             look()
 
 
