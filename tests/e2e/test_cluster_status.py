@@ -2,12 +2,10 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
-import yaml
 from testbed.claims import mig_profile
-from testbed.commands import TestbedError, run, wait_until
+from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
@@ -113,17 +111,3 @@ def test_whole_gpus_and_the_parts_of_those_in_mig_mode_are_counted_side_by_side(
     finally:
         set_mig_mode(scene, "off")
     scene.rewritten()
-
-
-@pytest.mark.long("tests/contract/test_status_cluster.py::test_a_permission_that_lacks_is_named")
-def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
-    cluster = scene.node.cluster
-    config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())
-    token = cluster.kubectl("create", "token", "default", "--namespace", NAMESPACE).strip()
-    for user in config["users"]:
-        user["user"] = {"token": token}
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-
-    with pytest.raises(TestbedError, match=r"'list' on resourceslices\.resource\.k8s\.io"):
-        run((DRIVER, "status", "--cluster", "--kubeconfig", kubeconfig))

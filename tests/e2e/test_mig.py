@@ -137,30 +137,6 @@ def test_a_whole_gpu_waits_for_its_parts_and_runs_after_them(scene: Scene) -> No
     assert len(scene.gpus(whole)) == 8
 
 
-@pytest.mark.long("tests/contract/claims/test_mig.py::test_parts_and_the_whole_exclude_each_other")
-def test_parts_wait_for_whole_gpus_and_run_after_them(scene: Scene) -> None:
-    whole = scene.pod("whole", claims=[scene.claim("eight", count=8)])
-    scene.running(whole)
-    part = scene.pod("part", templates=[template(scene, migs(mig=SMALL))])
-    assert "cannot allocate all claims" in scene.unschedulable(part)
-    scene.delete(whole)
-    scene.running(part)
-    assert list(seen(scene, part).values()) == [SMALL]
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_status.py"
-    "::test_it_tells_of_time_slicing_that_has_no_effect_on_mig_devices"
-)
-def test_time_slicing_of_a_mig_device_is_accepted_and_changes_nothing(scene: Scene) -> None:
-    name = template(scene, migs({"strategy": "TimeSlicing"}, mig=SMALL))
-    pod = scene.pod(templates=[name], containers=("one", "two"))
-    scene.running(pod)
-    assert seen(scene, pod, "one") == seen(scene, pod, "two")
-    gpu = parent(scene, pod, "one")
-    assert scene.node.machine.settings()[gpu].time_slice == "Default"
-
-
 @pytest.mark.usefixtures("mps_node")
 def test_containers_on_a_mig_device_are_clients_of_its_own_mps_daemon(scene: Scene) -> None:
     name = template(scene, migs({"strategy": "MPS", "mpsConfig": HALF}, mig=SMALL))
@@ -190,20 +166,6 @@ def test_a_held_mig_device_keeps_its_pod_until_it_is_let_go(scene: Scene) -> Non
     assert there(scene) == 0
 
 
-@pytest.mark.long("tests/contract/test_app_mig.py::test_a_restarted_driver_offers_everything_again")
-def test_a_killed_driver_finds_its_mig_devices_again(scene: Scene) -> None:
-    name = template(scene, migs(mig=SMALL))
-    pod = scene.pod("before", templates=[name])
-    scene.running(pod)
-    scene.node.driver.kill()
-    scene.node.driver.start()
-    other = scene.pod("after", templates=[name])
-    scene.running(other)
-    assert there(scene) == 2
-    scene.delete(pod, other)
-    assert there(scene) == 0
-
-
 def test_mig_devices_come_as_extended_resources(scene: Scene) -> None:
     resource, name = f"nvidia.com/mig-{SMALL}", f"mig-{SMALL}.{scene.name('test')}"
     spec = {
@@ -230,34 +192,6 @@ def test_mig_devices_come_as_extended_resources(scene: Scene) -> None:
         assert there(scene) == 0
     finally:
         scene.api.delete("DeviceClass", name)
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_mig.py::test_a_mig_device_that_others_made_is_used_and_left"
-)
-def test_a_mig_device_made_by_hand_is_noticed_given_out_and_left(scene: Scene) -> None:
-    machine = scene.node.machine
-    set_mig_mode(scene, "on")
-    uuid = machine.mig("create", "--gpu", "7", "--profile", MEDIUM)
-    try:
-        static = [
-            {
-                "cel": {
-                    "expression": f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('')"
-                    f" == '{uuid}'"
-                }
-            }
-        ]
-        claim = scene.claim("static", deviceClassName=MIG_CLASS, selectors=static)
-        pod = scene.pod(claims=[claim])
-        scene.running(pod)
-        assert seen(scene, pod) == {uuid: MEDIUM}
-        scene.delete(pod)
-        assert there(scene) == 1
-    finally:
-        machine.mig("destroy", "--device", uuid)
-        set_mig_mode(scene, "off")
-    scene.rewritten()
 
 
 def set_mig_mode(scene: Scene, mode: str) -> None:
