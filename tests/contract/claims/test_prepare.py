@@ -20,7 +20,7 @@ from dra_driver.errors import (
     TransientError,
     UnavailableError,
 )
-from worlds.configs import MPS
+from worlds.configs import CONFIGS, MPS
 from worlds.driver import Driver
 
 UID = "11111111-0000-4000-8000-000000000000"
@@ -53,6 +53,19 @@ def test_a_claim_gets_its_gpus(driver: Driver) -> None:
     )
     assert driver.nodes(ref) == ["/dev/nvidia1", "/dev/nvidia3"]
     assert driver.spec(ref)["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "plan"), [("exclusive", []), ("sharing", ["intended", "applied"])]
+)
+def test_steps_come_in_the_order_that_what_follows_a_crash_relies_on(
+    tmp_path: Path, mode: str, plan: list[str]
+) -> None:
+    steps: list[str] = []
+    driver = Driver(tmp_path, step=steps.append)
+    driver.prepare(driver.api.add("gpu-1", configs=CONFIGS[mode]))
+    driver.close()
+    assert steps == ["marked", *plan, "recorded", "described", "specified"]
 
 
 def test_after_unprepare_nothing_is_left(driver: Driver) -> None:
