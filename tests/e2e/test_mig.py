@@ -9,7 +9,6 @@ import pytest
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import mig_profile
-from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 from testbed.pods import claim_uids, container, migs_seen, parse_gpu_list
@@ -108,24 +107,6 @@ def test_containers_of_a_pod_get_a_mig_device_each_by_profile(scene: Scene) -> N
     assert list(seen(scene, pod, "large").values()) == [LARGE]
 
 
-@pytest.mark.long(
-    "tests/contract/claims/test_mig.py::test_four_mig_devices_of_one_claim_are_made_on_one_gpu"
-)
-def test_four_mig_devices_of_a_claim_are_on_one_gpu_and_four_pods_on_four(scene: Scene) -> None:
-    wanted = {"small0": SMALL, "small1": SMALL, "medium": MEDIUM, "large": LARGE}
-    name = template(scene, migs(on_one_gpu=True, **wanted))
-    pods = [pod_of_requests(scene, name, *wanted, name=f"pod{n}") for n in range(4)]
-    scene.running(*pods)
-    gpus = set()
-    for pod in pods:
-        (gpu,) = {parent(scene, pod, ctr) for ctr in wanted}
-        gpus.add(gpu)
-        for ctr, profile_name in wanted.items():
-            assert list(seen(scene, pod, ctr).values()) == [profile_name]
-    assert len(gpus) == 4
-    assert there(scene) == 16
-
-
 def test_a_whole_gpu_waits_for_its_parts_and_runs_after_them(scene: Scene) -> None:
     part = scene.pod("part", templates=[template(scene, migs(mig=SMALL))])
     scene.running(part)
@@ -148,21 +129,6 @@ def test_containers_on_a_mig_device_are_clients_of_its_own_mps_daemon(scene: Sce
     gpu = parent(scene, pod, "one")
     assert scene.node.machine.settings()[gpu].compute_mode == "Default"
     scene.delete(pod)
-    assert there(scene) == 0
-
-
-def test_a_held_mig_device_keeps_its_pod_until_it_is_let_go(scene: Scene) -> None:
-    pod = scene.pod(templates=[template(scene, migs(mig=SMALL))])
-    scene.running(pod)
-    (uuid,) = seen(scene, pod)
-    scene.node.machine.mig("hold", "--device", uuid)
-    scene.api.delete("Pod", pod, NAMESPACE)
-    words = "processes still use it"
-    wait_until(lambda: words in scene.node.driver.tail(60), "the driver to say so", timeout=60)
-    assert there(scene) == 1
-    assert scene.api.find("Pod", pod, NAMESPACE) is not None
-    scene.node.machine.mig("release", "--device", uuid)
-    wait_until(lambda: scene.api.find("Pod", pod, NAMESPACE) is None, "the pod to go", timeout=120)
     assert there(scene) == 0
 
 

@@ -300,35 +300,6 @@ def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, sc
     scene.unschedulable(scene.pod("third", limits={GPU: 1}))
 
 
-@pytest.mark.long(
-    "tests/contract/test_app_resharing.py"
-    "::test_a_claim_that_was_allocated_before_a_change_gets_its_share_and_the_change_waits"
-)
-def test_a_claim_allocated_before_a_change_gets_what_it_was_allocated(
-    shares: Shares, scene: Scene
-) -> None:
-    shares.set(config("timeSlicing", 4), 4)
-    scene.node.driver.stop()
-    pod = scene.pod("early", limits={GPU: 1})  # of slices that are there, and prepared by nobody
-
-    def allocated() -> bool:
-        claims = scene.api.all("ResourceClaim", NAMESPACE)
-        return any("allocation" in claim.get("status", {}) for claim in claims)
-
-    wait_until(allocated, "the claim to be allocated", timeout=30)
-    shares.write(config("timeSlicing", 2))
-    scene.node.driver.start()
-    scene.running(pod, timeout=180)  # the kubelet comes back after a minute or so
-    status = shares.status()
-    assert "of 4 shares" in status
-    assert "waits" in status
-    scene.delete(pod)
-    shares.wait(2)
-    after = scene.pod("after", limits={GPU: 1})
-    scene.running(after)
-    assert "of 2 shares" in shares.status()
-
-
 def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: Scene) -> None:
     shares = mps_shares
     shares.write(config("timeSlicing", 3), "tesla-t4")

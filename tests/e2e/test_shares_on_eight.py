@@ -88,20 +88,6 @@ def packed(shares: Shares) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def in_parts(shares: Shares) -> Iterator[None]:
-    """A driver of whose GPUs any number of claims can have parts."""
-
-    def offered() -> int:
-        devices = (one for each in shares.node.slices() for one in each.get("devices", []))
-        return sum(one.get("allowMultipleAllocations", False) for one in devices)
-
-    with driver_with(shares, "CONSUMABLE_SHARES", "unlimited"):
-        wait_until(lambda: offered() == GPUS, "all GPUs to be offered in parts", timeout=30)
-        yield
-    wait_until(lambda: offered() == 0, "no GPU to be offered in parts", timeout=30)
-
-
 def tenants(scene: Scene, count: int, limits: dict[str, int]) -> list[str]:
     """Make pods with a share or more each, one after the other, and wait until they run."""
     pods = [scene.pod(f"tenant{number}", limits=limits) for number in range(count)]
@@ -133,21 +119,6 @@ def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> N
     whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
     scene.running(whole)
     assert len(scene.gpus(whole)) == GPUS - 2
-
-
-@pytest.mark.long(
-    "tests/e2e/test_consumable_shares.py"
-    "::test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_is_two_gpus"
-)
-@needs(Feature.CONSUMABLE)
-@pytest.mark.usefixtures("in_parts")
-def test_a_count_of_two_is_parts_of_two_gpus(scene: Scene) -> None:
-    asked = {"count": 2, "capacity": {"requests": {"memory": "60Gi"}}}
-    pods = [scene.pod(name, claims=[scene.claim(name, **asked)]) for name in ("one", "other")]
-    scene.running(*pods)
-    assert [len(set(scene.gpus(pod))) for pod in pods] == [2, 2]
-    # 120 GiB are more than any GPU has: nobody got two parts of one.
-    assert not set(scene.gpus(pods[0])) & set(scene.gpus(pods[1]))
 
 
 def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
