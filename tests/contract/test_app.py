@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -20,16 +18,11 @@ from testbed.kubelet import ClaimName, KubeletClient
 import dra_driver.kubelet.probe
 import make
 from apiserver.server import ApiServer
-from worlds.process import NODE, ProcessNode, eventually
+from worlds.process import NODE, ProcessNode, eventually, process_node
 
 PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 @pytest.fixture

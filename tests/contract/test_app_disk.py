@@ -12,21 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from testbed.disk import SmallDisk
 from testbed.kubelet import KubeletClient
 
-from apiserver.server import ApiServer
-from worlds.process import ProcessNode, eventually
+from worlds.process import ProcessNode, eventually, process_node
 
 READ_ONLY, FULL = "Read-only file system", "No space left on device"
 
 Block = Callable[[SmallDisk], AbstractContextManager[None]]
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    node.install_gpus("h100x8")
-    node.driver.env |= {"HEALTHCHECK_PORT": "0"}
-    yield node
-    node.driver.kill()
+node = process_node("h100x8", HEALTHCHECK_PORT="0")
 
 
 @pytest.fixture

@@ -2,11 +2,10 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from testbed.commands import wait_until
 from testbed.kubelet import KubeletClient
 
@@ -14,18 +13,13 @@ from apiserver.rules import without_device_fields
 from apiserver.server import ApiServer
 from dra_driver.devices.health.record import DAMAGED, FILE
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
 
 XID = ["gpu.nvidia.com/xid"]
 SOON = 2.0
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 def start(node: ProcessNode, gpus: int) -> None:

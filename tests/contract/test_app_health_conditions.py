@@ -1,28 +1,20 @@
 """The whole driver as a process, as it says in claims' own status how their devices are doing."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import raise_xid_on_device
 from dra_driver.simulator.machine import Machine
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
 
 SOON = 2.0
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> None:

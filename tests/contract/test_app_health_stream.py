@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,21 +12,15 @@ import pytest
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from dra_driver.simulator.machine import Machine
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
 
 UNKNOWN, HEALTHY, UNHEALTHY = range(3)
 SOON = 2.0
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 class Told:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess, Place
@@ -31,6 +32,28 @@ def serving_a_node() -> Iterator[ApiServer]:
         metadata = {"name": NODE, "uid": "node-uid"}
         server.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
         yield server
+
+
+def process_node(profile: str = "", *, starts: bool = False, **env: str) -> Any:
+    """A fixture for a module: a node for a driver's process, which is killed in the end.
+
+    It has the GPUs of a profile, or none yet, and its driver these settings; with `starts` the
+    driver runs and has published its GPUs.
+    """
+
+    @pytest.fixture
+    def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+        made = ProcessNode(tmp_path, api)
+        made.driver.env |= env
+        if profile:
+            gpus = made.install_gpus(profile).gpus
+        if starts:
+            made.driver.start()
+            made.wait_devices(len(gpus))
+        yield made
+        made.driver.kill()
+
+    return node
 
 
 class ProcessNode:
