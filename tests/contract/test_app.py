@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import grpc
 import pytest
@@ -18,7 +17,7 @@ from testbed.kubelet import ClaimName, KubeletClient
 import dra_driver.kubelet.probe
 import make
 from apiserver.server import ApiServer
-from worlds.process import NODE, ProcessNode, eventually, process_node
+from worlds.process import NODE, ProcessNode, being_prepared, eventually, process_node
 
 PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
@@ -106,16 +105,9 @@ def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: ProcessNode) -> No
     node.driver.start()
     node.driver.wait_log("gpus not available")
     claim = node.allocate("waiting", "gpu-0")
-    answers: list[str] = []
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        pod = threading.Thread(
-            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
-        )
-        pod.start()
+    with being_prepared(node, claim) as answers:
         node.driver.wait_log("prepare retried")
         assert node.driver.stop() == 0
-        pod.join()
     assert "the NVIDIA driver of this node does not answer" in answers[0]
     assert node.place.cdi_files() == []
 
@@ -126,16 +118,9 @@ def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: ProcessNode)
     node.driver.start()
     node.driver.wait_log("gpus not available")
     claim = node.allocate("waiting", "gpu-0")
-    answers: list[str] = []
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        pod = threading.Thread(
-            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
-        )
-        pod.start()
+    with being_prepared(node, claim) as answers:
         node.driver.wait_log("prepare retried")
         machine.load_driver()
-        pod.join()
     assert answers == [""]
     assert len(node.place.cdi_files()) == 1
 

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.configs import HALF, LONG
-from worlds.process import ProcessNode, eventually
+from worlds.process import ProcessNode, being_prepared, eventually
 
 
 @pytest.fixture
@@ -118,17 +117,10 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
     node.driver.start()
     node.wait_device("gpu-3")
     claim = node.allocate("waiting", "gpu-2", configs=[make.config(sharing=HALF)])
-    answers: list[str] = []
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        pod = threading.Thread(
-            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
-        )
-        pod.start()
+    with being_prepared(node, claim) as answers:
         desired = node.place.plugins / "gpu.nvidia.com/mps/desired/uid-waiting.json"
         eventually(desired.exists, "the request for an MPS domain")
         assert node.driver.stop() == 0
-        pod.join()
     assert "MPS" in answers[0]
     assert not desired.exists()
 

@@ -1,5 +1,6 @@
 """A driver as a process on a node of its own: folders, simulated GPUs, a small API server."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess, Place
-from testbed.kubelet import ClaimName
+from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
 from dra_driver.kube.kubeconfig import from_kubeconfig
@@ -136,3 +137,17 @@ class ProcessNode:
         made["status"]["allocation"]["devices"]["config"] = list(configs)
         self.api.put(made)
         return known
+
+
+@contextmanager
+def being_prepared(node: ProcessNode, claim: ClaimName) -> Iterator[list[str]]:
+    """Have a kubelet ask for a claim, and wait in the end for the error that it is answered."""
+    answers: list[str] = []
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        pod = threading.Thread(
+            target=lambda: answers.append(kubelet.prepare(claim)[claim.uid].error)
+        )
+        pod.start()
+        yield answers
+        pod.join()
