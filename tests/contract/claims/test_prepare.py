@@ -430,18 +430,6 @@ def test_a_gpu_in_mig_mode_is_refused_unless_only_looked_at(driver: Driver) -> N
     assert len(driver.prepare(ref)) == 1
 
 
-def test_a_strategy_this_version_lacks_is_refused(driver: Driver) -> None:
-    config = make.config(sharing={"strategy": "TimeSlicing"})
-    ref = driver.api.add("gpu-1", configs=[config])
-    with pytest.raises(ConfigError) as caught:
-        driver.prepare(ref)
-    assert str(caught.value) == (
-        "sharing strategy TimeSlicing is not available in this version of the driver: remove "
-        "`sharing` from the GpuConfig of request gpu"
-    )
-    assert driver.left() == []
-
-
 def test_a_wrong_config_is_told_before_any_gpu_is_looked_for(driver: Driver) -> None:
     driver.gpus.inventory = make.inventory(make.gpu(7))
     ref = driver.api.add("gpu-1", configs=[make.config(sharingg={})])
