@@ -1,6 +1,5 @@
 """The whole driver as a process: simulated GPUs, a small API server, a kubelet's calls."""
 
-import http.client
 import json
 import os
 import signal
@@ -17,7 +16,7 @@ from testbed.kubelet import ClaimName, KubeletClient
 import dra_driver.kubelet.probe
 import make
 from apiserver.server import ApiServer
-from worlds.process import NODE, ProcessNode, being_prepared, eventually, process_node
+from worlds.process import NODE, ProcessNode, being_prepared, eventually, metrics, process_node
 
 PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
@@ -184,9 +183,9 @@ def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -
     said = node.driver.wait_log("gpu cannot be described")
     assert f"GPU {said['index']} does not answer since 20" in said["cause"]
     silent = f'nvidia_dra_nvml_silent_seconds{{driver="gpu.nvidia.com",gpu="{said["index"]}"}} '
-    seconds = [line.removeprefix(silent) for line in _metrics(port).splitlines() if silent in line]
+    seconds = [line.removeprefix(silent) for line in metrics(port).splitlines() if silent in line]
     assert 1 <= float(seconds[0]) < 20
-    assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="sick"} 1.0' in _metrics(port)
+    assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="sick"} 1.0' in metrics(port)
     sliced = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
     healthy = node.allocate("well", "gpu-1", configs=[make.config(sharing=sliced)])
     with KubeletClient(node.place.registry) as kubelet:
@@ -197,7 +196,7 @@ def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -
         assert kubelet.unprepare(healthy, timeout=10)["uid-well"].error == ""
     assert node.driver.wait_log("nvml answers again")["seconds"] >= 19
     eventually(lambda: node.taints() == {}, "the taint to be lifted")
-    assert f"{silent}0.0" in _metrics(port)
+    assert f"{silent}0.0" in metrics(port)
 
 
 def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
@@ -229,17 +228,8 @@ def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def _metrics(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
-
-
 def _published(port: int) -> str:
-    text = _metrics(port)
+    text = metrics(port)
     wanted = 'nvidia_dra_published_devices{driver="gpu.nvidia.com"} 4.0'
     return text if wanted in text else ""
 

@@ -1,8 +1,7 @@
 """The whole driver on a node whose disk is read-only or full when it starts."""
 
-import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -22,13 +21,9 @@ node = process_node("h100x8", HEALTHCHECK_PORT="0")
 
 
 @pytest.fixture
-def disk(node: ProcessNode) -> Iterator[SmallDisk]:
+def disk(node: ProcessNode, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
     """The disk on which the driver's directory is."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system of its own needs root")
-    made = SmallDisk(node.place.plugins / "gpu.nvidia.com")
-    yield made
-    made.unmount()
+    return small_disk(node.place.plugins / "gpu.nvidia.com")
 
 
 BLOCKS = pytest.mark.parametrize(

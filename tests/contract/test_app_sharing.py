@@ -1,6 +1,5 @@
 """Driver and MPS supervisor as processes, with NVIDIA's own programs on simulated GPUs."""
 
-import http.client
 import json
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.configs import HALF, LONG
-from worlds.process import ProcessNode, being_prepared, eventually
+from worlds.process import ProcessNode, being_prepared, eventually, metrics
 
 
 @pytest.fixture
@@ -148,12 +147,3 @@ def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
         assert kubelet.prepare(other)["uid-other"].error == ""
         assert machine.time_slice(uuid(machine, 3)) == 0
         assert f"nvidia_dra_pending_cleanups{labels} 0.0" in metrics(port)
-
-
-def metrics(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()

@@ -1,5 +1,6 @@
 """A driver as a process on a node of its own: folders, simulated GPUs, a small API server."""
 
+import http.client
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -151,3 +152,13 @@ def being_prepared(node: ProcessNode, claim: ClaimName) -> Iterator[list[str]]:
         pod.start()
         yield answers
         pod.join()
+
+
+def metrics(port: int) -> str:
+    """What a driver answers a scraper."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
