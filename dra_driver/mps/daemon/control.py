@@ -23,6 +23,7 @@ from dra_driver.host.files import file_error
 from dra_driver.mps import processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.limits import ANSWERED
 from dra_driver.mps.domain import Daemon, Domain, is_shared
 from dra_driver.mps.files import DomainPaths
 from dra_driver.mps.pipes import CONTROL_SOCKET
@@ -40,8 +41,7 @@ QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
 _HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
 _LIBCUDA = "libcuda.so.1"
-# Questions that have an answer whatever there is: lists, and limits that nobody set, have none.
-_ANSWERED = ("get_default_active_thread_percentage", "get_server_status ")
+_ANSWERED = (ANSWERED, "get_server_status ")
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
 # The options that start it for clients of several users: the documented one, and its short form.

@@ -43,7 +43,7 @@ def say(mps: MpsDomains) -> Callable[[str], None]:
 [ "$#" = 0 ] || exec $REAL "$@"
 read -r command
 case "$command" in
-get_server_list) echo {SERVER} ;;
+get_server_list) echo {SERVER}; echo 100.0 ;;
 "get_server_status {SERVER}") read -r status <{said}; echo "$status" ;;
 *) {{ printf '%s\\n' "$command"; while read -r line; do printf '%s\\n' "$line"; done; }} | $REAL ;;
 esac
