@@ -16,6 +16,8 @@ from dra_driver.claims.state.records import RecordStore
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import StateError
 
+pytestmark = pytest.mark.usefixtures("logs_restored")
+
 NOBODY = 65534
 COMMANDS = ("status", "cleanup")
 AWAY = "move what is there away: the driver makes the folder again"
