@@ -20,6 +20,7 @@ from dra_driver.devices.model import (
     MigUuid,
     PciAddress,
     Placement,
+    Vitals,
 )
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.sharing.enforcement import DividedDevice
@@ -47,6 +48,20 @@ def gpu(minor: int = 0, **changes: object) -> Gpu:
         "addressing_mode": "HMM",
     }
     return Gpu(**(facts | changes))  # type: ignore[arg-type]
+
+
+def vitals(**changes: object) -> Vitals:
+    """What NVML says of a GPU that is well."""
+    facts: dict[str, object] = {
+        "recovery_action": 0,
+        "rows_pending": False,
+        "rows_failed": False,
+        "uncorrected": 0,
+        "slowdown": 0,
+        "fabric_state": 3,
+        "fabric_status": 0,
+    }
+    return Vitals(**(facts | changes))  # type: ignore[arg-type]
 
 
 def whole(one: Gpu) -> NodeDevice:

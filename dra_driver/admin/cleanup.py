@@ -60,6 +60,7 @@ from dra_driver.errors import (
     TransientError,
 )
 from dra_driver.host.boot import read_boot_id
+from dra_driver.host.files import is_folder
 from dra_driver.host.ofd_lock import holder_of
 from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_SLICES
@@ -130,12 +131,13 @@ class Cleanup(CommandSettings):
 def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
     """Remove what is there, or with `dry_run` only look; return what it was, for people."""
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME
+    is_there = is_folder(directory)
     _check_not_running(settings, directory)
     found: list[str] = []
     problems: list[str] = []
     specs = SpecStore(settings.cdi_root)
     stays: list[str] = []
-    if directory.is_dir() or specs.uids():
+    if is_there or specs.uids():
         boot_id = read_boot_id(settings.proc_root)
         left, peers = look(directory, specs, boot_id), peer_claims.look(directory, boot_id)
         found += left.things

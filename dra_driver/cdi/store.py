@@ -130,7 +130,10 @@ class SpecStore:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StateError(f"CDI folder {self._root} cannot be read: {error.strerror}") from error
+            raise StateError(
+                f"CDI folder {self._root} cannot be read: {error.strerror}; check that it is a "
+                "folder, and that this process may list it (--cdi-root)"
+            ) from error
 
     def _path(self, uid: str) -> Path:
         if not _UID.fullmatch(uid):

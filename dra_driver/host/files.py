@@ -18,6 +18,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 Look = tuple[int, int, int, int, int, int]
 
+_MOVE_AWAY = "move what is there away: the driver makes the folder again"
 _OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 LARGEST = 64 * 1024**2
@@ -37,6 +38,35 @@ def file_error(verb: str, path: Path, error: OSError) -> StateError:
         f"cannot {verb} {path}: {error.strerror}; check space and permissions of the driver's "
         "directory on the node"
     )
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether a folder is there, False for nothing.
+
+    Raises StateError for something else, and where this process may not see what is there.
+    """
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(
+            f"cannot look at {path}: {error.strerror}; {listing_advice(error)}"
+        ) from error
+    if not stat.S_ISDIR(seen.st_mode):
+        raise StateError(f"{path} is not a folder: {_MOVE_AWAY}")
+    return True
+
+
+def listing_advice(error: OSError) -> str:
+    """Return what a person does about a folder that cannot be listed."""
+    match error.errno:
+        case errno.ENOTDIR | errno.ELOOP:
+            return _MOVE_AWAY
+        case errno.EACCES | errno.EPERM:
+            return "run this as root, and check the permissions of the folder"
+        case _:
+            return "check the disk: see dmesg for why it cannot be read"
 
 
 def look_of(path: Path) -> Look | None:

@@ -23,7 +23,7 @@ _CPU_S, _WALL_S = 2.0, 20.0
 """A test that takes longer is not asked: three hundred mutants have to be tried in an hour. Its
 time is that of the CPU, for the machine may be busy."""
 
-_EARLY = ("grpc", "httptools", "jsonschema", "prometheus_client", "pydantic", "pydantic_settings")
+_EARLY = ("grpc", "httptools", "jsonschema", "prometheus_client", "pydantic")
 _WORDS = (
     *("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # what was imported early

@@ -71,10 +71,6 @@ class SimulatedMachine:
         """Let a GPU report an XID."""
         self._do("event", "--gpu", gpu, "--xid", str(number))
 
-    def xid_on(self, device: str, number: int) -> None:
-        """Let a GPU report an XID of one of its MIG devices, named by UUID."""
-        self._do("event", "--device", device, "--xid", str(number))
-
     def health(self, gpu: str, *words: str) -> None:
         """Let a GPU report what `dra-driver simulate health` offers."""
         self._do("health", "--gpu", gpu, *words)

@@ -27,10 +27,10 @@ def can_run_mps(driver_root: Path) -> bool:
 
 
 def ask(place: Place, claim: str, command: str) -> str:
-    """Give a command to the daemon that serves a claim (its UID); return the answer.
+    """Put a question that has an answer to the daemon of a claim (its UID); return the answer.
 
     Of a claim with MIG devices only, that is the daemon of the first. A daemon answers one caller
-    at a time and turns others away: it is asked again.
+    at a time and turns others away, some without a word: it is asked again.
     """
     folder = place.mps / "domains" / claim
     if not folder.exists():
@@ -41,7 +41,9 @@ def ask(place: Place, claim: str, command: str) -> str:
     end = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            return run(program, stdin=f"{command}\n", env=env, cwd=folder / "run" / "own").strip()
+            said = run(program, stdin=f"{command}\n", env=env, cwd=folder / "run" / "own").strip()
+            if said or time.monotonic() > end:
+                return said
         except TestbedError as error:
             if _BUSY not in str(error) or time.monotonic() > end:
                 raise

@@ -192,7 +192,9 @@ def test_a_second_up_changes_nothing(alpha: Cluster) -> None:
 
 
 @pytest.mark.long(
-    "tests/cluster/test_state.py::test_a_port_in_use_or_given_to_another_cluster_is_not_chosen"
+    "tests/cluster/test_state.py::test_a_port_in_use_or_given_to_another_cluster_is_not_chosen",
+    "tests/cluster/test_state.py::test_a_subnet_of_another_cluster_is_not_chosen",
+    "tests/cluster/test_state.py::test_clusters_of_one_name_under_two_roots_share_no_name",
 )
 def test_two_clusters_run_side_by_side(alpha: Cluster, beta: Cluster) -> None:
     alpha.do("up")

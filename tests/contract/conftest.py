@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from testbed.disk import SmallDisk
 
 from apiserver.server import ApiServer
 from charts import REPOSITORY, Render, objects
@@ -100,3 +101,19 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     made = Driver(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[Path], SmallDisk]]:
+    """Makes a folder a file system of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("a file system of its own needs root")
+    made: list[SmallDisk] = []
+
+    def make(folder: Path) -> SmallDisk:
+        made.append(SmallDisk(folder))
+        return made[-1]
+
+    yield make
+    for disk in made:
+        disk.unmount()

@@ -1,14 +1,10 @@
 """The whole driver as a process: simulated GPUs, a small API server, a kubelet's calls."""
 
-import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -20,16 +16,11 @@ from testbed.kubelet import ClaimName, KubeletClient
 import dra_driver.kubelet.probe
 import make
 from apiserver.server import ApiServer
-from worlds.process import NODE, ProcessNode, eventually
+from worlds.process import NODE, ProcessNode, being_prepared, eventually, metrics, process_node
 
 PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 @pytest.fixture
@@ -113,16 +104,9 @@ def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: ProcessNode) -> No
     node.driver.start()
     node.driver.wait_log("gpus not available")
     claim = node.allocate("waiting", "gpu-0")
-    answers: list[str] = []
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        pod = threading.Thread(
-            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
-        )
-        pod.start()
+    with being_prepared(node, claim) as answers:
         node.driver.wait_log("prepare retried")
         assert node.driver.stop() == 0
-        pod.join()
     assert "the GPU driver of this node does not answer" in answers[0]
     assert node.place.cdi_files() == []
 
@@ -133,16 +117,9 @@ def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: ProcessNode)
     node.driver.start()
     node.driver.wait_log("gpus not available")
     claim = node.allocate("waiting", "gpu-0")
-    answers: list[str] = []
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        pod = threading.Thread(
-            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
-        )
-        pod.start()
+    with being_prepared(node, claim) as answers:
         node.driver.wait_log("prepare retried")
         machine.load_driver()
-        pod.join()
     assert answers == [""]
     assert len(node.place.cdi_files()) == 1
 
@@ -206,9 +183,9 @@ def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -
     said = node.driver.wait_log("gpu cannot be described")
     assert f"GPU {said['index']} does not answer since 20" in said["cause"]
     silent = f'nvidia_dra_nvml_silent_seconds{{driver="gpu.nvidia.com",gpu="{said["index"]}"}} '
-    seconds = [line.removeprefix(silent) for line in _metrics(port).splitlines() if silent in line]
+    seconds = [line.removeprefix(silent) for line in metrics(port).splitlines() if silent in line]
     assert 1 <= float(seconds[0]) < 20
-    assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="sick"} 1.0' in _metrics(port)
+    assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="sick"} 1.0' in metrics(port)
     sliced = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
     healthy = node.allocate("well", "gpu-1", configs=[make.config(sharing=sliced)])
     with KubeletClient(node.place.registry) as kubelet:
@@ -219,7 +196,7 @@ def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -
         assert kubelet.unprepare(healthy, timeout=10)["uid-well"].error == ""
     assert node.driver.wait_log("nvml answers again")["seconds"] >= 19
     eventually(lambda: node.taints() == {}, "the taint to be lifted")
-    assert f"{silent}0.0" in _metrics(port)
+    assert f"{silent}0.0" in metrics(port)
 
 
 def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
@@ -251,17 +228,8 @@ def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def _metrics(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
-
-
 def _published(port: int) -> str:
-    text = _metrics(port)
+    text = metrics(port)
     wanted = 'nvidia_dra_published_devices{driver="gpu.nvidia.com"} 4.0'
     return text if wanted in text else ""
 

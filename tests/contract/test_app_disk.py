@@ -1,8 +1,7 @@
 """The whole driver on a node whose disk is read-only or full when it starts."""
 
-import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,31 +11,19 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from testbed.disk import SmallDisk
 from testbed.kubelet import KubeletClient
 
-from apiserver.server import ApiServer
-from worlds.process import ProcessNode, eventually
+from worlds.process import ProcessNode, eventually, process_node
 
 READ_ONLY, FULL = "Read-only file system", "No space left on device"
 
 Block = Callable[[SmallDisk], AbstractContextManager[None]]
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    node.install_gpus("h100x8")
-    node.driver.env |= {"HEALTHCHECK_PORT": "0"}
-    yield node
-    node.driver.kill()
+node = process_node("h100x8", HEALTHCHECK_PORT="0")
 
 
 @pytest.fixture
-def disk(node: ProcessNode) -> Iterator[SmallDisk]:
+def disk(node: ProcessNode, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
     """The disk on which the driver's directory is."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system of its own needs root")
-    made = SmallDisk(node.place.plugins / "gpu.nvidia.com")
-    yield made
-    made.unmount()
+    return small_disk(node.place.plugins / "gpu.nvidia.com")
 
 
 BLOCKS = pytest.mark.parametrize(

@@ -2,28 +2,17 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from testbed.driver_container import users_of
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
-from worlds.process import ProcessNode, eventually
+from worlds.process import ProcessNode, eventually, process_node
 
 LABEL = "nvidia.com/dra-driver"
 PAUSED = "paused-for-driver-upgrade"
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    node.install_gpus("t4x4")
-    node.driver.start()
-    node.wait_devices(4)
-    yield node
-    node.driver.kill()
+node = process_node("t4x4", starts=True)
 
 
 def label(node: ProcessNode, value: str) -> None:

@@ -2,27 +2,16 @@
 
 import math
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from testbed.driver import DRIVER
 from testbed.kubelet import KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.devices.exclusion import LABEL
-from worlds.process import ProcessNode, eventually
+from worlds.process import ProcessNode, eventually, process_node
 
 OTHERS = ["gpu-0", "gpu-1", "gpu-3"]
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    node.install_gpus("t4x4")
-    node.driver.env |= {"RESCAN_INTERVAL": "1"}
-    yield node
-    node.driver.kill()
+node = process_node("t4x4", RESCAN_INTERVAL="1")
 
 
 def start(node: ProcessNode, exclude: str = "") -> None:

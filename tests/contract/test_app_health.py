@@ -2,11 +2,10 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from testbed.commands import wait_until
 from testbed.kubelet import KubeletClient
 
@@ -14,18 +13,13 @@ from apiserver.rules import without_device_fields
 from apiserver.server import ApiServer
 from dra_driver.devices.health.record import DAMAGED, FILE
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
 
 XID = ["gpu.nvidia.com/xid"]
 SOON = 2.0
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 def start(node: ProcessNode, gpus: int) -> None:
@@ -165,30 +159,6 @@ def test_what_a_mig_device_has_taints_it_alone_until_it_is_gone(node: ProcessNod
     assert node.taints() == {"gpu-0-mig-2g20gb-14-0": XID}
     machine.destroy_mig(mine)
     untainted(node)
-
-
-def test_shares_of_a_sick_gpu_are_tainted_with_it(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4")
-    config = node.root / "shares.yaml"
-    config.write_text(
-        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
-    )
-    node.driver.env["SHARE_CONFIG"] = str(config)
-    node.driver.start()
-    node.driver.wait_log("driver started")
-    eventually(lambda: len(node.devices()) == 12, "shares")
-    wait_until_heard(node, 4)
-    before = contents(node)
-    machine.emit_xid(uuid_of(machine, 2), 62)
-    names = ["gpu-2", "gpu-2-share-0-of-2", "gpu-2-share-1-of-2"]
-    tainted_within(node, dict.fromkeys(names, XID), SOON)
-    machine.lose_gpu(uuid_of(machine, 2))
-    lost = [*XID, "gpu.nvidia.com/gpu-lost"]
-    eventually(lambda: node.taints() and sorted(node.taints()["gpu-2"]) == sorted(lost), "loss")
-    assert sorted(node.devices()) == sorted(d["name"] for s in before for d in s.get("devices", ()))
-    machine.restore_gpu(uuid_of(machine, 2))
-    untainted(node)
-    assert contents(node) == before
 
 
 def test_without_taints_a_sick_gpu_is_left_out_until_it_is_well(

@@ -1,41 +1,25 @@
 """The whole driver as a process, as it says in claims' own status how their devices are doing."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import raise_xid_on_device
 from dra_driver.simulator.machine import Machine
-from worlds.process import SLICES, ProcessNode, eventually
-from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
+from worlds import sick
+from worlds.process import ProcessNode, eventually, process_node
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, start, uuid_of
 
 SOON = 2.0
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
-
-
-def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> None:
-    node.driver.start()
-    node.driver.wait_log("driver started")
-    eventually(lambda: node.api.objects(SLICES), "slices")
-    wait_until_heard(node, gpus)
-    kubelet.register(driver=node.driver)
+node = process_node()
 
 
 def prepared(node: ProcessNode, kubelet: KubeletClient, **devices: str) -> None:
-    for name, device in devices.items():
-        assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
+    sick.prepared(node, kubelet, **devices)
     eventually(lambda: all(conditions(node, name) for name in devices), "conditions")
 
 

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,21 +12,16 @@ import pytest
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from dra_driver.simulator.machine import Machine
-from worlds.process import SLICES, ProcessNode, eventually
-from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of, wait_until_heard
+from worlds import sick
+from worlds.process import ProcessNode, eventually, process_node
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, prepared, uuid_of
 
 UNKNOWN, HEALTHY, UNHEALTHY = range(3)
 SOON = 2.0
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 class Told:
@@ -56,17 +50,8 @@ class Told:
         wait_until(lambda: self.health == wanted, f"{wanted}", timeout=seconds, interval=0.02)
 
 
-def prepared(node: ProcessNode, kubelet: KubeletClient, **devices: str) -> None:
-    for name, device in devices.items():
-        assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
-
-
 def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> Told:
-    node.driver.start()
-    node.driver.wait_log("driver started")
-    eventually(lambda: node.api.objects(SLICES), "slices")
-    wait_until_heard(node, gpus)
-    kubelet.register(driver=node.driver)
+    sick.start(node, kubelet, gpus)
     return Told(kubelet)
 
 

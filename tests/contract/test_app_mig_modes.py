@@ -1,26 +1,18 @@
 """The whole driver as a process, where an admin changes the MIG modes of GPUs: `--mig auto`."""
 
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
-import pytest
 from testbed.kubelet import KubeletClient
 
 from apiserver.server import ApiServer
 from dra_driver.errors import SetupError
 from dra_driver.simulator.machine import Machine
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, process_node
 
 PART = "gpu-1-mig-3g40gb-9-4"
 FREE = "gpu-1-mig-3g40gb-9-0"
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 def named(node: ProcessNode, prefix: str = "") -> list[str]:

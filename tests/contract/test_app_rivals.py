@@ -2,26 +2,17 @@
 
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from testbed.kubelet import KubeletClient
 
-from apiserver.server import ApiServer
 from worlds.nvidia import checkpoint
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, process_node
 
 QUIET_SECONDS = 3.0
 """Longer than a driver takes to put back what another one has changed."""
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    node.install_gpus("t4x4")
-    yield node
-    node.driver.kill()
+node = process_node("t4x4")
 
 
 def registered(node: ProcessNode, pod: str) -> None:

@@ -1,8 +1,6 @@
 """Driver and MPS supervisor as processes, with NVIDIA's own programs on simulated GPUs."""
 
-import http.client
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +20,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.configs import HALF, LONG
-from worlds.process import ProcessNode, eventually
+from worlds.process import ProcessNode, being_prepared, eventually, metrics
 
 
 @pytest.fixture
@@ -118,17 +116,10 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
     node.driver.start()
     node.wait_device("gpu-3")
     claim = node.allocate("waiting", "gpu-2", configs=[make.config(sharing=HALF)])
-    answers: list[str] = []
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register()
-        pod = threading.Thread(
-            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
-        )
-        pod.start()
+    with being_prepared(node, claim) as answers:
         desired = node.place.plugins / "gpu.nvidia.com/mps/desired/uid-waiting.json"
         eventually(desired.exists, "the request for an MPS domain")
         assert node.driver.stop() == 0
-        pod.join()
     assert "MPS" in answers[0]
     assert not desired.exists()
 
@@ -156,12 +147,3 @@ def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
         assert kubelet.prepare(other)["uid-other"].error == ""
         assert machine.time_slice(uuid(machine, 3)) == 0
         assert f"nvidia_dra_pending_cleanups{labels} 0.0" in metrics(port)
-
-
-def metrics(port: int) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()

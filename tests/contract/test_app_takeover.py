@@ -1,27 +1,20 @@
 """The whole driver as a process, on a node that NVIDIA's own DRA driver had prepared."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.simulator.machine import Machine
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import Left
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, process_node
 
 MIG = "gpu-0-mig-1g10gb-19-0"
 WHOLE = {f"gpu-{minor}" for minor in range(8)}
 PARTS = {"gpu-1-mig-1g10gb-19-0", "gpu-1-mig-3g40gb-9-4"}
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    yield node
-    node.driver.kill()
+node = process_node()
 
 
 def prepared_by_nvidia(node: ProcessNode, machine: Machine) -> None:

@@ -5,7 +5,6 @@ covers one path, as the container's read-only root does for what is not mounted 
 """
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from testbed.kubelet import KubeletClient
 from testbed.machine import DRIVER
 from testbed.mounts import unmount_all
 
-from apiserver.server import ApiServer
-from worlds.process import ProcessNode
+from worlds.process import ProcessNode, process_node
 
 COVERED = """#!/bin/sh
 cover='mount -t tmpfs -o ro tmpfs "$0" && exec "$@"'
@@ -24,13 +22,7 @@ exec unshare --mount sh -c "$cover" "{covered}" "{driver}" "$@"
 
 pytestmark = pytest.mark.usefixtures("needs_root")
 
-
-@pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
-    node = ProcessNode(tmp_path, api)
-    node.install_gpus("t4x4")
-    yield node
-    node.driver.kill()
+node = process_node("t4x4")
 
 
 def without(node: ProcessNode, path: Path) -> DriverProcess:

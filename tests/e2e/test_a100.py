@@ -12,7 +12,7 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import node_of
 from e2e.kubernetes import counters_are_cheap, needs
 from e2e.scene import Scene
-from e2e.test_mig import migs, parent, pod_of_requests, seen, template, there
+from e2e.test_mig import seen, there
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
@@ -20,9 +20,6 @@ PROFILES = {"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "
 PARTS = 7 + 7 + 4 + 3 + 2 + 1 + 1
 DIVIDED = (0, 1)
 """Minor numbers of the GPUs that most tests find in MIG mode."""
-WHOLE = 8 - len(DIVIDED)
-
-FOUR = {"small0": "1g.5gb", "small1": "1g.5gb", "medium": "2g.10gb", "large": "3g.20gb"}
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +45,6 @@ def published_profiles(scene: Scene, minor: int) -> list[str]:
         for device in one.get("devices", [])
         if device["name"].startswith(f"gpu-{minor}-mig-")
     ]
-
-
-def parents(scene: Scene) -> set[str]:
-    """The GPUs that have MIG devices."""
-    return set(scene.node.machine.mig_parents())
 
 
 @pytest.mark.long(
@@ -91,55 +83,6 @@ def test_an_admin_turns_mig_mode_on_and_off_while_the_driver_runs(scene: Scene) 
     scene.rewritten()
 
 
-@pytest.mark.long(
-    "tests/contract/claims/test_mig.py"
-    "::test_an_ampere_gpu_in_mig_mode_is_divided_into_any_profile_and_stays_in_it"
-)
-@pytest.mark.usefixtures("divided")
-def test_four_mig_devices_of_a_claim_are_made_on_one_a100_and_gone_after(scene: Scene) -> None:
-    name = template(scene, migs(on_one_gpu=True, **FOUR))
-    assert there(scene) == 0
-    one, two = (pod_of_requests(scene, name, *FOUR, name=pod) for pod in ("one", "two"))
-    scene.running(one, two)
-    assert there(scene) == 8
-    gpus = set()
-    for pod in (one, two):
-        (gpu,) = {parent(scene, pod, ctr) for ctr in FOUR}
-        gpus.add(gpu)
-        devices = [seen(scene, pod, ctr) for ctr in FOUR]
-        assert [list(device.values()) for device in devices] == [[cut] for cut in FOUR.values()]
-        assert len({uuid for device in devices for uuid in device}) == len(FOUR)
-    assert gpus == parents(scene)
-    # Both GPUs are full, to the last slice.
-    late = pod_of_requests(scene, name, *FOUR, name="late")
-    assert "cannot allocate all claims" in scene.unschedulable(late)
-    scene.delete(one)
-    scene.running(late)
-    assert there(scene) == 8
-    scene.delete(two, late)
-    assert there(scene) == 0
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_mig.py"
-    "::test_an_ampere_gpu_in_mig_mode_is_divided_into_any_profile_and_stays_in_it"
-)
-@pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize(
-    "wanted",
-    [("7g.40gb", "2g.10gb", "1g.10gb", "1g.5gb", "1g.5gb+me"), ("3g.20gb", "4g.20gb")],
-    ids=["one whole and small ones", "two halves"],
-)
-def test_every_profile_can_be_had(scene: Scene, wanted: tuple[str, ...]) -> None:
-    requests = {f"r{number}": profile for number, profile in enumerate(wanted)}
-    pod = pod_of_requests(scene, template(scene, migs(**requests)), *requests)
-    scene.running(pod)
-    for ctr, profile in requests.items():
-        assert list(seen(scene, pod, ctr).values()) == [profile]
-    scene.delete(pod)
-    assert there(scene) == 0
-
-
 @pytest.mark.long("tests/e2e/test_mig.py::test_mig_devices_come_as_extended_resources")
 @pytest.mark.usefixtures("divided")
 def test_mig_devices_of_an_a100_are_had_by_resource_name(scene: Scene) -> None:
@@ -155,21 +98,3 @@ def test_mig_devices_of_an_a100_are_had_by_resource_name(scene: Scene) -> None:
         assert there(scene) == 0
     finally:
         scene.api.delete("DeviceClass", "mig-1g.5gb.resource.nvidia.com")
-
-
-@pytest.mark.long(
-    "tests/e2e/test_mig_modes.py"
-    "::test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other"
-)
-@pytest.mark.usefixtures("divided")
-def test_a_gpu_in_mig_mode_is_not_given_out_as_a_whole(scene: Scene) -> None:
-    whole = scene.pod("whole", claims=[scene.claim("whole", count=WHOLE)])
-    part = scene.pod("part", templates=[template(scene, migs(mig="1g.5gb"))])
-    scene.running(whole, part)
-    assert len(set(scene.gpus(whole))) == WHOLE
-    assert parent(scene, part) not in scene.gpus(whole)
-    scene.delete(part)
-    late = scene.pod("late", claims=[scene.claim("late", count=1)])
-    assert "cannot allocate all claims" in scene.unschedulable(late)
-    scene.delete(whole)
-    scene.running(late)

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from testbed.api import Object
-from testbed.claims import gpu_config
 from testbed.driver import DRIVER_NAME
-from testbed.machine import GpuSettings
 from testbed.node import GpuNode
 from testbed.pods import migs_seen, parse_gpu_list
 
@@ -15,13 +13,9 @@ from e2e.conftest import node_of
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sharing import (
-    MEMORY,
     PERCENTAGE,
-    UNDER_MPS,
-    USUAL,
     Shared,
     mps_limits,
-    time_slicing,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
@@ -70,97 +64,6 @@ def refused(scene: Scene, config: Object, product: str) -> str:
     assert scene.node.machine.settings() == before
     scene.delete(pod)
     return said
-
-
-# A node of eight V100
-
-V100 = "Tesla V100-SXM2-32GB"
-
-
-@pytest.mark.long("tests/e2e/test_cards.py::test_a_pod_gets_a_card_of_each_generation")
-@cards("v100x8")
-def test_eight_v100_are_published_and_given_out(scene: Scene) -> None:
-    assert published(scene) == {V100: ["gpu"] * 8}
-    template = scene.template()
-    pods = [scene.pod(f"pod{number}", templates=[template]) for number in range(8)]
-    scene.running(*pods, timeout=120)
-    assert len({uuid for pod in pods for uuid in scene.gpus(pod)}) == 8
-
-
-@pytest.mark.long("tests/e2e/test_cards.py::test_every_generation_is_published_with_what_it_can_do")
-@cards("v100x8")
-def test_no_v100_is_divided(scene: Scene) -> None:
-    pod = scene.pod(templates=[scene.template(deviceClassName=MIG_CLASS)])
-    assert "cannot allocate all claims" in scene.unschedulable(pod)
-    assert "MIG" not in scene.node.driver.tail(200)
-
-
-@pytest.mark.long("tests/contract/sharing/test_time_slicing.py::test_an_interval_is_set_and_reset")
-@cards("v100x8")
-def test_a_v100_is_time_sliced(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=time_slicing("Long"))
-    pod = shared.pod(one="gpu", other="gpu")
-    scene.running(pod)
-    gpu = shared.gpu(pod, "one")
-    assert shared.settings(gpu) == GpuSettings(
-        compute_mode="Default", time_slice="Long", mig_mode="-"
-    )
-    scene.delete(pod)
-    assert shared.settings(gpu).time_slice == "Default"
-
-
-@pytest.mark.long("tests/e2e/test_cards.py::test_pascal_is_refused_limits_and_volta_is_not")
-@cards("v100x8")
-@pytest.mark.usefixtures("mps_node")
-def test_a_v100_has_mps_with_limits(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=mps_limits(50, "10Gi"))
-    pod = shared.pod(one="gpu", other="gpu")
-    scene.running(pod, timeout=120)
-    assert (shared.ask(PERCENTAGE), shared.ask(f"{MEMORY} 0")) == ("50.0", "10G")
-    scene.delete(pod)
-
-
-# An Ampere node, nothing of which is divided while MIG mode is off; test_a100.py has it on
-
-A100 = "NVIDIA A100-SXM4-40GB"
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_mig.py::test_an_ampere_gpu_with_mig_off_is_not_divided"
-)
-@cards("a100x8")
-def test_eight_a100_are_whole_until_mig_mode_is_on(scene: Scene) -> None:
-    assert published(scene) == {A100: ["gpu"] * 8}
-    pod = scene.pod(templates=[scene.template(count=8)])
-    scene.running(pod)
-    assert len(set(scene.gpus(pod))) == 8
-
-
-@pytest.mark.long("tests/contract/sharing/test_time_slicing.py::test_an_interval_is_set_and_reset")
-@cards("a100x8")
-def test_an_a100_is_time_sliced(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=time_slicing("Short"))
-    pod = shared.pod()
-    scene.running(pod)
-    gpu = shared.gpu(pod)
-    assert shared.settings(gpu).time_slice == "Short"
-    scene.delete(pod)
-    assert shared.settings(gpu) == USUAL
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_mps.py"
-    "::test_a_claim_is_served_by_a_daemon_with_its_limits_until_it_goes"
-)
-@cards("a100x8")
-@pytest.mark.usefixtures("mps_node")
-def test_an_a100_has_mps_with_limits(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=mps_limits(30, "4Gi"))
-    pod = shared.pod()
-    scene.running(pod, timeout=120)
-    assert (shared.ask(PERCENTAGE), shared.ask(f"{MEMORY} 0")) == ("30.0", "4G")
-    assert shared.settings(shared.gpu(pod)) == UNDER_MPS
-    scene.delete(pod)
 
 
 # A card of every generation
@@ -251,39 +154,3 @@ def test_a_laptops_gpu_is_given_out_beside_its_display_server(scene: Scene) -> N
     assert len(scene.gpus(pod)) == 1
     late = scene.pod("late", limits={"nvidia.com/gpu": 1})
     scene.unschedulable(late)
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_time_slicing.py"
-    "::test_a_card_without_time_slices_is_refused_before_anything_is_changed"
-)
-@cards("laptop")
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (time_slicing("Long"), "Not Supported; use interval Default, or select another GPU"),
-        (mps_limits(), "defaultActiveThreadPercentage was requested but is not supported"),
-        (
-            gpu_config(strategy="MPS", mpsConfig={"multiUser": True}),
-            "multiuser mode was requested but is not supported",
-        ),
-    ],
-    ids=["time-slice", "limits", "multiuser"],
-)
-def test_a_laptops_gpu_is_refused_what_it_cannot_do(
-    scene: Scene, config: Object, words: str
-) -> None:
-    assert words in refused(scene, config, MX150)
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_time_slicing.py"
-    "::test_a_card_without_time_slices_has_the_default_one"
-)
-@cards("laptop")
-def test_a_laptops_gpu_is_shared_by_turns_of_the_default_length(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=time_slicing("Default"))
-    pod = shared.pod(one="gpu", other="gpu")
-    scene.running(pod)
-    assert shared.gpu(pod, "one") == shared.gpu(pod, "other")
-    scene.delete(pod)

@@ -28,7 +28,7 @@ TURNS = 5
 """Of the hostile tenant: together they have every attack and act at least once."""
 
 
-@pytest.mark.long("tests/e2e/test_outages.py")
+@pytest.mark.long("tests/property/test_claims.py::TestNode", "tests/e2e/test_outages.py")
 def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
     if reason := missing():
         cannot_run(reason)

@@ -118,31 +118,6 @@ def test_whole_gpus_are_named_as_the_container_sees_them_until_they_are_given_ba
     entries(scene, 0)
 
 
-@pytest.mark.long(
-    "tests/contract/claims/test_claim_status.py"
-    "::test_a_restarted_driver_writes_nothing_that_is_there"
-)
-def test_nothing_is_written_again_when_the_driver_is_restarted(scene: Scene) -> None:
-    pod = scene.pod(claims=[scene.claim()])
-    scene.running(pod)
-    entries(scene, 1)
-    (before,) = claims_of(scene)
-    driver = scene.node.driver
-    scene.node.without_driver(lambda: None)
-    driver.wait_log("driver started")
-    # Another claim's status says that the restarted driver has looked at all of them.
-    other = scene.claim("other")
-    scene.running(scene.pod("other", claims=[other]))
-    wait_until(
-        lambda: scene.api.get("ResourceClaim", other, NAMESPACE)["status"].get("devices"),
-        "the other claim's devices in its status",
-        timeout=30,
-    )
-    after = scene.api.get("ResourceClaim", before["metadata"]["name"], NAMESPACE)
-    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-    scene.rewritten()
-
-
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_a_mig_device_is_named_by_its_own_uuid(scene: Scene) -> None:

@@ -2,18 +2,15 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
-import yaml
 from testbed.claims import mig_profile
-from testbed.commands import TestbedError, run, wait_until
+from testbed.commands import run
 from testbed.machine import DRIVER
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from e2e.kubernetes import makes_mig_by_default, needs
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
-from e2e.test_mig import set_mig_mode
 
 pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)]
 
@@ -91,39 +88,3 @@ def test_partitions_of_pods_leave_less_room_for_others_and_whole_gpus(scene: Sce
     scene.running(rest)
     assert numbers(scene)[GPU] == (GPUS, GPUS - 1, 0)
     scene.unschedulable(scene.pod("too-many", limits={GPU: 1}))
-
-
-@pytest.mark.long(
-    "tests/contract/test_status_cluster.py::test_nodes_and_resource_names_of_the_whole_cluster"
-)
-@makes_mig_by_default()
-def test_whole_gpus_and_the_parts_of_those_in_mig_mode_are_counted_side_by_side(
-    scene: Scene,
-) -> None:
-    set_mig_mode(scene, "on")
-    try:
-        wait_until(lambda: numbers(scene).get(SMALL), "the parts of a GPU", timeout=30)
-        assert numbers(scene)[GPU] == (GPUS - 1, 0, GPUS - 1)
-        assert numbers(scene)[SMALL] == (SMALL_OF_A_GPU, 0, SMALL_OF_A_GPU)
-        small = scene.template(deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"))
-        scene.running(scene.pod("small", templates=[small]), scene.pod("gpu", limits={GPU: 1}))
-        assert numbers(scene)[GPU] == (GPUS - 1, 1, GPUS - 2)
-        assert numbers(scene)[SMALL] == (SMALL_OF_A_GPU, 1, SMALL_OF_A_GPU - 1)
-        scene.clear()
-    finally:
-        set_mig_mode(scene, "off")
-    scene.rewritten()
-
-
-@pytest.mark.long("tests/contract/test_status_cluster.py::test_a_permission_that_lacks_is_named")
-def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
-    cluster = scene.node.cluster
-    config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())
-    token = cluster.kubectl("create", "token", "default", "--namespace", NAMESPACE).strip()
-    for user in config["users"]:
-        user["user"] = {"token": token}
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-
-    with pytest.raises(TestbedError, match=r"'list' on resourceslices\.resource\.k8s\.io"):
-        run((DRIVER, "status", "--cluster", "--kubeconfig", kubeconfig))

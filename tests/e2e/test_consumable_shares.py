@@ -273,37 +273,3 @@ def test_a_partition_and_parts_of_the_gpu_exclude_each_other(node: Node, scene: 
     scene.delete(part)
     scene.running(partition)
     scene.unschedulable(tenant(scene, "late", {"memory": "10Gi"}))
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_consumable_shares.py"
-    "::test_the_first_claim_decides_how_a_gpu_is_used"
-)
-def test_who_wants_to_use_the_gpu_in_another_way_is_told_who_has_it(
-    mps_node: Node, scene: Scene
-) -> None:
-    mps_node.set("unlimited")
-    first = tenant(scene, "first", {"memory": "10Gi"}, MPS)
-    scene.running(first)
-    second = tenant(scene, "second", {"memory": "10Gi"})
-    message = scene.warning(second, "FailedPrepareDynamicResources")
-    assert f"is used by MPS by claim {NAMESPACE}/{first}" in message
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_consumable_shares.py"
-    "::test_a_claim_keeps_its_part_when_the_driver_comes_back"
-)
-def test_a_tenant_stays_when_the_driver_is_killed_and_others_come(
-    mps_node: Node, scene: Scene
-) -> None:
-    mps_node.set("unlimited")
-    stays = tenant(scene, "stays", {"cores": "30"}, MPS)
-    scene.running(stays)
-    before = scene.container_ids(stays)
-    scene.node.driver.kill()
-    scene.node.driver.start()
-    comes = tenant(scene, "comes", {"cores": "70"}, MPS)
-    scene.running(comes)
-    assert scene.container_ids(stays) == before
-    assert environment(scene.node.cluster, comes, "ctr", NAMESPACE)[THREADS] == "70"

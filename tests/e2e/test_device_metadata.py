@@ -5,7 +5,7 @@ what the container's own nvidia-smi sees. Beside it is what monitoring makes of 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
@@ -23,9 +23,8 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.monitoring import Mapped, mapped, told
 from e2e.needs import cannot_run
-from e2e.scene import NAMESPACE, Scene, cel, claim_spec
-from e2e.shares import config
-from e2e.test_mig import MIG_CLASS, set_mig_mode
+from e2e.scene import NAMESPACE, Scene, cel
+from e2e.test_mig import MIG_CLASS
 
 pytestmark = pytest.mark.e2e
 
@@ -214,38 +213,6 @@ def test_no_container_changes_its_file_not_even_as_root(scene: Scene) -> None:
     agrees(scene, read(scene, pod, path), claim_of(scene))
 
 
-@pytest.mark.long(
-    "tests/contract/claims/test_device_metadata.py"
-    "::test_an_annotation_that_names_another_place_is_not_believed"
-)
-def test_what_a_tenant_annotates_leads_nowhere_else(scene: Scene) -> None:
-    found: dict[str, str] = {}
-    for number, said in enumerate(("../../../../etc", "other")):
-        name = scene.name(f"claim-{number}")
-        claim = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {
-                "name": name,
-                "annotations": {"resource.kubernetes.io/pod-claim-name": said},
-            },
-            "spec": claim_spec(),
-        }
-        scene.api.create(claim, NAMESPACE)
-        try:
-            pod = scene.pod(f"pod-{number}", claims=[name])
-            scene.running(pod)
-            listed = scene.run_in(pod, "find", reader.FOLDER, "-type", "f")
-            found[said] = listed.strip().replace(name, "NAME")
-            scene.delete(pod)
-        finally:
-            scene.api.delete("ResourceClaim", name, NAMESPACE)
-    assert found == {
-        "../../../../etc": reader.by_claim("NAME", "gpu"),
-        "other": reader.by_template("other", "gpu"),
-    }
-
-
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_a_mig_device_made_on_demand_is_told_with_the_uuid_that_no_slice_has(scene: Scene) -> None:
@@ -261,84 +228,6 @@ def test_a_mig_device_made_on_demand_is_told_with_the_uuid_that_no_slice_has(sce
     # The kubelet names the device; its slice has no UUID by which to find metrics.
     assert [one.device for one in told(scene, pod)] == [device["name"]]
     assert mapped(scene, pod) == set()
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_metadata_readers.py"
-    "::test_each_kind_of_device_is_found_by_all_readers_and_where_they_look"
-)
-@needs(Feature.COUNTERS)
-def test_a_mig_device_made_by_hand_is_told_and_found_by_monitoring(scene: Scene) -> None:
-    machine = scene.node.machine
-    set_mig_mode(scene, "on")
-    made = machine.mig("create", "--gpu", "7", "--profile", "2g.20gb")
-    try:
-        mine = cel(f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{made}'")
-        name = scene.claim(deviceClassName=MIG_CLASS, selectors=mine)
-        pod = scene.pod(claims=[name])
-        scene.running(pod)
-        found = read(scene, pod, reader.by_claim(name, "gpu"))
-        (device,) = agrees(scene, found, claim_of(scene))
-        assert uuid(device) == made
-        (gpu,) = scene.gpus(pod)
-        expected = Mapped(device=device["name"], gpu=gpu, mig=made, profile="2g.20gb")
-        assert mapped(scene, pod) == {expected}
-        scene.clear()
-    finally:
-        machine.mig("destroy", "--device", made)
-        set_mig_mode(scene, "off")
-    scene.rewritten()
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_metadata_readers.py"
-    "::test_each_kind_of_device_is_found_by_all_readers_and_where_they_look"
-)
-@needs(Feature.COUNTERS)
-def test_two_shares_of_a_gpu_are_told_apart_and_monitored_as_their_gpu(scene: Scene) -> None:
-    scene.node.share(config("timeSlicing", 4))
-    with settings(scene, SHARE_CONFIG=str(scene.node.share_configs)):
-        (gpu, *_) = scene.node.machine.settings()
-        selectors = cel(
-            f"device.attributes['{DRIVER_NAME}'].?replicas.orValue(0) == 4 &&"
-            f" device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{gpu}'"
-        )
-        template = scene.template(deviceClassName="gpu.resource.nvidia.com", selectors=selectors)
-        pods = [scene.pod(one, templates=[template]) for one in ("one", "two")]
-        scene.running(*pods)
-        names = set()
-        for pod in pods:
-            found = read(scene, pod, reader.by_template(OF_TEMPLATE, "gpu"))
-            (device,) = agrees(scene, found, claim_of(scene, found["metadata"]["name"]))
-            assert scene.gpus(pod) == (uuid(device),) == (gpu,)
-            assert device["attributes"]["resourceName"] == {"string": "nvidia.com/gpu"}
-            assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=gpu)}
-            names.add(device["name"])
-        assert len(names) == len(pods)
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_metadata_readers.py"
-    "::test_each_kind_of_device_is_found_by_all_readers_and_where_they_look"
-)
-@needs(Feature.COUNTERS, Feature.CONSUMABLE)
-def test_two_parts_of_a_gpu_are_told_as_their_gpu(scene: Scene) -> None:
-    with settings(scene, CONSUMABLE_SHARES="4"):
-        (gpu, *_) = scene.node.machine.settings()
-        selectors = cel(f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{gpu}'")
-        asked = {"requests": {"memory": "10Gi"}}
-        names = [scene.claim(one, capacity=asked, selectors=selectors) for one in "ab"]
-        pods = [scene.pod(f"pod-{one}", claims=[one]) for one in names]
-        scene.running(*pods)
-        shares = set()
-        for name, pod in zip(names, pods, strict=True):
-            found = read(scene, pod, reader.by_claim(name, "gpu"))
-            (device,) = agrees(scene, found, claim_of(scene, name))
-            assert scene.gpus(pod) == (uuid(device),) == (gpu,)
-            assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=gpu)}
-            (one,) = told(scene, pod)
-            shares.add(one.share_id)
-        assert len(shares) == len(pods)
 
 
 def test_a_monitoring_pod_with_admin_access_is_told_of_all_gpus(scene: Scene) -> None:
@@ -378,23 +267,6 @@ def test_a_gpu_by_its_resource_name_is_told_below_names_that_the_scheduler_made(
     (device,) = agrees(scene, read(scene, pod, path), claim)
     assert scene.gpus(pod) == (uuid(device),)
     assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=uuid(device))}
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_device_metadata.py"
-    "::test_switched_off_there_are_no_files_and_those_that_are_there_go_with_their_claims"
-)
-@pytest.mark.parametrize(
-    "off", [{"DEVICE_METADATA": "false"}, {"FEATURE_GATES": "DeviceMetadata=false"}], ids=str
-)
-def test_switched_off_there_is_no_file(scene: Scene, off: Mapping[str, str]) -> None:
-    with settings(scene, **off):
-        pod = scene.pod(claims=[scene.claim()])
-        scene.running(pod)
-        assert len(scene.gpus(pod)) == 1
-        with pytest.raises(TestbedError, match="No such file"):
-            scene.run_in(pod, "ls", reader.FOLDER)
-        assert scene.node.place.metadata_files() == []
 
 
 @pytest.mark.long(

@@ -6,7 +6,7 @@ import pytest
 from testbed.commands import wait_until
 
 from e2e.scene import NAMESPACE, Scene
-from e2e.sickness import GPU, device, forget, tainted_soon, taints, wanting_it
+from e2e.sickness import GPU, forget, tainted_soon, taints, wanting_it
 
 pytestmark = [pytest.mark.e2e, pytest.mark.feature("DRADeviceTaints")]
 
@@ -44,23 +44,6 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
     scene.running(waiting)
     assert taints(scene) == {}
     assert scene.gpus(waiting) == gpus
-
-
-@pytest.mark.long(
-    "tests/contract/test_app_health.py"
-    "::test_a_killed_driver_forgets_nothing_and_its_successor_lifts"
-)
-def test_a_restarted_driver_knows_and_what_programs_cause_is_nothing(scene: Scene) -> None:
-    scene.node.machine.xid(GPU, 31)
-    scene.node.machine.xid(GPU, 79)
-    wait_until(lambda: taints(scene), "its taint", timeout=5)
-    (before,) = device(scene)["taints"]
-    assert before["value"] == "79"
-    scene.node.driver.kill()
-    scene.node.driver.start()
-    scene.node.driver.wait_log("slices published")
-    (after,) = device(scene)["taints"]
-    assert after == before
 
 
 def test_where_no_execute_is_set_the_pod_is_evicted(scene: Scene) -> None:

@@ -7,16 +7,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from testbed.claims import mig_profile
 from testbed.commands import REPOSITORY, TestbedError, wait_until
-from testbed.pods import migs_seen
 
-from e2e.kubernetes import counters_are_cheap, needs
-from e2e.scene import NAMESPACE, Scene, cel, slice_facts
+from e2e.kubernetes import needs
+from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sickness import (
-    DEVICE,
     GPU,
-    all_taints,
     device,
     forget,
     in_claim,
@@ -65,27 +61,6 @@ def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
     mend(scene)
     wait_told(scene, there, "Healthy")
     assert scene.container_ids(there, other) == containers
-
-
-@pytest.mark.long("tests/contract/test_app_health.py::test_what_programs_cause_changes_nothing")
-def test_what_programs_cause_changes_nothing(scene: Scene) -> None:
-    there = scene.pod("there", templates=[wanting_it(scene)])
-    scene.running(there)
-    wait_told(scene, there, "Healthy")
-    before = slice_facts(scene.api)
-    before_that = said(scene, there)
-    passed = len(scene.node.driver.events("xid passed over"))
-    for number in (13, 31, 43, 45):
-        scene.node.machine.xid(GPU, number)
-    if "debug" in scene.node.driver_settings.get("LOG_LEVEL", ""):
-        wait_until(
-            lambda: len(scene.node.driver.events("xid passed over")) == passed + 4,
-            "the XIDs to be heard",
-            timeout=10,
-        )
-    time.sleep(12)  # longer than from one message to the kubelet to the next
-    assert slice_facts(scene.api) == before
-    assert said(scene, there) == before_that
 
 
 @pytest.mark.long(
@@ -151,59 +126,6 @@ def test_a_restarted_kubelet_is_told_anew_and_the_taint_comes_back_with_the_slic
     wait_told(scene, there, "Healthy")
 
 
-@pytest.mark.long(
-    "tests/contract/test_app_health_stream.py::test_a_mig_device_alone_and_its_neighbour_stays_well"
-)
-@pytest.mark.driver(MIG="on-demand")
-@needs("DRAPartitionableDevices")
-def test_what_a_mig_device_has_its_neighbour_has_not(scene: Scene) -> None:
-    selectors = mig_profile("1g.10gb")
-    selectors += cel(f'device.attributes["gpu.nvidia.com"].parentUUID == "{uuid(scene)}"')
-    template = scene.template(deviceClassName="mig.nvidia.com", selectors=selectors)
-    mine, other = (scene.pod(name, templates=[template]) for name in ("mine", "other"))
-    scene.running(mine, other)
-    wait_told(scene, mine, "Healthy")
-    (mig,) = migs_seen(scene.node.cluster, mine, "ctr", NAMESPACE)
-    scene.node.machine.xid_on(mig, 62)
-    wait_told(scene, mine, "Unhealthy", "XID 62")
-    wait_until(lambda: all_taints(scene), "its taint", timeout=10)
-    ((name, keys),) = all_taints(scene).items()
-    assert (name.startswith(f"{DEVICE}-mig-1g10gb"), keys) == (True, ["gpu.nvidia.com/xid"])
-    wait_told(scene, other, "Healthy")
-    scene.delete(mine)  # and its device, which the driver made for it
-    wait_until(lambda: not all_taints(scene), "the taint to go with it", timeout=30)
-    scene.delete(other)
-    wait_until(lambda: not scene.node.machine.mig_devices(), "no MIG device", timeout=30)
-
-
-@pytest.mark.long(
-    "tests/contract/test_app_health_conditions.py"
-    "::test_a_mig_device_that_somebody_destroyed_is_not_healthy_until_it_is_made_again"
-)
-@pytest.mark.driver(MIG="on-demand")
-@needs("DRAPartitionableDevices")
-def test_a_pod_whose_mig_device_was_destroyed_says_so_and_a_new_one_gets_another(
-    scene: Scene,
-) -> None:
-    template = scene.template(deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"))
-    mine, other = (scene.pod(name, templates=[template]) for name in ("mine", "other"))
-    scene.running(mine, other)
-    wait_told(scene, mine, "Healthy")
-    (mig,) = migs_seen(scene.node.cluster, mine, "ctr", NAMESPACE)
-    scene.node.machine.mig("destroy", "--device", mig)
-    wait_told(scene, mine, "Unhealthy", f"{mig} (1g.10gb of GPU-")
-    (told,) = in_claim(scene, mine)
-    assert "delete the pods that have it" in told.message
-    wait_told(scene, other, "Healthy")
-    scene.delete(mine)
-    new = scene.pod("new", templates=[template])
-    scene.running(new)
-    wait_told(scene, new, "Healthy")
-    assert migs_seen(scene.node.cluster, new, "ctr", NAMESPACE)
-    scene.delete(new, other)
-    wait_until(lambda: not scene.node.machine.mig_devices(), "no MIG device", timeout=30)
-
-
 def test_the_pages_command_waits_for_a_claim_to_be_sick(scene: Scene) -> None:
     claim = scene.claim(
         "wanted", selectors=cel(f'device.attributes["gpu.nvidia.com"].uuid == "{uuid(scene)}"')
@@ -231,38 +153,3 @@ def wait_as_on_the_page(scene: Scene, claim: str, *, seconds: int) -> str:
     words = shlex.split(line.replace("CLAIM", claim))
     limits = ("--namespace", NAMESPACE, f"--timeout={seconds}s")
     return scene.node.cluster.kubectl(*words, *limits, timeout=seconds + 30)
-
-
-@pytest.mark.long("tests/contract/test_app_health_stream.py::test_shares_of_one_gpu_and_no_other")
-@needs("DRAPartitionableDevices")
-def test_shares_of_a_sick_gpu_are_sick_with_it(scene: Scene) -> None:
-    settings = scene.node.driver_settings
-    scene.node.share(
-        "version: v1\nsharing: {timeSlicing: {resources: "
-        "[{name: nvidia.com/gpu, replicas: 2, devices: all}]}}\n"
-    )
-    folder = str(scene.node.share_configs)
-    scene.node.restart_driver(settings | {"SHARE_CONFIG": folder})
-    try:
-        wait_until(lambda: f"{DEVICE}-share-0-of-2" in scene.node.devices(), "shares", timeout=30)
-        scene.node.driver.wait_log("gpu events are heard", gpus=8)
-        expression = f'device.attributes["gpu.nvidia.com"].uuid == "{uuid(scene)}"'
-        template = scene.template(
-            deviceClassName="gpu.resource.nvidia.com", selectors=cel(expression)
-        )
-        one, two = (scene.pod(name, templates=[template]) for name in ("one", "two"))
-        scene.running(one, two)
-        scene.node.machine.xid(GPU, 79)
-        for pod in (one, two):
-            wait_told(scene, pod, "Unhealthy", XID_79)
-        wait_until(lambda: all_taints(scene), "the taints", timeout=10)
-        names = {f"{DEVICE}-share-0-of-2", f"{DEVICE}-share-1-of-2"}
-        names |= {DEVICE} if counters_are_cheap() else set()
-        assert {name for name in all_taints(scene) if "-mig-" not in name} == names
-        mend(scene)
-        for pod in (one, two):
-            wait_told(scene, pod, "Healthy")
-        scene.delete(one, two)
-    finally:
-        scene.node.restart_driver(settings)
-        scene.published()

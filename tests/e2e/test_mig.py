@@ -9,7 +9,6 @@ import pytest
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import mig_profile
-from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 from testbed.pods import claim_uids, container, migs_seen, parse_gpu_list
@@ -108,24 +107,6 @@ def test_containers_of_a_pod_get_a_mig_device_each_by_profile(scene: Scene) -> N
     assert list(seen(scene, pod, "large").values()) == [LARGE]
 
 
-@pytest.mark.long(
-    "tests/contract/claims/test_mig.py::test_four_mig_devices_of_one_claim_are_made_on_one_gpu"
-)
-def test_four_mig_devices_of_a_claim_are_on_one_gpu_and_four_pods_on_four(scene: Scene) -> None:
-    wanted = {"small0": SMALL, "small1": SMALL, "medium": MEDIUM, "large": LARGE}
-    name = template(scene, migs(on_one_gpu=True, **wanted))
-    pods = [pod_of_requests(scene, name, *wanted, name=f"pod{n}") for n in range(4)]
-    scene.running(*pods)
-    gpus = set()
-    for pod in pods:
-        (gpu,) = {parent(scene, pod, ctr) for ctr in wanted}
-        gpus.add(gpu)
-        for ctr, profile_name in wanted.items():
-            assert list(seen(scene, pod, ctr).values()) == [profile_name]
-    assert len(gpus) == 4
-    assert there(scene) == 16
-
-
 def test_a_whole_gpu_waits_for_its_parts_and_runs_after_them(scene: Scene) -> None:
     part = scene.pod("part", templates=[template(scene, migs(mig=SMALL))])
     scene.running(part)
@@ -135,30 +116,6 @@ def test_a_whole_gpu_waits_for_its_parts_and_runs_after_them(scene: Scene) -> No
     scene.delete(part)
     scene.running(whole)
     assert len(scene.gpus(whole)) == 8
-
-
-@pytest.mark.long("tests/contract/claims/test_mig.py::test_parts_and_the_whole_exclude_each_other")
-def test_parts_wait_for_whole_gpus_and_run_after_them(scene: Scene) -> None:
-    whole = scene.pod("whole", claims=[scene.claim("eight", count=8)])
-    scene.running(whole)
-    part = scene.pod("part", templates=[template(scene, migs(mig=SMALL))])
-    assert "cannot allocate all claims" in scene.unschedulable(part)
-    scene.delete(whole)
-    scene.running(part)
-    assert list(seen(scene, part).values()) == [SMALL]
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_status.py"
-    "::test_it_tells_of_time_slicing_that_has_no_effect_on_mig_devices"
-)
-def test_time_slicing_of_a_mig_device_is_accepted_and_changes_nothing(scene: Scene) -> None:
-    name = template(scene, migs({"strategy": "TimeSlicing"}, mig=SMALL))
-    pod = scene.pod(templates=[name], containers=("one", "two"))
-    scene.running(pod)
-    assert seen(scene, pod, "one") == seen(scene, pod, "two")
-    gpu = parent(scene, pod, "one")
-    assert scene.node.machine.settings()[gpu].time_slice == "Default"
 
 
 @pytest.mark.usefixtures("mps_node")
@@ -172,35 +129,6 @@ def test_containers_on_a_mig_device_are_clients_of_its_own_mps_daemon(scene: Sce
     gpu = parent(scene, pod, "one")
     assert scene.node.machine.settings()[gpu].compute_mode == "Default"
     scene.delete(pod)
-    assert there(scene) == 0
-
-
-def test_a_held_mig_device_keeps_its_pod_until_it_is_let_go(scene: Scene) -> None:
-    pod = scene.pod(templates=[template(scene, migs(mig=SMALL))])
-    scene.running(pod)
-    (uuid,) = seen(scene, pod)
-    scene.node.machine.mig("hold", "--device", uuid)
-    scene.api.delete("Pod", pod, NAMESPACE)
-    words = "processes still use it"
-    wait_until(lambda: words in scene.node.driver.tail(60), "the driver to say so", timeout=60)
-    assert there(scene) == 1
-    assert scene.api.find("Pod", pod, NAMESPACE) is not None
-    scene.node.machine.mig("release", "--device", uuid)
-    wait_until(lambda: scene.api.find("Pod", pod, NAMESPACE) is None, "the pod to go", timeout=120)
-    assert there(scene) == 0
-
-
-@pytest.mark.long("tests/contract/test_app_mig.py::test_a_restarted_driver_offers_everything_again")
-def test_a_killed_driver_finds_its_mig_devices_again(scene: Scene) -> None:
-    name = template(scene, migs(mig=SMALL))
-    pod = scene.pod("before", templates=[name])
-    scene.running(pod)
-    scene.node.driver.kill()
-    scene.node.driver.start()
-    other = scene.pod("after", templates=[name])
-    scene.running(other)
-    assert there(scene) == 2
-    scene.delete(pod, other)
     assert there(scene) == 0
 
 
@@ -230,34 +158,6 @@ def test_mig_devices_come_as_extended_resources(scene: Scene) -> None:
         assert there(scene) == 0
     finally:
         scene.api.delete("DeviceClass", name)
-
-
-@pytest.mark.long(
-    "tests/contract/claims/test_mig.py::test_a_mig_device_that_others_made_is_used_and_left"
-)
-def test_a_mig_device_made_by_hand_is_noticed_given_out_and_left(scene: Scene) -> None:
-    machine = scene.node.machine
-    set_mig_mode(scene, "on")
-    uuid = machine.mig("create", "--gpu", "7", "--profile", MEDIUM)
-    try:
-        static = [
-            {
-                "cel": {
-                    "expression": f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('')"
-                    f" == '{uuid}'"
-                }
-            }
-        ]
-        claim = scene.claim("static", deviceClassName=MIG_CLASS, selectors=static)
-        pod = scene.pod(claims=[claim])
-        scene.running(pod)
-        assert seen(scene, pod) == {uuid: MEDIUM}
-        scene.delete(pod)
-        assert there(scene) == 1
-    finally:
-        machine.mig("destroy", "--device", uuid)
-        set_mig_mode(scene, "off")
-    scene.rewritten()
 
 
 def set_mig_mode(scene: Scene, mode: str) -> None:

@@ -24,8 +24,7 @@ def in_mig_mode(scene: Scene) -> Iterator[None]:
     set_mig_mode(scene, "on")
     yield
     scene.clear()
-    for name in ("MIG", "FEATURE_GATES"):
-        scene.node.driver.env.pop(name, None)
+    scene.node.driver.env.pop("MIG", None)
     set_mig_mode(scene, "off")
     scene.rewritten()
 
@@ -52,28 +51,12 @@ def wait_devices(scene: Scene, expected: set[str]) -> None:
     wait_until(lambda: set(scene.node.devices()) == expected, f"{expected}", timeout=30)
 
 
-EVERY = [f"gpu-{minor}" for minor in range(8)]
 WHOLE = {f"gpu-{minor}" for minor in range(8) if minor != BY_HAND}
 HAND_MADE = f"gpu-{BY_HAND}-mig-2g20gb-14-0"
 
 
-@pytest.mark.parametrize(
-    ("env", "why"),
-    [
-        ({"MIG": "existing"}, "--mig is existing"),
-        pytest.param(
-            {"FEATURE_GATES": "DynamicMIG=false"},
-            "feature gate DynamicMIG is false",
-            marks=pytest.mark.long(
-                "tests/unit/slices/test_mig_offer.py::test_the_more_explicit_setting_wins"
-            ),
-        ),
-    ],
-)
-def test_existing_gives_out_what_others_made_and_makes_nothing(
-    scene: Scene, by_hand: str, env: dict[str, str], why: str
-) -> None:
-    assert restart(scene, **env) == ["existing", why]
+def test_existing_gives_out_what_others_made_and_makes_nothing(scene: Scene, by_hand: str) -> None:
+    assert restart(scene, MIG="existing") == ["existing", "--mig is existing"]
     wait_devices(scene, WHOLE | {HAND_MADE})
     pod = scene.pod("fits", templates=[template(scene, migs(mig=MEDIUM))])
     scene.running(pod)
@@ -85,23 +68,6 @@ def test_existing_gives_out_what_others_made_and_makes_nothing(
     assert there(scene) == 1
     scene.delete(pod, late, whole)
     assert there(scene) == 1
-
-
-@pytest.mark.long(
-    "tests/unit/slices/test_mig_offer.py"
-    "::test_devices_that_others_made_are_offered_unless_mig_is_off"
-)
-def test_off_gives_out_whole_gpus_that_are_not_in_mig_mode_alone(
-    scene: Scene, by_hand: str
-) -> None:
-    assert restart(scene, MIG="off") == ["off", "--mig is off"]
-    wait_devices(scene, WHOLE)
-    part = scene.pod("part", templates=[template(scene, migs(mig=MEDIUM))])
-    assert "cannot allocate all claims" in scene.unschedulable(part)
-    whole = scene.pod("whole", claims=[scene.claim("seven", count=7)])
-    scene.running(whole)
-    assert by_hand in scene.node.machine.mig_devices()[0]
-    scene.delete(part, whole)
 
 
 @pytest.mark.long(
@@ -119,27 +85,6 @@ def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) ->
     assert by_hand not in seen(scene, pod)
     scene.delete(pod)
     assert there(scene) == 1
-
-
-@pytest.mark.long("tests/e2e/test_mig.py::test_a_whole_gpu_waits_for_its_parts_and_runs_after_them")
-@pytest.mark.driver(MIG="on-demand")
-def test_on_demand_offers_every_gpu_as_a_whole_and_in_parts(scene: Scene) -> None:
-    assert sorted(set(scene.node.devices()) - set(parts(scene))) == EVERY
-    assert len(parts(scene)) == len(EVERY) * PARTS_OF_A_GPU
-
-
-@pytest.mark.long(
-    "tests/unit/slices/test_project_auto.py"
-    "::test_a_node_without_mig_mode_publishes_what_it_would_without_mig"
-)
-def test_auto_offers_whole_gpus_and_nothing_else_where_no_gpu_is_in_mig_mode(
-    scene: Scene,
-) -> None:
-    assert sorted(scene.node.devices()) == EVERY
-    counted = [one for each in scene.node.slices() for one in each.get("devices", [])]
-    assert not any("consumesCounters" in one for one in counted)
-    pod = scene.pod(templates=[scene.template(deviceClassName=MIG_CLASS)])
-    assert "cannot allocate all claims" in scene.unschedulable(pod)
 
 
 @makes_mig_by_default()

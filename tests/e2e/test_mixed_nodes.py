@@ -74,30 +74,6 @@ def test_pods_that_name_no_card_leave_the_better_ones_to_those_that_do(scene: Sc
     assert card_of(scene, scene.pod("plain-3", templates=[plain])) == L4
 
 
-@pytest.mark.long(
-    "tests/unit/slices/test_order.py::test_of_different_cards_the_least_capable_comes_first"
-)
-def test_by_resource_name_it_is_the_same(scene: Scene) -> None:
-    pods = []
-    for expected in (P4, T4, L4, A100):
-        pods.append(scene.pod(f"pod-{len(pods)}", limits={"nvidia.com/gpu": 1}))
-        assert card_of(scene, pods[-1]) == expected
-
-
-@pytest.mark.long(
-    "tests/unit/slices/test_order.py::test_a_setting_has_whole_gpus_in_the_order_of_their_addresses"
-)
-def test_a_setting_gives_cards_out_by_their_addresses(scene: Scene) -> None:
-    before = scene.node.driver_settings
-    scene.node.restart_driver(before | {"GPU_ORDER": "pci", "MIG": "off"})
-    try:
-        assert card_of(scene, scene.pod(templates=[scene.template()])) == A100
-    finally:
-        scene.clear()
-        scene.node.restart_driver(before)
-        scene.rewritten()
-
-
 def test_a_card_that_a_label_leaves_out_gets_no_pod_and_is_not_touched(labelled: Scene) -> None:
     scene = labelled
     settings = scene.node.machine.settings()

@@ -77,25 +77,6 @@ def test_four_joined_gpus_are_found_beside_an_island_that_is_in_use(scene: Scene
 
 
 @pytest.mark.long(
-    "tests/e2e/test_nvlink.py::test_two_claims_for_four_joined_gpus_get_an_island_each"
-)
-def test_a_claim_for_four_waits_while_a_gpu_of_each_island_is_in_use(scene: Scene) -> None:
-    where = islands(scene)
-    one_each = list({island: uuid for uuid, island in where.items()}.values())
-    pods = []
-    for number, uuid in enumerate(one_each):
-        chosen = f'device.attributes["{DRIVER_NAME}"].uuid == "{uuid}"'
-        template = scene.template(f"chosen-{number}", selectors=[{"cel": {"expression": chosen}}])
-        pods.append(scene.pod(f"chosen-{number}", templates=[template]))
-    scene.running(*pods)
-    waiting = scene.pod("four", templates=[joined(scene)])
-    assert "cannot allocate all claims" in scene.unschedulable(waiting)
-    scene.delete(pods[0])
-    scene.running(waiting, timeout=120)
-    assert {where[uuid] for uuid in scene.gpus(waiting)} == {where[one_each[0]]}
-
-
-@pytest.mark.long(
     "tests/contract/devices/test_nvlink.py::test_a_link_that_goes_down_is_noticed_within_some_looks"
 )
 def test_links_that_fail_change_what_is_published_and_nothing_that_claims_have(

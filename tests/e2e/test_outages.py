@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 from testbed.commands import wait_until
-from testbed.driver import DRIVER_NAME
 
 from e2e.scene import NAMESPACE, Scene
 
@@ -26,17 +25,6 @@ def everything_back_up(scene: Scene, request: pytest.FixtureRequest) -> Iterator
     if not scene.node.driver.running():
         scene.node.driver.start()
         scene.node.driver.wait_registered()
-
-
-@pytest.mark.long("tests/e2e/test_whole_gpus.py::test_a_claim_of_two_pods_is_freed_after_the_last")
-def test_ten_rounds_of_pods_leave_nothing_behind(scene: Scene) -> None:
-    template = scene.template()
-    for round_number in range(10):
-        pod = scene.pod(f"round{round_number}", templates=[template])
-        scene.running(pod)
-        assert len(scene.gpus(pod)) == 1
-        scene.delete(pod)
-    assert scene.node.place.left_over() == []
 
 
 def test_pods_outlive_a_killed_driver_and_go_after_its_restart(scene: Scene) -> None:
@@ -68,22 +56,6 @@ def test_a_pod_deleted_while_the_driver_is_down_goes_when_it_is_back(scene: Scen
     assert scene.node.place.left_over() == []
 
 
-@pytest.mark.long(
-    "tests/contract/test_app.py"
-    "::test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0"
-)
-def test_a_stopped_driver_takes_its_sockets_along_and_leaves_claims_prepared(scene: Scene) -> None:
-    place = scene.node.place
-    pod = scene.pod(templates=[scene.template()])
-    scene.running(pod)
-    prepared = place.left_over()
-    assert scene.node.driver.stop() == 0
-    assert [*place.registry.glob("*.sock"), *place.data.glob("*.sock")] == []
-    assert place.left_over() == prepared
-    scene.node.driver.start()
-    scene.node.driver.wait_registered()
-
-
 def test_pods_outlive_a_kubelet_restart(scene: Scene) -> None:
     template = scene.template()
     pod = scene.pod(templates=[template])
@@ -100,28 +72,6 @@ def test_pods_outlive_a_kubelet_restart(scene: Scene) -> None:
     assert scene.container_ids(pod) == containers
     assert scene.gpus(pod) == gpus
     assert scene.gpus(new) != gpus
-    scene.rewritten()
-
-
-@pytest.mark.long("tests/contract/slices/test_publisher.py::test_wiped_slices_come_back")
-def test_slices_deleted_by_hand_come_back(scene: Scene) -> None:
-    for one in scene.api.all("ResourceSlice"):
-        if one["spec"]["driver"] == DRIVER_NAME:
-            scene.api.delete("ResourceSlice", one["metadata"]["name"])
-    scene.rewritten()
-
-
-@pytest.mark.long(
-    "tests/contract/slices/test_publisher.py"
-    "::test_foreign_edits_are_repaired_and_foreign_labels_kept"
-)
-def test_slices_changed_by_hand_are_mended(scene: Scene) -> None:
-    name = next(
-        one["metadata"]["name"]
-        for one in scene.api.all("ResourceSlice")
-        if one["spec"]["driver"] == DRIVER_NAME and "devices" in one["spec"]
-    )
-    scene.api.patch("ResourceSlice", name, {"spec": {"devices": None}})
     scene.rewritten()
 
 

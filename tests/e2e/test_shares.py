@@ -104,15 +104,6 @@ def running(scene: Scene, app: str, count: int) -> list[str]:
     return wait_until(look, f"{count} pods of {app} to run", timeout=90)
 
 
-def bounded(scene: Scene, name: str, limits: dict[str, str]) -> str:
-    """Make a pod that bounds itself by MPS's variables, and asks for priority below others."""
-    own = {THREADS: "5", PRIORITY: "1"}
-    env = {"env": [{"name": name, "value": value} for name, value in own.items()]}
-    ctr = container("ctr", {"limits": limits}, STAY) | env
-    spec = {"terminationGracePeriodSeconds": 1, "containers": [ctr]}
-    return scene.make("Pod", name, {"spec": spec})
-
-
 def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
     shares: Shares, scene: Scene
 ) -> None:
@@ -193,23 +184,6 @@ def test_ten_pods_have_a_tenth_each_which_the_daemon_enforces(
     assert all(THREADS not in environment(scene, pod) for pod in pods)
     scene.delete(*pods)
     assert mps.processes(scene.node.place.plugins) == {}
-
-
-@pytest.mark.long("tests/contract/sharing/test_shares.py::test_a_claim_may_lower_its_own_limits")
-def test_a_pods_own_lower_limit_holds_with_single_shares_and_its_priority_always(
-    mps_shares: Shares, scene: Scene
-) -> None:
-    mps_shares.set(config("mps", 10), 10)
-    single = bounded(scene, "single", {GPU: "1"})
-    scene.running(single)
-    env = environment(scene, single)
-    assert (env[PIPE], env[THREADS], env[PRIORITY]) == ("/tmp/nvidia-mps", "5", "1")
-    scene.delete(single)
-    mps_shares.set(config("mps", 5, failRequestsGreaterThanOne=False), 5)
-    combined = bounded(scene, "combined", {GPU: "2"})
-    scene.running(combined)
-    env = environment(scene, combined)
-    assert (env[PIPE], env[THREADS], env[PRIORITY]) == ("/tmp/nvidia-mps", "40", "1")
 
 
 def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
@@ -326,50 +300,6 @@ def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, sc
     scene.unschedulable(scene.pod("third", limits={GPU: 1}))
 
 
-@pytest.mark.long(
-    "tests/contract/test_app_resharing.py"
-    "::test_a_claim_that_was_allocated_before_a_change_gets_its_share_and_the_change_waits"
-)
-def test_a_claim_allocated_before_a_change_gets_what_it_was_allocated(
-    shares: Shares, scene: Scene
-) -> None:
-    shares.set(config("timeSlicing", 4), 4)
-    scene.node.driver.stop()
-    pod = scene.pod("early", limits={GPU: 1})  # of slices that are there, and prepared by nobody
-
-    def allocated() -> bool:
-        claims = scene.api.all("ResourceClaim", NAMESPACE)
-        return any("allocation" in claim.get("status", {}) for claim in claims)
-
-    wait_until(allocated, "the claim to be allocated", timeout=30)
-    shares.write(config("timeSlicing", 2))
-    scene.node.driver.start()
-    scene.running(pod, timeout=180)  # the kubelet comes back after a minute or so
-    status = shares.status()
-    assert "of 4 shares" in status
-    assert "waits" in status
-    scene.delete(pod)
-    shares.wait(2)
-    after = scene.pod("after", limits={GPU: 1})
-    scene.running(after)
-    assert "of 2 shares" in shares.status()
-
-
-@pytest.mark.long(
-    "tests/contract/shares/test_source.py::test_a_file_that_is_damaged_leaves_the_last_good_config"
-)
-def test_a_broken_file_changes_nothing_and_status_says_where_it_is_wrong(
-    shares: Shares, scene: Scene
-) -> None:
-    shares.set(config("timeSlicing", 4), 4)
-    scene.running(scene.pod(limits={GPU: 1}))
-    shares.write(config("timeSlicing", 4).replace("replicas: 4", "replicas: many"))
-    wait_until(lambda: "replicas" in shares.status(), "status to name the field", timeout=30)
-    assert str(shares.folder / "default") in shares.status()
-    shares.wait(4)
-    scene.running(scene.pod("next", limits={GPU: 1}))
-
-
 def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: Scene) -> None:
     shares = mps_shares
     shares.write(config("timeSlicing", 3), "tesla-t4")
@@ -397,25 +327,6 @@ def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: 
     finally:
         scene.node.cluster.kubectl("label", "node", name, f"{LABEL}-")
     shares.wait(0)
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_shares.py::test_a_claim_keeps_its_share_when_the_driver_comes_back"
-)
-def test_tenants_stay_when_the_driver_is_killed_and_new_ones_come(
-    mps_shares: Shares, scene: Scene
-) -> None:
-    mps_shares.set(config("mps", 10, failRequestsGreaterThanOne=False), 10)
-    pod = scene.pod("stays", limits={GPU: 3})
-    scene.running(pod)
-    before = scene.container_ids(pod)
-    scene.node.driver.kill()
-    scene.node.driver.start()
-    other = scene.pod("comes", limits={GPU: 7})
-    scene.running(other)
-    assert scene.container_ids(pod) == before
-    assert environment(scene, other)[THREADS] == "70"
-    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
 
 
 def test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it(

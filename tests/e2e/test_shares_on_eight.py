@@ -11,20 +11,17 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-import yaml
 from testbed import mps
 from testbed.api import Object
-from testbed.commands import run, wait_until
+from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
-from testbed.machine import DRIVER
 from testbed.manifests import CLASSES
-from testbed.pods import migs_seen
 from testbed.reboot import reboot
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run
-from e2e.scene import NAMESPACE, Scene
+from e2e.scene import Scene
 from e2e.shares import (
     GPU,
     LIMIT,
@@ -46,7 +43,6 @@ pytestmark = [
 ]
 
 GPUS = 8
-SMALL = "nvidia.com/mig-1g.10gb"
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +88,6 @@ def packed(shares: Shares) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def in_parts(shares: Shares) -> Iterator[None]:
-    """A driver of whose GPUs any number of claims can have parts."""
-
-    def offered() -> int:
-        devices = (one for each in shares.node.slices() for one in each.get("devices", []))
-        return sum(one.get("allowMultipleAllocations", False) for one in devices)
-
-    with driver_with(shares, "CONSUMABLE_SHARES", "unlimited"):
-        wait_until(lambda: offered() == GPUS, "all GPUs to be offered in parts", timeout=30)
-        yield
-    wait_until(lambda: offered() == 0, "no GPU to be offered in parts", timeout=30)
-
-
 def tenants(scene: Scene, count: int, limits: dict[str, int]) -> list[str]:
     """Make pods with a share or more each, one after the other, and wait until they run."""
     pods = [scene.pod(f"tenant{number}", limits=limits) for number in range(count)]
@@ -116,12 +98,6 @@ def tenants(scene: Scene, count: int, limits: dict[str, int]) -> list[str]:
 def by_gpu(scene: Scene, pods: Sequence[str]) -> list[int]:
     """How many of these pods each GPU has that has any."""
     return sorted(Counter(gpu for pod in pods for gpu in scene.gpus(pod)).values())
-
-
-def the_daemon(scene: Scene) -> int:
-    """The PID of the one MPS daemon that there is."""
-    (pid,) = mps.processes(scene.node.place.plugins)
-    return pid
 
 
 def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
@@ -143,21 +119,6 @@ def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> N
     whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
     scene.running(whole)
     assert len(scene.gpus(whole)) == GPUS - 2
-
-
-@pytest.mark.long(
-    "tests/e2e/test_consumable_shares.py"
-    "::test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_is_two_gpus"
-)
-@needs(Feature.CONSUMABLE)
-@pytest.mark.usefixtures("in_parts")
-def test_a_count_of_two_is_parts_of_two_gpus(scene: Scene) -> None:
-    asked = {"count": 2, "capacity": {"requests": {"memory": "60Gi"}}}
-    pods = [scene.pod(name, claims=[scene.claim(name, **asked)]) for name in ("one", "other")]
-    scene.running(*pods)
-    assert [len(set(scene.gpus(pod))) for pod in pods] == [2, 2]
-    # 120 GiB are more than any GPU has: nobody got two parts of one.
-    assert not set(scene.gpus(pods[0])) & set(scene.gpus(pods[1]))
 
 
 def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
@@ -182,52 +143,6 @@ def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
     whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
     scene.running(whole)
     assert not {first, second} & set(scene.gpus(whole))
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_shares.py"
-    "::test_shares_of_a_mig_device_of_an_admin_are_limited_by_its_own_daemon"
-)
-def test_mig_devices_of_an_admin_are_divided_too(shares: Shares, scene: Scene) -> None:
-    machine, driver = shares.node.machine, shares.node.driver
-    driver.stop()  # so that nobody has NVML open
-    machine.mig("on", "--gpu", "minor:7")
-    made = [machine.mig("create", "--gpu", "minor:7", "--profile", "1g.10gb") for _ in range(2)]
-    driver.start()
-    driver.wait_registered()
-    device_class = resource_class(SMALL)
-    try:
-        scene.api.create(device_class)
-        shares.set(config("timeSlicing", 2, name=SMALL), 4)
-        pods = tenants(scene, 4, {SMALL: 1})
-        seen = Counter(
-            uuid for pod in pods for uuid in migs_seen(scene.node.cluster, pod, "ctr", NAMESPACE)
-        )
-        assert list(seen.values()) == [2, 2]
-        scene.unschedulable(scene.pod("fifth", limits={SMALL: 1}))
-    finally:
-        scene.clear()
-        scene.api.delete("DeviceClass", device_class["metadata"]["name"])
-        shares.set(config(), 0)
-        for device in machine.mig_devices():
-            machine.mig("destroy", "--device", device.split()[0])
-        driver.stop()
-        machine.mig("off", "--gpu", "minor:7")
-        driver.start()
-        driver.wait_registered()
-    assert len(made) == 2
-
-
-def resource_class(name: str) -> Object:
-    """The class behind a resource name that shares serve, made from the shipped one."""
-    (shared,) = [
-        one
-        for one in yaml.safe_load_all((CLASSES / "extended-resources.yaml").read_text())
-        if one["spec"]["extendedResourceName"] == SHARED
-    ]
-    text = json.dumps(shared).replace(SHARED, name).replace("gpu.shared.", "mig-1g.10gb.")
-    made: Object = json.loads(text)
-    return made
 
 
 @pytest.mark.long(
@@ -270,26 +185,6 @@ def test_tenants_have_their_shares_again_after_a_reboot(mps_shares: Shares, scen
     scene.node.driver.wait_registered()
 
 
-@pytest.mark.long(
-    "tests/contract/mps/test_crash.py"
-    "::test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted"
-)
-def test_tenants_outlive_a_killed_supervisor_and_new_ones_come(
-    mps_shares: Shares, scene: Scene
-) -> None:
-    mps_shares.set(config("mps", 10, devices=[0], renameByDefault=True), 10)
-    pod = scene.pod("stays", limits={SHARED: 1})
-    scene.running(pod)
-    kept, daemon = scene.container_ids(pod), the_daemon(scene)
-    scene.node.supervisor.kill()
-    assert mps.processes(scene.node.place.plugins) == {daemon: f"shared_{scene.gpus(pod)[0]}"}
-    scene.node.supervisor.start()
-    scene.node.supervisor.wait_log("mps supervisor started")
-    new = scene.pod("new", limits={SHARED: 1})
-    scene.running(new, timeout=120)
-    assert (scene.container_ids(pod), the_daemon(scene)) == (kept, daemon)
-
-
 @pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 def test_a_claim_of_nvidias_own_class_gets_a_whole_gpu_first_and_then_a_share(
     shares: Shares, scene: Scene
@@ -328,28 +223,3 @@ def nvidias_class() -> Object:
         "metadata": {"name": DRIVER_NAME},
         "spec": {"extendedResourceName": GPU, "selectors": [{"cel": {"expression": expression}}]},
     }
-
-
-@pytest.mark.long(
-    "tests/unit/cluster/test_usage.py"
-    "::test_whole_gpus_and_shares_under_one_name_are_counted_together"
-)
-@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
-def test_the_cluster_status_counts_shares_by_the_name_that_they_serve(
-    shares: Shares, scene: Scene
-) -> None:
-    assert numbers(scene)[GPU] == (GPUS, 0, GPUS)
-    shares.set(config("timeSlicing", 10), 10 * GPUS)
-    assert numbers(scene)[GPU] == (10 * GPUS, 0, 10 * GPUS)
-    whole = scene.pod("whole", claims=[scene.claim("whole")])
-    scene.running(whole)
-    tenants(scene, 3, {GPU: 1})
-    assert numbers(scene)[GPU] == (10 * GPUS, 3, 10 * (GPUS - 1) - 3)
-
-
-def numbers(scene: Scene) -> dict[str, tuple[int, int, int]]:
-    """Offered, used and free of the node, by resource name."""
-    kubeconfig = scene.node.cluster.env["KUBECONFIG"]
-    words = ("status", "--cluster", "--kubeconfig", kubeconfig, "--output", "json")
-    (node,) = json.loads(run((DRIVER, *words)))["nodes"]
-    return {one["name"]: (one["offered"], one["used"], one["free"]) for one in node["resources"]}

@@ -7,13 +7,10 @@ import pytest
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import gpu_config
-from testbed.commands import wait_until
 from testbed.machine import GpuSettings
 from testbed.pods import container
 
-from dra_driver.simulator.layout import Fact
-from dra_driver.simulator.machine import Machine
-from e2e.scene import Scene, cel
+from e2e.scene import Scene
 from e2e.sharing import (
     MEMORY,
     PERCENTAGE,
@@ -193,21 +190,6 @@ class TestMps:
         assert "invalid device: invalid device index: 3; the devices under this config are" in said
         assert scene.node.place.left_over() == []
 
-    def test_a_card_that_cannot_have_limits_is_refused_with_the_reason(self, scene: Scene) -> None:
-        gpu = make_old(scene, compute_capability=(6, 1))
-        try:
-            only_it = cel(f'device.attributes["gpu.nvidia.com"].uuid == "{gpu}"')
-            shared = Shared.make(scene, selectors=only_it, gpu=mps_limits())
-            pod = shared.pod()
-            said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
-            assert "defaultActiveThreadPercentage was requested but is not supported" in said
-            assert f"{gpu} (NVIDIA H100 80GB HBM3) has insufficient cudaComputeCapability" in said
-            assert scene.node.machine.settings()[gpu] == USUAL
-            scene.delete(pod)
-        finally:
-            make_old(scene, compute_capability=(9, 0))
-            scene.rewritten()
-
 
 def pod_with_shm(claim: str) -> Object:
     """A pod's spec whose container brings a /dev/shm of its own."""
@@ -224,26 +206,6 @@ def pod_with_shm(claim: str) -> Object:
         ],
         "resourceClaims": [{"name": "shared", "resourceClaimName": claim}],
     }
-
-
-def make_old(scene: Scene, *, compute_capability: tuple[int, int]) -> str:
-    """Give the machine's last GPU another compute capability, and wait until that is published."""
-    machine = Machine(Path(scene.node.machine.root))
-    gpu = machine.gpus[-1]
-    major, minor = compute_capability
-    machine.set_fact(gpu.uuid, Fact.COMPUTE_MAJOR, major)
-    machine.set_fact(gpu.uuid, Fact.COMPUTE_MINOR, minor)
-
-    def published() -> bool:
-        return any(
-            device["attributes"].get("uuid", {}).get("string") == gpu.uuid
-            and device["attributes"]["cudaComputeCapability"]["version"] == f"{major}.{minor}.0"
-            for one in scene.api.all("ResourceSlice")
-            for device in one["spec"].get("devices", [])
-        )
-
-    wait_until(published, f"{gpu.uuid} to be published with {major}.{minor}", timeout=30)
-    return gpu.uuid
 
 
 def device_of(path: Path) -> str:

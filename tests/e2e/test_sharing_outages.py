@@ -97,21 +97,6 @@ def test_a_daemon_that_dies_is_replaced_and_the_claims_users_are_told(scene: Sce
 
 
 @pytest.mark.long(
-    "tests/contract/mps/test_crash.py"
-    "::test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted"
-)
-def test_a_daemon_that_died_without_a_supervisor_is_replaced_by_the_next(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=mps_limits())
-    pod = shared.pod()
-    scene.running(pod)
-    scene.node.supervisor.kill()
-    os.kill(shared.daemon(), signal.SIGKILL)
-    scene.node.supervisor.start()
-    shared.ready_again(deaths=1)
-    assert shared.ask(PERCENTAGE) == "50.0"
-
-
-@pytest.mark.long(
     "tests/contract/sharing/test_crash.py"
     "::test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way"
 )
@@ -182,23 +167,6 @@ def test_a_pod_that_starts_without_a_supervisor_runs_once_it_is_up(scene: Scene)
     scene.node.supervisor.start()
     scene.running(pod, timeout=180)
     assert shared.ask(PERCENTAGE) == "50.0"
-
-
-@pytest.mark.long(
-    "tests/contract/sharing/test_crash.py"
-    "::test_the_time_slice_of_an_admin_outlasts_a_driver_that_is_killed"
-)
-def test_a_time_slice_is_reset_by_the_next_driver(scene: Scene) -> None:
-    shared = Shared.make(scene, gpu=time_slicing("Long"))
-    pod = shared.pod()
-    scene.running(pod)
-    gpu = shared.gpu(pod)
-    scene.node.driver.kill()
-    assert shared.settings(gpu).time_slice == "Long"
-    scene.api.delete("Pod", pod, NAMESPACE)
-    scene.node.driver.start()
-    scene.delete(pod)
-    assert shared.settings(gpu) == USUAL
 
 
 def settings(scene: Scene) -> list[GpuSettings]:

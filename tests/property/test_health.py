@@ -15,15 +15,7 @@ from dra_driver.devices.model import Gpu, GpuEvent, SickGpu, Vitals
 from dra_driver.slices.project import projection
 from dra_driver.slices.taints import Effect, tainted
 
-WELL = Vitals(
-    recovery_action=0,
-    rows_pending=False,
-    rows_failed=False,
-    uncorrected=0,
-    slowdown=0,
-    fabric_state=3,
-    fabric_status=0,
-)
+WELL = make.vitals()
 GPUS = tuple(make.gpu(minor, vitals=WELL) for minor in range(3))
 ALL_TAINT = dict.fromkeys(Severity, Effect.NO_SCHEDULE)
 

@@ -132,8 +132,8 @@ class MpsDomains:
         while True:
             try:
                 return self.control.ask(self.files.paths(domain), [command])
-            except SilenceError as error:
-                if "Cannot send command" not in str(error) or time.monotonic() > end:
+            except SilenceError:
+                if time.monotonic() > end:
                     raise
             time.sleep(0.01)
 

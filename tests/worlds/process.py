@@ -1,14 +1,17 @@
 """A driver as a process on a node of its own: folders, simulated GPUs, a small API server."""
 
+import http.client
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess, Place
-from testbed.kubelet import ClaimName
+from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
 from dra_driver.kube.kubeconfig import from_kubeconfig
@@ -31,6 +34,28 @@ def serving_a_node() -> Iterator[ApiServer]:
         metadata = {"name": NODE, "uid": "node-uid"}
         server.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
         yield server
+
+
+def process_node(profile: str = "", *, starts: bool = False, **env: str) -> Any:
+    """A fixture for a module: a node for a driver's process, which is killed in the end.
+
+    It has the GPUs of a profile, or none yet, and its driver these settings; with `starts` the
+    driver runs and has published its GPUs.
+    """
+
+    @pytest.fixture
+    def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+        made = ProcessNode(tmp_path, api)
+        made.driver.env |= env
+        if profile:
+            gpus = made.install_gpus(profile).gpus
+        if starts:
+            made.driver.start()
+            made.wait_devices(len(gpus))
+        yield made
+        made.driver.kill()
+
+    return node
 
 
 class ProcessNode:
@@ -113,3 +138,27 @@ class ProcessNode:
         made["status"]["allocation"]["devices"]["config"] = list(configs)
         self.api.put(made)
         return known
+
+
+@contextmanager
+def being_prepared(node: ProcessNode, claim: ClaimName) -> Iterator[list[str]]:
+    """Have a kubelet ask for a claim, and wait in the end for the error that it is answered."""
+    answers: list[str] = []
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        pod = threading.Thread(
+            target=lambda: answers.append(kubelet.prepare(claim)[claim.uid].error)
+        )
+        pod.start()
+        yield answers
+        pod.join()
+
+
+def metrics(port: int) -> str:
+    """What a driver answers a scraper."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()

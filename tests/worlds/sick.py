@@ -1,9 +1,11 @@
 """Machines on which a driver's own process meets GPUs that become sick."""
 
+from testbed.kubelet import KubeletClient
+
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
-from worlds.process import ProcessNode
+from worlds.process import SLICES, ProcessNode, eventually
 
 KNOWS_RECOVERY = "580.9.1"
 """A driver that says which recovery action a GPU needs."""
@@ -22,6 +24,21 @@ def machine_of(node: ProcessNode, profile: str, version: str = KNOWS_RECOVERY) -
 def wait_until_heard(node: ProcessNode, gpus: int) -> None:
     """Wait until events of so many GPUs are heard: first they are of those described first."""
     node.driver.wait_log("gpu events are heard", gpus=gpus)
+
+
+def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> None:
+    """Start the node's driver, and have a kubelet register it once events are heard."""
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    eventually(lambda: node.api.objects(SLICES), "slices")
+    wait_until_heard(node, gpus)
+    kubelet.register(driver=node.driver)
+
+
+def prepared(node: ProcessNode, kubelet: KubeletClient, **devices: str) -> None:
+    """Have a device prepared for each claim, by the claim's name."""
+    for name, device in devices.items():
+        assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
 
 
 def uuid_of(machine: Machine, minor: int) -> str:

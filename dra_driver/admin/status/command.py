@@ -42,6 +42,7 @@ from dra_driver.devices.exclusion import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
 from dra_driver.host.boot import read_boot_id
+from dra_driver.host.files import is_folder
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
@@ -232,7 +233,7 @@ class NodeStatus:
 
 def look(directory: Path, boot_id: str) -> NodeStatus:
     """Read the files below the driver's directory. Raises SetupError without it, or StateError."""
-    if not directory.is_dir():
+    if not is_folder(directory):
         raise SetupError(
             f"{directory} is not there: the driver has not run on this node, or its directory is "
             "another one (--kubelet-plugins-directory-path)"

@@ -31,6 +31,7 @@ from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.host.files import (
     TEMPORARY_SUFFIX,
     Look,
+    listing_advice,
     look_of,
     read_whole,
     temporary_of,
@@ -327,7 +328,10 @@ def _names(folder: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise _failed("read", folder, error) from error
+        raise StateError(
+            f"cannot list the records of claims in {folder}: {error.strerror or error}; "
+            f"{listing_advice(error)}"
+        ) from error
 
 
 def _failed(verb: str, path: Path, error: OSError) -> StateError:

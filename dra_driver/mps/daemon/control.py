@@ -23,6 +23,7 @@ from dra_driver.host.files import file_error
 from dra_driver.mps import processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.limits import ANSWERED
 from dra_driver.mps.domain import Daemon, Domain, is_shared
 from dra_driver.mps.files import DomainPaths
 from dra_driver.mps.pipes import CONTROL_SOCKET
@@ -40,6 +41,7 @@ QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
 _HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
 _LIBCUDA = "libcuda.so.1"
+_ANSWERED = (ANSWERED, "get_server_status ")
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
 # The options that start it for clients of several users: the documented one, and its short form.
@@ -266,7 +268,8 @@ def ask_daemon(
     one caller at a time, and turns others away.
 
     Raises SilenceError if the daemon does not run, answers somebody else, or not in time, and
-    DeviceError if the program cannot be run.
+    DeviceError if the program cannot be run. Of two who ask at once, one is told that the command
+    cannot be sent, or often nothing at all, with status 0 (seen with R535).
     """
     try:
         done = subprocess.run(
@@ -289,7 +292,10 @@ def ask_daemon(
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
         raise SilenceError(f"the MPS control daemon does not answer ({said}); see {log}")
-    return done.stdout.splitlines()
+    lines = done.stdout.splitlines()
+    if not lines and any(command.startswith(_ANSWERED) for command in commands):
+        raise SilenceError(f"the MPS control daemon does not answer (it says nothing); see {log}")
+    return lines
 
 
 def _write_links(folder: Path, wanted: Mapping[str, Path]) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
-from dra_driver.mps.daemon.limits import Ask
+from dra_driver.mps.daemon.limits import ANSWERED, Ask
 from dra_driver.mps.daemon.probe import Outcome, Place, Probe, Prober, Server
 from dra_driver.mps.domain import Daemon, Domain
 from dra_driver.mps.processes import daemon_at
@@ -74,7 +74,7 @@ def server_states(ask: Ask, *, with_clients: bool = False) -> tuple[ServerState,
             status=_FAULT if _FAULT in said else said[0] if said else "",
             clients=frozenset(_pids(ask([f"get_client_list {pid}"]))) if with_clients else _NOBODY,
         )
-        for pid in _pids(ask(["get_server_list"]))
+        for pid in _pids(ask(["get_server_list", ANSWERED]))  # to be turned away is no empty list
         for said in ([line.strip() for line in ask([f"get_server_status {pid}"])],)
     )
 

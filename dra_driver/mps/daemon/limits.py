@@ -14,6 +14,9 @@ from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain
 
+ANSWERED = "get_default_active_thread_percentage"
+"""A question that a daemon always answers; lists, and limits that are not set, may be empty."""
+
 _MEMORY = re.compile(r"([0-9]+)([GM])B?")
 _MIB_PER_GIB = 1024
 _TOLERANCE = 0.05  # the daemon reports a percentage with one decimal

@@ -82,7 +82,7 @@ def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path
     (first, second) = case.tenants
     assert first.result is not None
     assert second.failure == "it was ready, and had not ended long after its time"
-    assert _children_with(str(tmp_path / "tenant.py")) == []
+    assert _processes_with(str(tmp_path / "tenant.py")) == []
 
 
 def test_a_full_disk_is_a_failed_case_with_the_reason(
@@ -156,7 +156,7 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     work = command("bash", "-c", script, seconds=0.5)
     case = runner(tmp_path).run(ALONE, work)
     assert "it had not ended in time: give it more by --seconds" in case.reason
-    assert _children_with(mark) == []
+    assert _processes_with(mark) == []
 
 
 @pytest.mark.parametrize("begin", ["setsid", "setsid --fork"])
@@ -167,7 +167,7 @@ def test_workers_that_begin_sessions_of_their_own_are_ended_too(tmp_path: Path, 
         script = f"{worker} & until pgrep -f '^{mark}' >/dev/null; do sleep 0.05; done; {last}"
         case = runner(tmp_path).run(ALONE, command("bash", "-c", script, seconds=3))
         assert (case.state == "measured") == (last == "true"), case.reason
-        assert _children_with(mark) == []
+        assert _processes_with(mark) == []
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
     assert kept == [1]
     assert any(text.startswith("SIGINT: ending") for text in said)
     assert said[-1] == "cleaning up, which takes a moment"
-    assert _children_with(str(tmp_path / "tenant.py")) == []
+    assert _processes_with(str(tmp_path / "tenant.py")) == []
 
 
 def test_an_error_of_the_card_ends_a_case_and_not_the_run(tmp_path: Path) -> None:
@@ -246,21 +246,10 @@ def test_an_error_of_the_card_ends_a_case_and_not_the_run(tmp_path: Path) -> Non
     assert not interrupted
 
 
-def _children_with(word: str) -> list[int]:
+def _processes_with(word: str, file: str = "cmdline") -> list[int]:
+    """The processes that have a word in their command line, or in another file of theirs."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if word.encode() in entry.read_bytes():
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def _with_environment(word: str) -> list[int]:
-    """The processes whose environment names something; others' daemons run here too."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
+    for entry in Path("/proc").glob(f"[0-9]*/{file}"):
         try:
             if word.encode() in entry.read_bytes():
                 found.append(int(entry.parent.name))
@@ -315,11 +304,11 @@ class TestOnASimulatedMachine:
             with mps_daemon(tmp_path / "driver", door.uuid, path) as daemon:
                 seen = daemon.limit(LIMITED)
                 folder = daemon.pipe.parent
-                pids = _with_environment(str(folder))
+                pids = _processes_with(str(folder), "environ")
                 assert pids
             assert seen == ("active threads: 40 %", f"pinned memory: {LIMITED.memory_mib} MiB")
             assert not folder.exists()
-            assert _with_environment(str(folder)) == []
+            assert _processes_with(str(folder), "environ") == []
             assert machine.status == before
         finally:
             door.close()
@@ -363,10 +352,10 @@ class TestOnASimulatedMachine:
         try:
             # Of MPS: supervising process and daemon. Of each tenant: supervising process, shell,
             # sleep, and sleep in a session of its own.
-            _until(lambda: len(_with_environment(f"={temporary}/dra-bench-")) == 10)
+            _until(lambda: len(_processes_with(f"={temporary}/dra-bench-", "environ")) == 10)
             process.kill()
             process.wait()
-            _until(lambda: _with_environment(f"={temporary}/dra-bench-") == [])
+            _until(lambda: _processes_with(f"={temporary}/dra-bench-", "environ") == [])
             report = json.loads((tmp_path / "b.json").read_text())
             assert [case["state"] for case in report["cases"]] == ["passed"]
             assert report["interrupted"]

@@ -1,6 +1,5 @@
 """Files with device metadata on disk: there before the spec that mounts them, and gone after it."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -227,13 +226,9 @@ def test_a_look_that_finds_the_same_as_before_writes_nothing(driver: Driver) -> 
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+def disk(tmp_path: Path, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
     """The disk on which the driver's directory is."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system of its own needs root")
-    made = SmallDisk(tmp_path / "plugin")
-    yield made
-    made.unmount()
+    return small_disk(tmp_path / "plugin")
 
 
 @pytest.fixture

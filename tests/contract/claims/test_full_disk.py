@@ -19,13 +19,9 @@ GPU = make.gpu(1).uuid
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+def disk(tmp_path: Path, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
     """The disk on which the driver's directory is."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system of its own needs root")
-    made = SmallDisk(tmp_path / "plugin")
-    yield made
-    made.unmount()
+    return small_disk(tmp_path / "plugin")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from dra_driver.errors import (
     TransientError,
     UnavailableError,
 )
-from worlds.configs import MPS
+from worlds.configs import CONFIGS, MPS
 from worlds.driver import Driver
 
 UID = "11111111-0000-4000-8000-000000000000"
@@ -53,6 +53,19 @@ def test_a_claim_gets_its_gpus(driver: Driver) -> None:
     )
     assert driver.nodes(ref) == ["/dev/nvidia1", "/dev/nvidia3"]
     assert driver.spec(ref)["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "plan"), [("exclusive", []), ("sharing", ["intended", "applied"])]
+)
+def test_steps_come_in_the_order_that_what_follows_a_crash_relies_on(
+    tmp_path: Path, mode: str, plan: list[str]
+) -> None:
+    steps: list[str] = []
+    driver = Driver(tmp_path, step=steps.append)
+    driver.prepare(driver.api.add("gpu-1", configs=CONFIGS[mode]))
+    driver.close()
+    assert steps == ["marked", *plan, "recorded", "described", "specified"]
 
 
 def test_after_unprepare_nothing_is_left(driver: Driver) -> None:
@@ -415,18 +428,6 @@ def test_a_gpu_in_mig_mode_is_refused_unless_only_looked_at(driver: Driver) -> N
         driver.prepare(ref)
     driver.api.results(ref)[0]["adminAccess"] = True
     assert len(driver.prepare(ref)) == 1
-
-
-def test_a_strategy_this_version_lacks_is_refused(driver: Driver) -> None:
-    config = make.config(sharing={"strategy": "TimeSlicing"})
-    ref = driver.api.add("gpu-1", configs=[config])
-    with pytest.raises(ConfigError) as caught:
-        driver.prepare(ref)
-    assert str(caught.value) == (
-        "sharing strategy TimeSlicing is not available in this version of the driver: remove "
-        "`sharing` from the GpuConfig of request gpu"
-    )
-    assert driver.left() == []
 
 
 def test_a_wrong_config_is_told_before_any_gpu_is_looked_for(driver: Driver) -> None:

@@ -108,13 +108,20 @@ def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver)
     for ref in (bad, good):
         driver.prepare(ref)
     path = driver.plugin / "claims" / f"{bad.uid}.json"
+    data = path.read_bytes()
     path.unlink()
     path.mkdir()
     records = driver.claims.records
     with capture_logs() as logs:
         for _ in range(2):
             assert [one.ref.uid for one in records.readable()] == [good.uid]
-    assert [one["event"] for one in logs] == ["record not readable"]
+        path.rmdir()
+        path.write_bytes(data)
+        assert [one.ref.uid for one in records.readable()] == [bad.uid, good.uid]
+        path.unlink()
+        path.mkdir()
+        assert [one.ref.uid for one in records.readable()] == [good.uid]
+    assert [one["event"] for one in logs] == ["record not readable"] * 2
     stored = stored_records(driver.plugin)
     assert [one.ref.uid for one in stored.records] == [good.uid]
     assert path.name in stored.damaged

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import make
 from dra_driver.devices.model import GpuEvent, InstanceId, Vitals
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
@@ -20,15 +21,7 @@ from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from worlds.session import session_on
 
-WELL = Vitals(
-    recovery_action=0,
-    rows_pending=False,
-    rows_failed=False,
-    uncorrected=0,
-    slowdown=1,
-    fabric_state=3,
-    fabric_status=0,
-)
+WELL = make.vitals(slowdown=1)
 
 
 def machine_of(folder: Path, profile: str, version: str = "580.9.1") -> Machine:

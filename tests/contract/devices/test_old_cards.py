@@ -209,23 +209,6 @@ def test_pascal_and_volta_have_time_slices(generations: Machine, product: str) -
         assert generations.time_slice(gpu.uuid) == 0
 
 
-def test_a_laptop_gpu_has_no_time_slice_but_the_default(laptop: Machine) -> None:
-    deadline = time.monotonic() + SOON
-    with time_slicing(laptop) as (strategy, inventory):
-        [gpu] = inventory.gpus
-        with pytest.raises(ConfigError) as refused:
-            strategy.plan(asked(gpu, config("TimeSlicing", interval="Long")), deadline)
-        assert str(refused.value) == (
-            f"time-slice interval Long cannot be set on gpu-0 (NVIDIA GeForce MX150, {gpu.uuid}): "
-            "Not Supported; use interval Default, or select another GPU"
-        )
-        [plan] = strategy.plan(asked(gpu, config("TimeSlicing")), deadline)
-        strategy.apply(plan, deadline)
-        strategy.undo(plan, deadline)
-    assert laptop.compute_mode(gpu.uuid) == 0
-    assert laptop.time_slice(gpu.uuid) is None
-
-
 # MPS
 
 

@@ -5,6 +5,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -84,6 +85,33 @@ def running(tmp_path: Path) -> Iterator[Running]:
 def kubelet(running: Running) -> Iterator[KubeletClient]:
     with KubeletClient(running.paths.registration.parent) as kubelet:
         yield kubelet
+
+
+class Held:
+    """Keeps calls about claims where they are, but those about `other`, until they are let go."""
+
+    def __init__(self, running: Running, *, other: ClaimName | None = None) -> None:
+        self.entered, self.freed = threading.Event(), threading.Event()
+        self._other = other.uid if other else None
+        running.claims.before = self._hold
+
+    def _hold(self, ref: ClaimRef) -> None:
+        self.entered.set()
+        if ref.uid != self._other:
+            self.freed.wait(60)
+
+    @contextmanager
+    def calls(self, call: Callable[[ClaimName], object], count: int) -> Iterator[None]:
+        """Have the kubelet make a call for each of so many pods, side by side."""
+        pods = [threading.Thread(target=call, args=(claim(n),)) for n in range(count)]
+        for pod in pods:
+            pod.start()
+        try:
+            yield
+        finally:
+            self.freed.set()
+            for pod in pods:
+                pod.join()
 
 
 def claim(number: int) -> ClaimName:
@@ -171,43 +199,26 @@ def test_calls_of_ten_pods_run_side_by_side(running: Running, kubelet: KubeletCl
 def test_a_cancelled_call_ends_in_peace_and_its_retry_is_answered(
     running: Running, kubelet: KubeletClient
 ) -> None:
-    entered, release = threading.Event(), threading.Event()
-
-    def hold(_: ClaimRef) -> None:
-        entered.set()
-        release.wait(30)
-
-    running.claims.before = hold
     kubelet.register()
+    held = Held(running)
     with pytest.raises(grpc.RpcError) as late:
         kubelet.prepare(CLAIM, timeout=0.5)
     assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert entered.wait(30)
+    assert held.entered.wait(30)
     running.claims.before = lambda _: None
     # The first attempt still runs while the second one comes.
     assert len(kubelet.prepare(CLAIM)["uid-1"].devices) == 1
-    release.set()
+    held.freed.set()
     eventually(lambda: running.calls.running() == ())
 
 
 def test_get_info_is_answered_while_every_claim_worker_is_busy(
     running: Running, kubelet: KubeletClient
 ) -> None:
-    release = threading.Event()
-    running.claims.before = lambda _: release.wait(60)
     kubelet.register()
-    pods = [
-        threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(CLAIM_WORKERS + 8)
-    ]
-    for pod in pods:
-        pod.start()
-    try:
+    with Held(running).calls(kubelet.prepare, CLAIM_WORKERS + 8):
         eventually(lambda: len(running.calls.running()) == CLAIM_WORKERS)
         assert kubelet.register().name == "gpu.nvidia.com"
-    finally:
-        release.set()
-        for pod in pods:
-            pod.join()
 
 
 def alive(running: Running) -> bool:
@@ -217,51 +228,23 @@ def alive(running: Running) -> bool:
 def test_waiting_prepares_starve_neither_an_unprepare_nor_the_probe(
     running: Running, kubelet: KubeletClient
 ) -> None:
-    freed = threading.Event()
-
-    def wait_for_a_gpu(ref: ClaimRef) -> None:
-        if ref.uid != OTHER.uid:
-            freed.wait(60)
-
-    running.claims.before = wait_for_a_gpu
     kubelet.register()
-    pods = [threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(100)]
-    for pod in pods:
-        pod.start()
-    try:
+    with Held(running, other=OTHER).calls(kubelet.prepare, 100):
         eventually(lambda: len(running.calls.running()) >= 32)
         assert alive(running)
         # This is what gives them their GPU.
         assert kubelet.unprepare(OTHER, timeout=10)[OTHER.uid].error == ""
-    finally:
-        freed.set()
-        for pod in pods:
-            pod.join()
-    assert len(running.claims.prepared) == len(pods)
+    assert len(running.claims.prepared) == 100
 
 
 def test_waiting_unprepares_starve_neither_a_prepare_nor_the_probe(
     running: Running, kubelet: KubeletClient
 ) -> None:
-    freed = threading.Event()
-
-    def wait_for_a_process(ref: ClaimRef) -> None:
-        if ref.uid != OTHER.uid:
-            freed.wait(60)
-
-    running.claims.before = wait_for_a_process
     kubelet.register()
-    pods = [threading.Thread(target=kubelet.unprepare, args=(claim(n),)) for n in range(100)]
-    for pod in pods:
-        pod.start()
-    try:
+    with Held(running, other=OTHER).calls(kubelet.unprepare, 100):
         eventually(lambda: len(running.calls.running()) >= 32)
         assert alive(running)
         assert len(kubelet.prepare(OTHER, timeout=10)[OTHER.uid].devices) == 1
-    finally:
-        freed.set()
-        for pod in pods:
-            pod.join()
 
 
 def test_the_service_socket_listens_before_the_registration_socket_appears(
@@ -288,24 +271,18 @@ def test_stopping_removes_both_sockets_and_nothing_else(running: Running) -> Non
 
 
 def test_stopping_lets_a_running_call_finish(running: Running, kubelet: KubeletClient) -> None:
-    entered, release = threading.Event(), threading.Event()
-
-    def hold(_: ClaimRef) -> None:
-        entered.set()
-        release.wait(30)
-
-    running.claims.before = hold
     kubelet.register()
+    held = Held(running)
     answers: list[object] = []
     pod = threading.Thread(target=lambda: answers.append(kubelet.prepare(CLAIM)))
     pod.start()
-    assert entered.wait(30)
+    assert held.entered.wait(30)
     stopped = threading.Thread(target=running.plugin.stop, args=(30,))
     stopped.start()
     eventually(lambda: "socket-watch" not in {one.name for one in threading.enumerate()})
     # A kubelet that sees this one go drops the calls it has under way.
     assert running.paths.registration.is_socket()
-    release.set()
+    held.freed.set()
     pod.join()
     stopped.join()
     assert len(answers) == 1
@@ -334,14 +311,8 @@ def test_a_driver_that_no_kubelet_knows_stops_at_once(running: Running) -> None:
 def test_stopping_names_the_claims_it_had_to_leave(
     running: Running, kubelet: KubeletClient
 ) -> None:
-    entered, release = threading.Event(), threading.Event()
-
-    def hold(_: ClaimRef) -> None:
-        entered.set()
-        release.wait(30)
-
-    running.claims.before = hold
     kubelet.register()
+    held = Held(running)
 
     def prepare() -> None:
         with pytest.raises(grpc.RpcError):
@@ -349,9 +320,9 @@ def test_stopping_names_the_claims_it_had_to_leave(
 
     pod = threading.Thread(target=prepare)
     pod.start()
-    assert entered.wait(30)
+    assert held.entered.wait(30)
     assert running.plugin.stop(0.1) == ("ns/one",)
-    release.set()
+    held.freed.set()
     pod.join()
     eventually(lambda: running.calls.running() == ())
 
@@ -421,21 +392,15 @@ def test_wiped_sockets_come_back_and_the_kubelet_can_register_again(
 def test_a_call_under_way_survives_the_loss_of_its_socket(
     running: Running, kubelet: KubeletClient
 ) -> None:
-    entered, release = threading.Event(), threading.Event()
-
-    def hold(_: ClaimRef) -> None:
-        entered.set()
-        release.wait(30)
-
-    running.claims.before = hold
     kubelet.register()
+    held = Held(running)
     answers: list[object] = []
     pod = threading.Thread(target=lambda: answers.append(kubelet.prepare(CLAIM)))
     pod.start()
-    assert entered.wait(30)
+    assert held.entered.wait(30)
     running.paths.service.unlink()
     eventually(running.paths.service.is_socket)
-    release.set()
+    held.freed.set()
     pod.join()
     assert len(answers) == 1
 

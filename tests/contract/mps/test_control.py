@@ -1,6 +1,7 @@
 """What a daemon sees of the machine. The program is a script: it says what it sees, and ends."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 import driver_tree
 import make
 from dra_driver.cdi.roots import find_roots
-from dra_driver.errors import DeviceError
-from dra_driver.mps.daemon.control import Control
+from dra_driver.errors import DeviceError, SilenceError
+from dra_driver.mps.daemon.control import Control, ask_daemon
+from dra_driver.mps.daemon.limits import ANSWERED
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 from dra_driver.mps.files import DomainPaths
 
@@ -40,3 +42,28 @@ def test_a_daemon_sees_the_nodes_of_a_driver_container_that_came_later(tmp_path:
     with pytest.raises(DeviceError, match="does not start"):
         control.start(Domain(id=DomainId("claim"), devices=(device,)), paths, "token")
     assert seen.read_text().split() == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/shm"]
+
+
+@pytest.mark.parametrize(
+    ("commands", "is_answered"),
+    [
+        (["get_server_list"], False),
+        (["get_server_list", ANSWERED], True),
+        ([ANSWERED, "get_default_device_pinned_mem_limit 0"], True),
+        (["get_server_status 41"], True),
+        (["set_default_active_thread_percentage 50"], False),
+    ],
+)
+def test_who_is_turned_away_without_a_word_has_no_answer(
+    tmp_path: Path, commands: list[str], is_answered: bool
+) -> None:
+    """As by a daemon that has another caller. What may be empty anyway cannot be told apart."""
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    ask = partial(ask_daemon, program, commands, environment={}, log=tmp_path / "log")
+    if is_answered:
+        with pytest.raises(SilenceError, match=r"does not answer \(it says nothing\); see .*/log"):
+            ask()
+    else:
+        assert ask() == []

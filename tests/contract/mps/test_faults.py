@@ -43,7 +43,7 @@ def say(mps: MpsDomains) -> Callable[[str], None]:
 [ "$#" = 0 ] || exec $REAL "$@"
 read -r command
 case "$command" in
-get_server_list) echo {SERVER} ;;
+get_server_list) echo {SERVER}; echo 100.0 ;;
 "get_server_status {SERVER}") read -r status <{said}; echo "$status" ;;
 *) {{ printf '%s\\n' "$command"; while read -r line; do printf '%s\\n' "$line"; done; }} | $REAL ;;
 esac
@@ -131,8 +131,9 @@ def test_a_daemon_that_does_not_answer_is_replaced(mps: MpsDomains, run: Run) ->
     assert mps.left(domain) == []
 
 
+@pytest.mark.parametrize("status", [1, 0], ids=["turned away", "answered with nothing"])
 def test_a_daemon_that_answers_somebody_else_for_once_stays_ready(
-    mps: MpsDomains, run: Run
+    mps: MpsDomains, run: Run, status: int
 ) -> None:
     timing = WorkerTiming(first_retry=0.02, check_interval=0.05, settled=0.0, replace_after=NEVER)
     run(mps.supervised(timing=timing))
@@ -143,7 +144,7 @@ def test_a_daemon_that_answers_somebody_else_for_once_stays_ready(
         # The first question is not answered, and all that follow are.
         mps.wrap_control(
             f'if [ "$#" = 0 ]; then [ -e {asked} ]; known=$?; echo question >>{asked}; '
-            '[ $known = 0 ] || exit 1; fi; exec $REAL "$@"'
+            f'[ $known = 0 ] || exit {status}; fi; exec $REAL "$@"'
         )
         eventually(lambda: asked.exists() and asked.read_text().count("\n") > 5, "more checks")
     assert said == []

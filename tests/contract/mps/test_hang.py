@@ -67,7 +67,7 @@ class Played:
 [ "$#" = 0 ] || exec $REAL -d
 read -r command
 case "$command" in
-get_server_list) /bin/cat {self.servers} ;;
+get_server_list) /bin/cat {self.servers}; echo 100.0 ;;
 get_server_status*) echo ACTIVE ;;
 get_client_list*) /bin/cat {self.clients} ;;
 *) {{ printf '%s\\n' "$command"; while read -r line; do printf '%s\\n' "$line"; done; }} | $REAL ;;

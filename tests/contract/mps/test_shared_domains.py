@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
@@ -237,11 +237,9 @@ def test_two_processes_never_lose_each_others_members(
 
 
 @pytest.fixture
-def disk(mps: MpsDomains) -> Iterator[SmallDisk]:
+def disk(mps: MpsDomains, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
     """The disk on which driver and supervisor meet."""
-    made = SmallDisk(mps.files.root)
-    yield made
-    made.unmount()
+    return small_disk(mps.files.root)
 
 
 def test_on_a_full_disk_nobody_joins_by_half_and_everybody_leaves(

@@ -1,7 +1,6 @@
 """A supervisor that starts on a disk that is read-only or full goes to work when it can."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -18,13 +17,9 @@ Block = Callable[[SmallDisk], AbstractContextManager[None]]
 
 
 @pytest.fixture
-def disk(mps: MpsDomains) -> Iterator[SmallDisk]:
+def disk(mps: MpsDomains, small_disk: Callable[[Path], SmallDisk]) -> SmallDisk:
     """The disk on which driver and supervisor meet."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system of its own needs root")
-    made = SmallDisk(mps.files.root)
-    yield made
-    made.unmount()
+    return small_disk(mps.files.root)
 
 
 @pytest.mark.parametrize("block", [SmallDisk.read_only, SmallDisk.full], ids=["read-only", "full"])

@@ -152,9 +152,9 @@ def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
             node.driver.prepare(ref)
             assert len(node.migs()) == 2
             for number in range(2):
-                paths = node.mps.files.paths(DomainId(f"{ref.uid}_mig_{number}"))
+                domain = DomainId(f"{ref.uid}_mig_{number}")
                 percentage = "get_default_active_thread_percentage"
-                assert node.mps.control.ask(paths, [percentage]) == ["50.0"]
+                assert node.mps.ask(domain, percentage) == ["50.0"]
         node.driver.unprepare(ref)
         assert (node.migs(), node.left()) == ([], [])
 

@@ -1,7 +1,6 @@
 """Driver and MPS supervisor on a disk with no byte left: pods end all the same."""
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,9 @@ from worlds.node import Node
 
 
 @pytest.fixture
-def disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
+def disks(tmp_path: Path, small_disk: Callable[[Path], SmallDisk]) -> list[SmallDisk]:
     """The driver's directory and the MPS directory of the node that is made next."""
-    if os.geteuid() != 0:
-        pytest.skip("a file system of its own needs root")
-    made = [SmallDisk(tmp_path / "node0" / folder) for folder in ("state/plugin", "mps")]
-    yield made
-    for disk in made:
-        disk.unmount()
+    return [small_disk(tmp_path / "node0" / folder) for folder in ("state/plugin", "mps")]
 
 
 @pytest.mark.parametrize("mode", REQUESTS)

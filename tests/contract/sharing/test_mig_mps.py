@@ -10,10 +10,6 @@ from worlds.configs import HALF
 from worlds.node import Node
 
 
-def answers(node: Node, domain: str, *commands: str) -> list[str]:
-    return node.mps.control.ask(node.mps.files.paths(DomainId(domain)), list(commands))
-
-
 def test_each_mig_device_of_a_claim_has_a_daemon_that_goes_before_it(node: Node) -> None:
     with node.mps.supervised():
         ref = node.claim_migs(0, 1)
@@ -21,10 +17,10 @@ def test_each_mig_device_of_a_claim_has_a_daemon_that_goes_before_it(node: Node)
         assert len(node.migs()) == 2
         domains = [f"{ref.uid}_mig_{number}" for number in range(2)]
         assert sorted(node.mps.requests.list()) == domains
-        for domain in domains:
-            assert answers(node, domain, "get_default_active_thread_percentage") == ["50.0"]
+        for domain in map(DomainId, domains):
+            assert node.mps.ask(domain, "get_default_active_thread_percentage") == ["50.0"]
             # A 1g.10gb has less than the 10Gi that are asked for.
-            assert answers(node, domain, "get_default_device_pinned_mem_limit 0") == ["9G"]
+            assert node.mps.ask(domain, "get_default_device_pinned_mem_limit 0") == ["9G"]
         assert node.compute_modes() == {}
         node.driver.unprepare(ref)
         assert len(node.migs()) == 0

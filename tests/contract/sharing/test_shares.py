@@ -75,27 +75,6 @@ def test_claims_with_a_share_each_are_clients_of_one_daemon_that_limits_them(nod
         assert node.left() == []
 
 
-def test_eight_and_two_shares_of_one_gpu_are_limited_to_eighty_and_twenty_percent(
-    node: Node,
-) -> None:
-    node.divide(0, combines=True)
-    with node.mps.supervised():
-        large = claim(node, *map(share, range(8)), name="large")
-        small = claim(node, share(8), share(9), name="small")
-        node.driver.prepare(large)
-        node.driver.prepare(small)
-        env = node.driver.env(large, share(3))
-        assert env[THREADS] == "80"
-        assert env[LIMIT] == f"{node.uuid(0)}={mib(node) // 10 * 8}M"
-        env = node.driver.env(small, share(9))
-        assert env[THREADS] == "20"
-        assert env[LIMIT] == f"{node.uuid(0)}={mib(node) // 10 * 2}M"
-        assert len(node.driver.spec(large)["devices"]) == 8
-        for ref in (large, small):
-            node.driver.unprepare(ref)
-        assert node.left() == []
-
-
 def test_shares_of_two_gpus_by_two_requests_are_refused_where_a_container_may_have_both(
     node: Node,
 ) -> None:

@@ -399,19 +399,15 @@ class TestFailures:
         denied.times = 0
         assert bench.wait_until_published(publisher)
 
-    def test_an_invalid_slice_is_not_sent_again_until_the_inventory_changes(
-        self, bench: Any
+    @pytest.mark.parametrize(
+        "answer",
+        [{"status": 422}, {"status": 429, "retry_after": 200}],
+        ids=["it is invalid", "it is to wait"],
+    )
+    def test_what_is_refused_is_not_sent_again_until_the_inventory_changes(
+        self, bench: Any, answer: dict[str, Any]
     ) -> None:
-        bench.server.fail("create", "resourceslices", status=422)
-        publisher = bench.start()
-        publisher.update(make.inventory())
-        bench.wait(lambda: bench.count.failures == 1)
-        publisher.update(make.inventory(make.gpu(5)))
-        bench.wait(lambda: bench.devices() == ["gpu-5"])
-        assert len(bench.server.seen("create", "resourceslices")) == 2
-
-    def test_a_server_that_asks_to_wait_is_not_asked_before(self, bench: Any) -> None:
-        bench.server.fail("create", "resourceslices", status=429, retry_after=200)
+        bench.server.fail("create", "resourceslices", **answer)
         publisher = bench.start()
         publisher.update(make.inventory())
         bench.wait(lambda: bench.count.failures == 1)

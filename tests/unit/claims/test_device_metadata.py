@@ -204,6 +204,8 @@ def test_what_has_changed_is_another_file_with_a_higher_generation(files: Metada
         assert generation(path) == 2
         assert next(reader.objects(kept.read()))["a"] == 1
     assert next(reader.objects(path.read_text()))["a"] == 2
+    files.write(UID, {"gpu": DOCUMENT})
+    assert generation(path) == 3
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 9, b'{"generation": 99999999999999999999}', b"{"])

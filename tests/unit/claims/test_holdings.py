@@ -211,6 +211,8 @@ def test_plans_that_could_not_be_undone_are_owed_to_whoever_comes(node: Node) ->
     node.claim("of-another-boot", GPU, boot_id="boot-0", pending=(owes(gone),))
     node.claim("elsewhere", OTHER, pending=(owes(plan(OTHER)),))
     assert node.holdings.owed(node.wanted(ME, GPU, pending=(owes(mine),))) == (mine, theirs)
+    written = node.claim(ME, GPU, pending=(owes(mine),))
+    assert node.holdings.owed(written) == (mine, theirs)
 
 
 def test_holders_have_a_gpu_now_and_users_also_since_before_a_reboot(node: Node) -> None:
@@ -308,7 +310,7 @@ def test_mig_devices_of_claims_are_kept_by_their_place_and_those_of_admins_are_n
     held = HeldDevices(node.holdings)
     inventory = make.inventory(IN_MIG_MODE)
     node.claim("admin", GPU, admin_access=True)
-    node.claim("of-another-boot", share(MIG, 0), boot_id="boot-0")
+    node.claim("of-another-boot", share(MIG, 0), OTHER, boot_id="boot-0")
     found = held.beside(AUTO, inventory).held[GPU.uuid]
     assert found == Held(slots=frozenset({PLACE.slot}))
 

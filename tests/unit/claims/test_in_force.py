@@ -1,5 +1,6 @@
 """The divisions in force, as files."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,26 @@ def test_on_a_disk_that_cannot_be_written_they_hold_as_long_as_the_driver(tmp_pa
     place.unlink()
     found.change({GPU: division(4)})
     assert DivisionsInForce(place).current() == {GPU: division(4)}
+
+
+def test_they_hold_too_where_the_disk_fails_after_they_were_written_once(tmp_path: Path) -> None:
+    place = tmp_path / "directory"
+    found = DivisionsInForce(place)
+    found.change({GPU: division(4)})
+    place.rename(tmp_path / "lost")
+    place.write_text("in the way")
+    found.change({GPU: division(2)})
+    assert found.current() == {GPU: division(2)}
+
+
+def test_a_file_that_looks_as_before_is_not_read_again(tmp_path: Path) -> None:
+    DivisionsInForce(tmp_path).change({GPU: division(4)})
+    found = DivisionsInForce(tmp_path)
+    assert found.current() == {GPU: division(4)}
+    path = tmp_path / FILE
+    seen = path.stat()
+    path.write_bytes(b"?" * seen.st_size)
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert found.current() == {GPU: division(4)}
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns + 1))
+    assert found.current() == {}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.model.claim import ClaimUid
@@ -63,10 +64,13 @@ def test_a_record_without_content_is_deleted_and_no_damage(
 def test_damaged_records_are_kept_side_by_side_for_a_person(
     tmp_path: Path, store: RecordStore
 ) -> None:
-    for number in range(3):
-        path_of(tmp_path).write_text(f"damage {number}")
-        assert store.read(UID) is None
-        assert store.quarantined == number + 1
+    with capture_logs() as logs:
+        for number in range(3):
+            path_of(tmp_path).write_text(f"damage {number}")
+            assert store.read(UID) is None
+            assert store.quarantined == number + 1
+    reason = "it is cut off, or not a file of this driver"
+    assert [one["reason"] for one in logs] == [reason] * 3
     kept = sorted((tmp_path / "quarantine").iterdir())
     assert [path.name for path in kept] == [f"{UID}.json", f"{UID}.json.1", f"{UID}.json.2"]
     assert [path.read_text() for path in kept] == [f"damage {number}" for number in range(3)]
@@ -195,7 +199,7 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
     folder.rmdir()
     folder.symlink_to(folder)
     for look in (store.uids, lambda: stored_records(tmp_path)):
-        with pytest.raises(StateError, match=f"cannot read {folder}: Too many levels of symb"):
+        with pytest.raises(StateError, match=f"claims in {folder}: Too many levels of symb"):
             look()
 
 

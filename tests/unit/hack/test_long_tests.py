@@ -14,14 +14,15 @@ def is_long(node: ast.expr) -> bool:
 
 
 def marks() -> Iterator[tuple[str, str]]:
-    """Each use of the marker with a text: where it stands, and the text."""
+    """Each text of each use of the marker: where it stands, and the text."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if is_long(node):  # type: ignore[arg-type]
-                (beside,) = node.args  # type: ignore[attr-defined]
-                assert isinstance(beside, ast.Constant), f"{path}:{beside.lineno}: no text"
-                where = f"{path.relative_to(ROOT)}:{beside.lineno}"
-                yield where, str(beside.value)
+            if isinstance(node, ast.Call) and is_long(node):
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                assert node.args, f"{where}: no test that shows the same"
+                for beside in node.args:
+                    assert isinstance(beside, ast.Constant), f"{where}: no text"
+                    yield where, str(beside.value)
 
 
 MARKS = list(marks())
@@ -34,7 +35,8 @@ def test_what_is_left_out_is_shown_by_a_test_that_is_not(where: str, beside: str
     tests = {
         node.name: node
         for node in ast.walk(module)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if (isinstance(node, ast.FunctionDef) and node.name.startswith("test_"))
+        or (isinstance(node, ast.ClassDef) and ".TestCase" in "".join(map(ast.unparse, node.bases)))
     }
     of_module = [
         ast.unparse(node.value)

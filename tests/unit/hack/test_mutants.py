@@ -1,5 +1,6 @@
 """hack/mutants finds the faults that no test notices, and leaves nothing but its results behind."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mutants import observed
 from mutants.copy_of import bring_up_to_date, faulty
 from mutants.faults import Module, difference
 
@@ -91,6 +93,11 @@ def project(tmp_path: Path) -> Path:
         (root / name).write_text(text)
     subprocess.run(["git", "init", "-q", root], check=True)
     return root
+
+
+def test_what_is_imported_early_is_installed() -> None:
+    missing = [name for name in observed._EARLY if importlib.util.find_spec(name) is None]
+    assert missing == []
 
 
 def tried(project: Path, cache: Path) -> Any:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import make
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.findings import (
     Cause,
@@ -18,15 +19,7 @@ from dra_driver.devices.health.findings import (
 from dra_driver.devices.model import SickGpu, Vitals
 from dra_driver.errors import ConfigError
 
-WELL = Vitals(
-    recovery_action=0,
-    rows_pending=False,
-    rows_failed=False,
-    uncorrected=0,
-    slowdown=1,
-    fabric_state=3,
-    fabric_status=0,
-)
+WELL = make.vitals(slowdown=1)
 LACKS_ALL = Vitals()
 
 

@@ -13,8 +13,8 @@ ONE, OTHER = Daemon(pid=1, start_ticks=1), Daemon(pid=2, start_ticks=2)
 @pytest.mark.parametrize(
     ("servers", "statuses", "at_fault"),
     [
-        ([], {}, None),
-        (["Server not found"], {}, None),
+        (["100.0"], {}, None),
+        (["Server not found", "100.0"], {}, None),
         (["41"], {"41": ["ACTIVE"]}, None),
         (["41"], {"41": ["INITIALIZING"]}, None),
         (["41"], {"41": []}, None),
@@ -26,7 +26,7 @@ def test_a_server_in_fault_is_found(
     servers: list[str], statuses: dict[str, list[str]], at_fault: str | None
 ) -> None:
     def ask(commands: Sequence[str]) -> list[str]:
-        (command,) = commands
+        command = commands[0]
         name, _, pid = command.partition(" ")
         return servers if name == "get_server_list" else statuses[pid]
 
@@ -37,7 +37,7 @@ def test_a_server_in_fault_is_found(
 
 def test_a_server_has_the_clients_that_the_daemon_lists() -> None:
     answers = {
-        "get_server_list": ["41", "42"],
+        "get_server_list": ["41", "42", "100.0"],
         "get_server_status 41": ["ACTIVE"],
         "get_server_status 42": ["INITIALIZING"],
         "get_client_list 41": [" 7", "9 "],

@@ -58,6 +58,8 @@ def test_without_a_limit_it_is_all_of_the_gpus_and_never_more() -> None:
     assert memory(part("a", 0)) == {GPU.uuid: WHOLE}
     assert memory(part("a", 100), part("a", 0, number=1)) == {GPU.uuid: WHOLE}
     assert memory(part("a", 0), part("b", 100)) == {GPU.uuid: WHOLE}
+    uneven = make.gpu(3, memory_bytes=10 * MIB + 1)
+    assert memory(part("a", 0, uneven)) == {uneven.uuid: 10}
 
 
 def test_without_a_limit_nothing_is_said_where_control_groups_limit_nobody() -> None:

@@ -56,6 +56,10 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",),
         (),
     ]
+    described = [mps.describe(plan, DeviceKey(one.uuid)) for one in (ONE, TWO)]
+    assert [one.settings.get("activeThreadPercentage") for one in described] == [50, 30]
+    other = mps.describe(plan, DeviceKey(make.gpu(7).uuid))
+    assert "activeThreadPercentage" not in other.settings
 
 
 def test_a_group_without_a_percentage_leaves_the_daemon_without_one(mps: Mps) -> None:
