@@ -30,9 +30,9 @@ settings.register_profile(
 settings.load_profile("any-machine")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def logs_restored() -> Iterator[None]:
-    """Give other tests the logging that was there before this one configured it."""
+    """Give other tests the logging that was there before a command of this one configured it."""
     handlers, level = logging.root.handlers[:], logging.root.level
     yield
     structlog.reset_defaults()

@@ -3,15 +3,12 @@
 import io
 import json
 
-import pytest
 import structlog
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fuzz
 from dra_driver.ops.logs import configure_logs
-
-pytestmark = pytest.mark.usefixtures("logs_restored")
 
 
 @given(

@@ -11,8 +11,6 @@ import structlog
 
 from dra_driver.ops.logs import configure_logs
 
-pytestmark = pytest.mark.usefixtures("logs_restored")
-
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
