@@ -28,14 +28,9 @@ def gemm(gpu: Device, work: Workload) -> Task:
         product.start(to)
         gpu.wait()
 
-    def check() -> None:
-        check_first(gpu, to, matrices.FIRST)
-        if found := wrong.count(to):
-            raise unworked(f"wrong in {found} of {rows * columns} numbers")
-
     return Task(
         step=step,
-        check=check,
+        check=lambda: wrong.check(to, matrices.FIRST),
         unit="GFLOP",
         units=matrices.gemm_gflop(rows, columns, depth),
         memory_mib=_mib(product.factors + product.size),
@@ -106,14 +101,9 @@ def convolution(gpu: Device) -> Task:
         layer(to, between)
         gpu.wait()
 
-    def check() -> None:
-        check_first(gpu, to, matrices.FIRST_OF_IMAGE)
-        if found := wrong.count(to):
-            raise unworked(f"wrong in {found} of {numbers} numbers")
-
     return Task(
         step=step,
-        check=check,
+        check=lambda: wrong.check(to, matrices.FIRST_OF_IMAGE),
         unit="images",
         units=float(matrices.IMAGES),
         memory_mib=_mib((3 * numbers + of_weights) * kernels.FLOAT),
@@ -151,10 +141,16 @@ class _Wrong:
     """Compares outcomes with what they must be."""
 
     def __init__(self, gpu: Device, kernel: str, numbers: int, wide: int) -> None:
-        self._gpu, self._kernel = gpu, kernel
+        self._gpu, self._kernel, self._numbers = gpu, kernel, numbers
         self._grid = kernels.over(numbers)
         self._facts = (count(numbers), unsigned(wide))
         self._counter = gpu.allocate(kernels.FLOAT)
+
+    def check(self, address: int, first: float) -> None:
+        """Raise an error where a number at an address is wrong; the first one is `first`."""
+        check_first(self._gpu, address, first)
+        if found := self.count(address):
+            raise unworked(f"wrong in {found} of {self._numbers} numbers")
 
     def count(self, address: int) -> int:
         """Return how many numbers at an address are wrong."""
