@@ -25,6 +25,13 @@ def mount(root: Path, **files: str) -> None:
     (root / "..data_tmp").rename(root / "..data")
 
 
+def replace(file: Path, text: str) -> None:
+    """Write a file in one step, so that a running driver never reads it while it is empty."""
+    staged = file.with_name(f".{file.name}")
+    staged.write_text(text)
+    staged.rename(file)
+
+
 def test_without_a_path_nothing_is_shared_and_that_is_known(world: World) -> None:
     state = world.start(None).current()
     assert (state.config, state.is_known, state.problem) == (None, True, None)
@@ -162,9 +169,9 @@ def test_a_change_is_logged_and_told_once(world: World) -> None:
     with capture_logs() as logs:
         world.start(file)
         world.until_replicas(2)
-        file.write_text("version: v2\n")
+        replace(file, "version: v2\n")
         world.until_problem("must be v1")
-        file.write_text("version: v3\n")
+        replace(file, "version: v3\n")
         world.until_problem('not "v3"')
     ours = [one for one in logs if one["event"].startswith("share config")]
     assert [(one["event"], one["log_level"]) for one in ours] == [
@@ -200,7 +207,7 @@ def test_what_cannot_be_taken_is_told_once_as_an_event_of_the_node(world: World)
     configs = world.start(file)
     world.until_replicas(4)
     assert configs.is_valid()
-    file.write_text("version: v1\nsharing: [\n")
+    replace(file, "version: v1\nsharing: [\n")
     world.until_problem("config.yaml:")
     assert not configs.is_valid()
     eventually(lambda: world.server.objects("events"), "the event")
@@ -211,7 +218,7 @@ def test_what_cannot_be_taken_is_told_once_as_an_event_of_the_node(world: World)
     assert event["note"].startswith(f"the share config cannot be taken: {file}:3:1: ")
     assert event["note"].endswith(f"; what holds is file {file}")
 
-    file.write_text(config(4))
+    replace(file, config(4))
     world.until_replicas(4)
     assert configs.is_valid()
     assert len(world.server.objects("events")) == 1
