@@ -34,6 +34,7 @@ class FolderWatch:
         self._poll.register(self._wake, select.POLLIN)
         self._descriptors = [self._wake]
         self._end = weakref.finalize(self, _close, self._descriptors)
+        self._lock = threading.Lock()
         self._begin()
 
     def wait(self, seconds: float) -> None:
@@ -47,8 +48,9 @@ class FolderWatch:
 
     def wake(self) -> None:
         """End the current wait, or the next one; nothing after `close`."""
-        if self._end.alive:
-            os.eventfd_write(self._wake, 1)
+        with self._lock:  # once closed, the number may be another file's
+            if self._end.alive:
+                os.eventfd_write(self._wake, 1)
 
     def still_watches(self) -> bool:
         """Tell whether the watched folder still has its name, and no other folder has taken it."""
@@ -70,7 +72,8 @@ class FolderWatch:
 
     def close(self) -> None:
         """Stop watching; an object that nobody refers to does so by itself."""
-        self._end()
+        with self._lock:
+            self._end()
 
 
 class WatchPool:

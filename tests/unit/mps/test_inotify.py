@@ -3,8 +3,11 @@
 import gc
 import os
 import resource
+import threading
 from contextlib import closing, suppress
 from pathlib import Path
+
+import pytest
 
 from dra_driver.host.inotify import FolderWatch, WatchPool
 from dra_driver.mps.files import delete_file, write_file
@@ -20,6 +23,27 @@ def test_a_wait_on_a_folder_ends_with_a_change_or_a_wake(tmp_path: Path) -> None
         watch.wake()
         watch.wait(hours)
         watch.wait(0)
+
+
+def test_a_wake_beside_a_close_never_writes_to_what_is_opened_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = FolderWatch(tmp_path)
+    closer = threading.Thread(target=watch.close)
+    write = os.eventfd_write
+    written: list[str] = []
+
+    def slowly(descriptor: int, value: int) -> None:
+        closer.start()
+        closer.join(0.1)
+        written.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        write(descriptor, value)
+
+    monkeypatch.setattr(os, "eventfd_write", slowly)
+    watch.wake()
+    closer.join()
+    watch.wake()
+    assert written == ["anon_inode:[eventfd]"]
 
 
 def test_a_watch_that_is_returned_is_lent_again(tmp_path: Path) -> None:
