@@ -78,6 +78,8 @@ ROOMS = {
             "tests/contract/sharing/test_shares.py",
             "tests/contract/sharing/test_time_slicing.py",
             "tests/contract/memory_limits/test_limited_*.py",
+            "tests/contract/memory_limits/test_lost_limits.py",
+            "tests/contract/memory_limits/test_memory_watch.py",
         ),
     ),
     "shares": Room(

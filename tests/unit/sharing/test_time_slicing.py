@@ -8,7 +8,7 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, DeviceError, TransientError
 from dra_driver.sharing.base import DeviceUuid, Group, MigUnit, SharingPlan
-from dra_driver.sharing.time_slicing import TimeSlicing
+from dra_driver.sharing.time_slicing import TimeSlicing, plan_of_others
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.sharing import MigDeviceSharing, SharingStrategy
 
@@ -242,3 +242,15 @@ def test_on_a_mig_device_there_is_nothing_to_do_but_to_say_so() -> None:
     strategy.undo(plan, 0.0)
     assert (card.time_slices, card.mode) == ([], EXCLUSIVE_PROCESS)
     assert strategy.describe(plan, DeviceUuid(device.uuid)).words == "no effect on MIG devices"
+
+
+def test_a_time_slice_of_another_driver_is_undone_to_the_default_when_its_claim_ends() -> None:
+    plan = plan_of_others(GPU.uuid, "gpu-1", make.gpu_config("TimeSlicing", interval="Long"))
+    assert plan is not None
+    card = Card()
+    card.time_slices = [3]
+    strategy = TimeSlicing(card, card)
+    assert strategy.describe(plan, DeviceUuid(GPU.uuid)).words == "interval Long"
+    strategy.undo(plan, 0.0)
+    assert (card.time_slices, card.mode) == ([3, 0], 0)
+    assert plan_of_others(GPU.uuid, "gpu-1", make.gpu_config("MPS")) is None
