@@ -25,7 +25,7 @@ from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=1)]
 
 FLOOD = Path(__file__).with_name("flood.py")
 MORE = 64 * 2**20
