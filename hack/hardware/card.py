@@ -5,7 +5,7 @@ without a kind of setting the setting is None, and nothing of it is restored.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.devices.driver_root.programs import NVIDIA_SMI, find_program
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.mig.making import MigInstances
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, MigSlot
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.devices.session import DriverSession
@@ -24,7 +24,7 @@ from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.sharing.nvidia_smi import LONGEST_SECONDS, NvidiaSmi
 from dra_driver.simulator.driver_root import MARKER
-from hardware.steps import Change
+from hardware.steps import Change, Made
 
 PATIENCE = 30.0
 """Who has the GPU open may let go of it: a process that was killed a moment ago for one."""
@@ -162,10 +162,12 @@ class Card:
             mig=tuple((one.profile.id, one.placement.start) for one in gpu.mig_instances),
         )
 
-    def restore(self, change: Change, before: Settings) -> None:
+    def restore(self, change: Change, before: Settings, made: Sequence[Made]) -> None:
         """Set back what a change has changed. Repeating it changes nothing.
 
-        Raises DeviceError or TransientError while it cannot be.
+        `made` are the MIG devices of the run. Others' are left, and the MIG mode with them. One
+        without a UUID is taken for the run's if it has the very place. Raises DeviceError or
+        TransientError while something cannot be set back.
         """
         match change:
             case Change.TIME_SLICE:
@@ -173,7 +175,7 @@ class Card:
             case Change.COMPUTE_MODE:
                 self._patiently(lambda: self._restore_compute_mode(before))
             case Change.MIG_MODE:
-                self._patiently(lambda: self._restore_mig(before))
+                self._patiently(lambda: self._restore_mig(before, made))
             case Change.MPS | Change.MEMORY_LIMIT:
                 pass  # processes and control groups, which the run takes back (run.py)
 
@@ -189,15 +191,19 @@ class Card:
             if mode is not None and library.compute_mode(self.uuid) != mode:
                 library.set_compute_mode(self.uuid, mode)
 
-    def _restore_mig(self, before: Settings) -> None:
+    def _restore_mig(self, before: Settings, made: Sequence[Made]) -> None:
         if before.mig_mode == MigMode.UNSUPPORTED:
             return
+        are_left = False
         for one in self.facts().mig_instances:
-            if (one.profile.id, one.placement.start) not in before.mig:
-                self.mig.destroy(
-                    MigSlot(gpu=self.uuid, profile_id=one.profile.id, start=one.placement.start)
-                )
-        self.mig.set_mode(self.uuid, MigMode(before.mig_mode))
+            if (one.profile.id, one.placement.start) in before.mig:
+                continue
+            if any(known.is_it(one) for known in made):
+                self.mig.destroy(one.slot)
+            else:
+                are_left = True
+        if not are_left:
+            self.mig.set_mode(self.uuid, MigMode(before.mig_mode))
         self._restore_compute_mode(before)  # a change of the mode sets both to their defaults
         if before.time_slice is not None:
             self._restore_time_slice(before)

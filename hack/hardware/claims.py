@@ -9,7 +9,9 @@ from testbed.api import Object
 from testbed.claims import gpu_config
 
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, find_program
+from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import MigMode
+from hardware.mig import free_place
 from hardware.run import Run
 from hardware.stage import Prepared
 from hardware.steps import Change, LeftOut, Unexpected
@@ -133,12 +135,13 @@ def mig(run: Run) -> None:
     is_on = card.mig_mode is MigMode.ENABLED
     if card.mig.needs_reset and not is_on:
         raise LeftOut("the card changes its MIG mode only by a reset: set it, and run this again")
+    place = free_place(card)
     run.stage.set_driver(MIG="on-demand")
-    name = run.stage.wait_device(f"gpu-{card.minor}-mig-")
+    run.makes(place.profile.id, place.placement.start)
     before = time.monotonic()
-    with prepared(run, [name]):
-        run.note(f"{name.split('-mig-')[1].split('-')[0]} was made in"
-                 f" {time.monotonic() - before:.1f} s, MIG mode included: {not is_on}")  # fmt: skip
+    with prepared(run, [partition_name(card, place)]):
+        run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s,"
+                 f" MIG mode included: {not is_on}")  # fmt: skip
         if len(run.card.facts().mig_instances) != len(card.mig_instances) + 1:
             raise Unexpected("the claim is prepared, and NVML lists no MIG device more")
     if len(run.card.facts().mig_instances) != len(card.mig_instances):

@@ -10,15 +10,15 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.host.files import read_whole, write_whole
 from hardware.card import Settings
-from hardware.steps import Change
+from hardware.steps import Change, Made
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class Entry:
         group: the control group that it makes for memory limits.
         before: how the card was set.
         touched: what may have been changed since.
+        made: MIG devices that the run has made or was about to make.
     """
 
     run: str
@@ -43,6 +44,7 @@ class Entry:
     group: Path | None
     before: Settings
     touched: tuple[Change, ...] = ()
+    made: tuple[Made, ...] = ()
 
 
 class Journal:
@@ -86,6 +88,7 @@ class Journal:
                     "group": known["group"] and Path(known["group"]),
                     "before": Settings.from_json(known["before"]),
                     "touched": tuple(Change(one) for one in known["touched"]),
+                    "made": tuple(Made(**one) for one in known["made"]),
                 }
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -103,6 +106,7 @@ class Journal:
             "group": entry.group and str(entry.group),
             "before": entry.before.to_json(),
             "touched": list(entry.touched),
+            "made": [asdict(one) for one in entry.made],
         }
         text = json.dumps(known, indent=1) + "\n"
         write_whole(self.file, text.encode(), mode=0o600, durable=True)
@@ -113,6 +117,14 @@ class Journal:
         if not more:
             return entry
         entry = replace(entry, touched=(*entry.touched, *more))
+        self.write(entry)
+        return entry
+
+    def make(self, entry: Entry, made: Made) -> Entry:
+        """Note a MIG device that is about to be made, or has been; return the entry with it."""
+        place = (made.profile_id, made.start)
+        others = (one for one in entry.made if (one.profile_id, one.start) != place)
+        entry = replace(entry, made=(*others, made))
         self.write(entry)
         return entry
 

@@ -63,14 +63,15 @@ def device_names(run: Run) -> None:
     if card.mig.needs_reset and card.mig_mode is not MigMode.ENABLED:  # type: ignore[union-attr]
         raise LeftOut("the card changes its MIG mode only by a reset: set it, and run this again")
     run.stop_stage()
-    taken = {one.placement.start for one in card.mig_instances}
-    place = _free(card, taken)
-    if place is None:
-        raise LeftOut("the card has no room for a MIG device")
+    place = free_place(card)
     found = []
+    at = (place.profile.id, place.placement.start)
     for number in ("first", "second"):
+        run.makes(*at)
+        run.reached(f"about to be made, {number} time,")
         with run.timed(f"made, {number} time"):
             found.append(run.card.mig.make(place).uuid)
+        run.makes(*at, uuid=found[-1])
         run.reached(f"made, {number} time,")
         with run.timed(f"destroyed, {number} time"):
             run.card.mig.destroy(place.slot)
@@ -79,9 +80,13 @@ def device_names(run: Run) -> None:
     run.answer("mig-uuid", f"{form}; made again in the same place it has {same} UUID.")
 
 
-def _free(card: Gpu, taken: set[int]) -> Partition | None:
-    """Return the first partition of one slice whose place is free."""
+def free_place(card: Gpu) -> Partition:
+    """Return the first partition of one slice whose place is free; LeftOut if none is."""
     small = [one for one in partitions(card) if one.profile.name.startswith("1g.")]
-    if any(one.placement.size > 1 for one in card.mig_instances):
-        return None  # which places a larger one leaves is not worth to be worked out here
-    return next((one for one in small if one.placement.start not in taken), None)
+    taken = {one.placement.start for one in card.mig_instances}
+    # Which places a larger one leaves is not worth working out here.
+    is_simple = all(one.placement.size == 1 for one in card.mig_instances)
+    place = next((one for one in small if one.placement.start not in taken), None)
+    if place is None or not is_simple:
+        raise LeftOut("the card has no room for a MIG device")
+    return place

@@ -24,7 +24,7 @@ from hardware.card import PATIENCE, Card
 from hardware.journal import Entry, Journal
 from hardware.processes import MARK
 from hardware.stage import Stage
-from hardware.steps import Change, LeftOut, Outcome, Step, Verdict
+from hardware.steps import Change, LeftOut, Made, Outcome, Step, Verdict
 
 Say = Callable[[str], None]
 
@@ -177,6 +177,11 @@ class Run:
         """Pass a point inside of a step, where something is not as it was."""
         self.at(f"{what} in {self._outcome.step}")
 
+    def makes(self, profile_id: int, start: int, uuid: str = "") -> None:
+        """Note that a MIG device is about to be made, or, with its UUID, that it was."""
+        made = Made(profile_id=profile_id, start=start, uuid=uuid)
+        self._entry = self._journal.make(self._entry, made)
+
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
         """Keep how long something takes."""
@@ -221,7 +226,7 @@ class Run:
                     self.stop_stage()
                 processes.end_all(self._entry.run, self.folder)
                 for change in sorted(changed):
-                    self.card.restore(change, self._entry.before)
+                    self.card.restore(change, self._entry.before, self._entry.made)
         except DriverError as error:
             outcome.verdict = Verdict.FAILED
             outcome.reason += f" It cannot be put back yet: {error}"
@@ -252,7 +257,7 @@ def _put_back(entry: Entry, journal: Journal, card: Card) -> list[str]:
     processes.remove_groups(entry.pid)
     _remove_group(entry, card)
     for change in entry.touched:
-        card.restore(change, entry.before)
+        card.restore(change, entry.before, entry.made)
     differences = entry.before.differences(card.settings())
     processes.remove_folder(entry.folder)
     journal.forget()

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from dra_driver.devices.model import BareInstance, Instance
+
 if TYPE_CHECKING:
     from hardware.run import Run
 
@@ -46,6 +48,21 @@ class LeftOut(Exception):  # noqa: N818  # no error: the step has nothing to do 
 
 class Unexpected(Exception):  # noqa: N818  # as an assertion, in words for people
     """The step found something else than it should; the text says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A MIG device of the run, by its profile's id and its start. No UUID: it is to be made."""
+
+    profile_id: int
+    start: int
+    uuid: str = ""
+
+    def is_it(self, found: Instance) -> bool:
+        """Whether it is what was found; half a device at its place is, too."""
+        if (found.profile.id, found.placement.start) != (self.profile_id, self.start):
+            return False
+        return isinstance(found, BareInstance) or self.uuid in ("", found.uuid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,10 @@ INSIDE = {
     "memory-limit": ["limited in memory-limit"],
     "cgroup-path": ["limited in cgroup-path"],
     "mig-mode-while-open": ["switched in mig-mode-while-open"],
-    "mig-device-names": ["made, first time, in mig-device-names"],
+    "mig-device-names": [
+        "about to be made, second time, in mig-device-names",
+        "made, first time, in mig-device-names",
+    ],
     "claim-mig": ["prepared in claim-mig"],
 }
 """Where something is not as before in the midst of a step."""
@@ -121,9 +124,9 @@ def test_the_next_run_takes_a_killed_one_back_before_it_looks_at_the_card(killed
 
 
 def test_what_cannot_be_put_back_yet_stays_in_the_journal(killed: Killed) -> None:
-    tried = killed.at("mig-mode-while-open", "switched in mig-mode-while-open")
+    tried = killed.at("mig-device-names", "made, first time, in mig-device-names")
     machine = tried.machine
-    made = machine.create_mig(machine.gpus[0].uuid, "1g.10gb", 0)
+    (made,) = [one.uuid for one in tried.devices(machine.gpus[0].uuid)]
     machine.hold_instance(made)
     said: list[str] = []
     journal = Journal(tried.state)
@@ -134,6 +137,16 @@ def test_what_cannot_be_put_back_yet_stays_in_the_journal(killed: Killed) -> Non
     assert restore_leftovers(journal, said.append)
     assert said[-1] == "all is as it was"
     tried.check_as_before()
+
+
+def test_a_mig_device_that_others_made_after_the_death_is_left(killed: Killed) -> None:
+    tried = killed.at("mig-device-names", "made, first time, in mig-device-names")
+    machine, said = tried.machine, []
+    others = machine.create_mig(machine.gpus[0].uuid, "1g.10gb", 4)
+    assert restore_leftovers(Journal(tried.state), said.append)
+    assert [one.uuid for one in tried.devices(machine.gpus[0].uuid)] == [others]
+    assert said[-1] == "set these back by hand"
+    assert [line for line in said if line.startswith("not as before: mig")]
 
 
 def test_the_command_takes_a_killed_run_back(killed: Killed) -> None:
