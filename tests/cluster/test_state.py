@@ -10,6 +10,7 @@ from local_cluster.binaries import GROUPS, Binaries
 from local_cluster.cli import main
 from local_cluster.components import components
 from local_cluster.errors import ClusterError
+from local_cluster.inotify import ensure_instances
 from local_cluster.network import PORT_RANGE, free_ports, free_subnet
 from local_cluster.processes import Service, wait_until
 from local_cluster.progress import duration, remaining
@@ -155,6 +156,19 @@ def test_the_end_of_a_log_comes_with_what_to_do_about_it(tmp_path: Path) -> None
     assert "fs.inotify.max_user_instances" in advice
     service.log.write_text("it is well\n")
     assert service.last_words() == "it is well"
+
+
+def test_a_machine_with_too_few_inotify_instances_gets_enough_and_no_other_is_changed(
+    tmp_path: Path,
+) -> None:
+    limit = tmp_path / "max_user_instances"
+    limit.write_text("128\n")
+    assert ensure_instances(limit) == 128
+    assert limit.read_text() == "1024\n"
+    limit.write_text("8192\n")
+    assert ensure_instances(limit) is None
+    assert limit.read_text() == "8192\n"
+    assert ensure_instances(tmp_path / "not-there") is None
 
 
 @pytest.mark.parametrize("minor", sorted(GO_MOD_FILES))

@@ -20,6 +20,7 @@ from local_cluster.certs import write_pki
 from local_cluster.components import Component, components, get
 from local_cluster.errors import ClusterError
 from local_cluster.host_folders import ensure_host_folders
+from local_cluster.inotify import ENOUGH, ensure_instances
 from local_cluster.processes import Service, wait_until
 from local_cluster.progress import Progress
 from local_cluster.state import Cluster, Options, addresses, all_folders, load, locked
@@ -117,6 +118,9 @@ class Node:
         cluster = self.cluster
         for name in NODE_FOLDERS:
             (cluster.state / name).mkdir(mode=0o755, exist_ok=True)
+        was = ensure_instances()
+        if was is not None:
+            self.progress.say(f"fs.inotify.max_user_instances: raised from {was} to {ENOUGH}")
         network.create_bridge(cluster)
         cgroups.create(cluster.cgroup)
         mounts.share(cluster.kubelet_root)
