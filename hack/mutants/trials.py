@@ -143,7 +143,7 @@ class Trials:
         if tests:
             with copy_of.faulty(place.tree / module.name, text):
                 status = collected.ask(module.name, (module.text, text), dict(tests))
-                if not status:  # what was computed at import may have hidden the fault
+                if status is None or (status == 0 and self._runs_at_import(mutant)):
                     status = _imported_anew(tests, place)
             outcome, by = _outcome(status, place)
         return Result(
@@ -158,9 +158,9 @@ class Trials:
 
     def _that_notice(self, mutant: Mutant) -> list[tuple[str, Cost]]:
         """Return the tests that run the lines, as many as it is worth: unit tests, short ones."""
-        lines = set(range(mutant.line, mutant.last + 1))
+        lines = _lines(mutant)
         # What importing the module runs may concern a test that runs nothing else of it.
-        at_import = lines.intersection(self._seen.imported.get(mutant.module, ()))
+        at_import = self._runs_at_import(mutant)
         order = []
         for test, modules in self._seen.lines.items():
             run = modules.get(mutant.module, ())
@@ -176,6 +176,10 @@ class Trials:
                 spent += cpu
         return chosen
 
+    def _runs_at_import(self, mutant: Mutant) -> bool:
+        """Tell whether what was computed before the tests rests on the lines of a fault."""
+        return bool(_lines(mutant).intersection(self._seen.imported.get(mutant.module, ())))
+
     def _read(self, name: str) -> dict[str, Any]:
         try:
             found = json.loads((self._folder / name).read_text())
@@ -187,6 +191,10 @@ class Trials:
         new = self._folder / f"{name}.new"
         new.write_text(json.dumps(value, indent=1))
         new.replace(self._folder / name)
+
+
+def _lines(mutant: Mutant) -> set[int]:
+    return set(range(mutant.line, mutant.last + 1))
 
 
 def _imported_anew(tests: Sequence[tuple[str, Cost]], place: Place) -> int:
