@@ -7,6 +7,8 @@ user, or root in most containers, may not make these and goes without.
 """
 
 import ctypes
+import math
+import mmap
 import os
 import resource
 import signal
@@ -23,23 +25,65 @@ _MEMORY = 16 << 30
 _POLL_S = 0.005
 LATE = -1
 _BROKEN = 125
+_OUT_OF_CPU = 128 + signal.SIGXCPU
 
 
-def run(work: Callable[[], int], *, seconds: float, writable: Sequence[Path], log: Path) -> int:
-    """Return what the function does, at least 0, or LATE when it took longer than that."""
+class Limit:
+    """How long a function may take, which it may put off itself as it gets on.
+
+    What counts is the CPU time of each process, for the machine may be busy. Seconds on the wall
+    are for what waits and never ends.
+    """
+
+    def __init__(self, *, cpu: float, wall: float) -> None:
+        self._cpu = cpu
+        self._end = memoryview(mmap.mmap(-1, 8)).cast("d")  # shared with forked processes
+        self._end[0] = time.monotonic() + wall
+
+    def begin(self) -> None:
+        """Have the limit of CPU time hold for this process and those that it starts."""
+        most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (max(1, math.ceil(self._cpu)), most))
+
+    def put_off(self, *, cpu: float, wall: float) -> None:
+        """Give this process as much from now on."""
+        self._cpu = time.process_time() + cpu
+        self._end[0] = time.monotonic() + wall
+        self.begin()
+
+    def is_over(self) -> bool:
+        """Tell whether the seconds on the wall are over."""
+        return time.monotonic() >= self._end[0]
+
+
+def run(work: Callable[[], int], *, limit: Limit, writable: Sequence[Path], log: Path) -> int:
+    """Return what the function does, at least 0, or LATE when it took too long."""
     child = os.fork()
     if child == 0:
-        _end_with(lambda: _quietly(work, writable, log))
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+        _end_with(lambda: _apart(lambda: _shut_in(work, limit, writable), log))
+    while not limit.is_over():
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             _kill(child)
-            return _exit_status(status)
+            code = _exit_status(status)
+            return LATE if code == _OUT_OF_CPU else code
         time.sleep(_POLL_S)
+    end(child)
+    return LATE
+
+
+def fork(work: Callable[[], int], *, log: Path) -> int:
+    """Run a function without a fault beside this process, until it is ended; return its PID."""
+    child = os.fork()
+    if child == 0:
+        _end_with(lambda: _apart(work, log))
+    return child
+
+
+def end(child: int) -> None:
+    """End a process that was forked, with those that it holds."""
     _kill(child)
     os.waitpid(child, 0)
-    return LATE
 
 
 def _kill(session: int) -> None:
@@ -68,15 +112,21 @@ def _end_with(work: Callable[[], int]) -> None:
         os._exit(status)
 
 
-def _quietly(work: Callable[[], int], writable: Sequence[Path], log: Path) -> int:
-    """Run the function with its output in a file."""
+def _apart(work: Callable[[], int], log: Path) -> int:
+    """Run the function in a session of its own that ends with its parent, its output in a file."""
     os.setsid()
     _libc("prctl", _DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     with log.open("wb") as file, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    return work()
+
+
+def _shut_in(work: Callable[[], int], limit: Limit, writable: Sequence[Path]) -> int:
+    """Run the function where it can do no harm."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    limit.begin()
     try:
         _libc("unshare", _NEW_PIDS | _NEW_MOUNTS)
     except PermissionError:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mutants import observed
+from mutants.observed import CannotRunError
 from mutants.rooms import ROOMS
-from mutants.trials import KILLED, LATE, CannotRunError, Result, Trials
+from mutants.trials import KILLED, LATE, Result, Trials
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_HEAD = "| room | mutants | tried | killed | score |\n|---|---|---|---|---|"
+_HEAD = "| room | mutants | tried | killed | late | score |\n|---|---|---|---|---|---|"
 
 
 def main(words: Sequence[str]) -> int:
@@ -29,10 +30,11 @@ def main(words: Sequence[str]) -> int:
             trials = Trials(name, ROOMS[name], repository=REPOSITORY, cache=cache)
             share = (end - time.monotonic()) / (len(names) - place)
             known, every = _tried(trials, options, time.monotonic() + share)
-            dead = [one for one in known if one.outcome in (KILLED, LATE)]
-            score = f"{100 * len(dead) / len(known):.0f} %" if known else "-"
-            rows.append(f"| `{name}` | {every} | {len(known)} | {len(dead)} | {score} |")
-            survivors += [one for one in known if one not in dead]
+            killed = sum(one.outcome == KILLED for one in known)
+            late = sum(one.outcome == LATE for one in known)
+            score = f"{100 * (killed + late) / len(known):.0f} %" if known else "-"
+            rows.append(f"| `{name}` | {every} | {len(known)} | {killed} | {late} | {score} |")
+            survivors += [one for one in known if one.outcome not in (KILLED, LATE)]
     except CannotRunError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

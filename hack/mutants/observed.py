@@ -1,31 +1,40 @@
 """Runs pytest on a copy of the repository: once to see what each test runs, then with a fault.
 
-Both in a process that a cell holds. Third-party packages were imported before it was forked; the
-project's own are imported in it, from the copy.
+Third-party packages were imported before this process was forked; the project's own are imported in
+it, from the copy.
 """
 
 import importlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from coverage import Coverage
 from hypothesis import Phase, settings
 
-IMPORTED = ""
-"""In the place of a test: what runs before the first one."""
+from mutants import cell
+
+_NO_TEST = ""
+"""Coverage's context of what runs before the first test."""
 _CPU_S, _WALL_S = 2.0, 20.0
 """A test that takes longer is not asked: three hundred mutants have to be tried in an hour. Its
 time is that of the CPU, for the machine may be busy."""
+_RECORDED_S = 60.0
+"""CPU time of a test that is recorded. It is not asked, but may take so long."""
+LEAST_CPU_S, LEAST_WALL_S = 5.0, 25.0
+_TIMES_CPU, _TIMES_WALL = 5, 10
+"""A test with a fault may take so many times longer than without, and at least so long."""
 
 _EARLY = ("grpc", "httptools", "jsonschema", "prometheus_client", "pydantic")
 _WORDS = (
-    *("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # what was imported early
 )
 _PATHS = (".", "api", "hack", "tests")
@@ -37,24 +46,68 @@ def import_early() -> None:
         importlib.import_module(name)
 
 
-def record(tree: Path, sources: Sequence[str], tests: Sequence[str], output: Path) -> int:
+Cost = tuple[float, float]
+"""Seconds of CPU that a test takes without a fault, and seconds on the wall."""
+
+
+class CannotRunError(Exception):
+    """The tests cannot be run; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where tests run, and what they may write."""
+
+    tree: Path
+    """The copy."""
+    cache: Path
+    logs: Path
+    scratch: Path
+
+    @property
+    def asked(self) -> Path:
+        """Where the name of the test that was begun last is."""
+        return self.scratch / "asked"
+
+    def run(self, work: Callable[[], int], limit: cell.Limit, log: str) -> int:
+        """Run a function in a cell, and remove what its tests leave."""
+        writable = (self.cache, self.scratch)
+        status = cell.run(work, limit=limit, writable=writable, log=self.logs / log)
+        shutil.rmtree(self.scratch / "t", ignore_errors=True)
+        return status
+
+    def ask(self, tests: Mapping[str, Cost], work: Callable[[], int], limit: cell.Limit) -> int:
+        """Run a function that asks tests; what ends before the first counts as its failure."""
+        self.asked.write_text(next(iter(tests)))
+        return self.run(work, limit, "mutant.log")
+
+
+def record(place: Place, sources: Sequence[str], tests: Sequence[str], limit: cell.Limit) -> int:
     """Run tests; write which lines of which modules each of them runs, and how long it takes."""
-    _settle(tree, output.parent)
-    recorder = Recorder([str(tree / name) for name in sources])
-    words = [word for word in _WORDS if word != "-x"]
-    status = int(pytest.main([*words, f"--basetemp={output.parent}/t", *tests], [recorder]))
-    output.write_text(json.dumps(recorder.seen(tree)))
+    recorder = Recorder([str(place.tree / name) for name in sources], limit)
+    status = run(place, tests, recorder, ())
+    (place.scratch / "seen.json").write_text(json.dumps(recorder.seen(place.tree)))
     return status
 
 
-def ask(tree: Path, tests: Mapping[str, float], output: Path) -> int:
-    """Run tests, the shortest first, until one fails; write its name."""
+def ask(place: Place, tests: Mapping[str, Cost], limit: cell.Limit) -> int:
+    """Import all that tests need and run them, in this order, until one fails; write its name."""
+    write_no_bytecode()
+    files = dict.fromkeys(name.partition("::")[0] for name in tests)
+    return run(place, list(files), Asked(tests, place.asked, limit), ("-x",))
+
+
+def run(place: Place, files: Sequence[str], plugin: object, words: Sequence[str] = ()) -> int:
+    """Have pytest import the files and do with their tests what the plugin says."""
+    _settle(place.tree, place.scratch)
+    base = f"--basetemp={place.scratch}/t"
+    return int(pytest.main([*_WORDS, *words, base, *files], [plugin]))
+
+
+def write_no_bytecode() -> None:
+    """Leave no trace of faulty text in this process or in those that it starts."""
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    _settle(tree, output.parent)
-    files = dict.fromkeys(name.partition("::")[0] for name in tests)
-    asked = Asked(list(tests), output)
-    return int(pytest.main([*_WORDS, f"--basetemp={output.parent}/t", *files], [asked]))
 
 
 def _settle(tree: Path, scratch: Path) -> None:
@@ -77,7 +130,7 @@ def _cpu() -> float:
     return sum(os.times()[:4])
 
 
-class _Hypothesis:
+class Hypothesis:
     """Examples as ever, but the first that fails will do: nobody reads the smallest."""
 
     @pytest.hookimpl(tryfirst=True)
@@ -92,23 +145,23 @@ class _Hypothesis:
         settings.load_profile("mutants")
 
 
-class Recorder(_Hypothesis):
+class Recorder(Hypothesis):
     """A plugin that notes for each test that passes which lines it runs, and how long it takes."""
 
-    def __init__(self, files: Sequence[str]) -> None:
+    def __init__(self, files: Sequence[str], limit: cell.Limit) -> None:
+        self._limit = limit
         self._coverage = Coverage(data_file=None, config_file=False, include=files, messages=False)
-        self._seconds: dict[str, float] = {IMPORTED: 0.0}
+        self._costs: dict[str, Cost] = {}
         self._unfit: set[str] = set()
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._coverage.switch_context(item.nodeid)
+        self._limit.put_off(cpu=_RECORDED_S, wall=10 * _RECORDED_S)
         start, busy = time.monotonic(), _cpu()
         result = yield
-        self._seconds[item.nodeid] = _cpu() - busy
-        if time.monotonic() - start > _WALL_S:
-            self._unfit.add(item.nodeid)
+        self._costs[item.nodeid] = _cpu() - busy, time.monotonic() - start
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -116,7 +169,7 @@ class Recorder(_Hypothesis):
             self._unfit.add(report.nodeid)
 
     def seen(self, tree: Path) -> dict[str, object]:
-        """Return the seconds and lines of each test that is fit to be asked."""
+        """Return cost and lines of each test that is fit to be asked, and what importing ran."""
         self._coverage.stop()
         data = self._coverage.get_data()
         lines: dict[str, dict[str, list[int]]] = {}
@@ -126,26 +179,40 @@ class Recorder(_Hypothesis):
                 for test in tests:
                     lines.setdefault(test, {}).setdefault(module, []).append(line)
         return {
-            test: {"seconds": round(seconds, 4), "lines": lines.get(test, {})}
-            for test, seconds in self._seconds.items()
-            if test not in self._unfit and seconds <= _CPU_S
+            "imported": lines.get(_NO_TEST, {}),
+            "tests": {
+                test: (round(cpu, 4), round(wall, 4), lines.get(test, {}))
+                for test, (cpu, wall) in self._costs.items()
+                if test not in self._unfit and cpu <= _CPU_S and wall <= _WALL_S
+            },
         }
 
 
-class Asked(_Hypothesis):
-    """A plugin that runs the tests named, in this order, and writes down which one failed."""
+class Asked(Hypothesis):
+    """A plugin that runs the tests named, in this order, and writes down which one it is at."""
 
-    def __init__(self, tests: Sequence[str], output: Path) -> None:
-        self._places = {test: place for place, test in enumerate(tests)}
+    def __init__(self, tests: Mapping[str, Cost], output: Path, limit: cell.Limit) -> None:
+        self._tests = tests
         self._output = output
+        self._limit = limit
+        self.has_failed = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self._places),
-            key=lambda item: self._places[item.nodeid],
+        items[:] = self.chosen(items)
+
+    def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
+        """Return the tests that were named, in their order."""
+        known = {item.nodeid: item for item in items}
+        return [known[name] for name in self._tests if name in known]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        cpu, wall = self._tests[nodeid]
+        self._limit.put_off(
+            cpu=LEAST_CPU_S + _TIMES_CPU * cpu, wall=LEAST_WALL_S + _TIMES_WALL * wall
         )
+        self._output.write_text(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._output.write_text(report.nodeid)
+        self.has_failed = self.has_failed or report.failed

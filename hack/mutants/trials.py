@@ -8,33 +8,29 @@ import ast
 import fcntl
 import json
 import random
-import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from mutants import cell, copy_of, observed
+from mutants.collected import Collected
 from mutants.faults import Module, Mutant, difference
-from mutants.rooms import Room
+from mutants.observed import CannotRunError, Cost, Place
+from mutants.recording import Recording, Seen
+from mutants.rooms import ROOMS, Room
 
-_RECORDING_S = 300
-_FILES_AT_ONCE = 3
 _FEW = 10
-_START_S = 25.0
-"""Seconds that Python, imports and pytest may take on a busy machine."""
+_START_CPU_S, _START_WALL_S = 60.0, 300.0
+"""What imports and the collection of tests may take."""
 _BUDGET_S = 10.0
 """Seconds of tests that a mutant is worth, the shortest first."""
 KILLED, LATE, SURVIVED, UNTESTED = "killed", "late", "survived", "untested"
 _NO_TESTS = 5  # pytest's exit status
-
-
-class CannotRunError(Exception):
-    """The tests cannot be run; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +55,7 @@ class Trials:
         self.name = name
         self._repository = repository
         self._folder = cache / name.replace("/", "-")
-        self._tree = self._folder / "tree"
-        self._cache = cache.parent
+        self._cache = cache
         self._sources = _files(repository, room.sources)
         slow = set(_files(repository, room.without))
         self._tests = [name for name in _files(repository, room.tests) if name not in slow]
@@ -70,8 +65,7 @@ class Trials:
         self._modules = {
             name: Module(name, (repository / name).read_text()) for name in self._sources
         }
-        self._seen: dict[str, Any] = {}
-        self._imported: dict[str, set[int]] = {}
+        self._seen = Seen()
         self._functions: dict[str, dict[str, str]] = {}
 
     def drawn(self, seed: int, sample: int) -> tuple[list[Mutant], int]:
@@ -93,17 +87,31 @@ class Trials:
         """Try those of which nothing is known, until that time; keep and yield each result."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(), tempfile.TemporaryDirectory(prefix="m") as scratch:
-            copy_of.bring_up_to_date(self._repository, self._tree)
             known = self.results()
             left = [mutant for mutant in mutants if not self._holds(known.get(mutant.key))]
-            if left:
-                self._record(Path(scratch), until)
-            for mutant in left:
-                if time.monotonic() >= until:
-                    return
-                known[mutant.key] = self._tried(mutant, Path(scratch))
-                self._write("results.json", {key: asdict(one) for key, one in known.items()})
-                yield known[mutant.key]
+            if not left:
+                return
+            place = Place(
+                tree=self._folder / "tree",
+                cache=self._cache.parent,
+                logs=self._folder,
+                scratch=Path(scratch),
+            )
+            copy_of.bring_up_to_date(self._repository, place.tree)
+            self._seen = self._recorded(place, until)
+            with closing(Collected(place, self._sources, self._seen.files)) as collected:
+                for mutant in left:
+                    if time.monotonic() >= until:
+                        return
+                    known[mutant.key] = self._tried(mutant, place, collected)
+                    self._write("results.json", {key: asdict(one) for key, one in known.items()})
+                    yield known[mutant.key]
+
+    def _recorded(self, place: Place, until: float) -> Seen:
+        patterns = [pattern for room in ROOMS.values() for pattern in room.sources]
+        modules = sorted({*_files(self._repository, patterns), *self._sources})
+        recording = Recording(place, self._cache / "recorded", self._repository, modules)
+        return recording.seen(self._tests, self._sources, until)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -127,67 +135,17 @@ class Trials:
                 return found
         return sha256(json.dumps(self._digests, sort_keys=True).encode()).hexdigest()[:16]
 
-    def _record(self, scratch: Path, until: float) -> None:
-        """Learn what each test runs, as far as there is time; files known already are not run."""
-        support = _files(
-            self._repository, ("tests/*.py", "tests/worlds/*.py", "tests/**/conftest.py")
-        )
-        basis = sha256()
-        for name in (*self._sources, *support):
-            basis.update((self._repository / name).read_bytes())
-        kept = self._read("recording.json")
-        files = kept.get("files", {}) if kept.get("basis") == basis.hexdigest() else {}
-        files = {
-            name: one for name, one in files.items() if one["digest"] == self._digests.get(name)
-        }
-        new = [name for name in self._tests if name not in files]
-        for place in range(0, len(new), _FILES_AT_ONCE):
-            if time.monotonic() >= until:
-                break
-            some = new[place : place + _FILES_AT_ONCE]
-            print(
-                f"{self.name}: what {len(new) - place} files of tests run is recorded", flush=True
-            )
-            seen = self._run_recorded(some, scratch)
-            for name in some:
-                own = {test: one for test, one in seen.items() if test.partition("::")[0] == name}
-                files[name] = {
-                    "digest": self._digests[name],
-                    "imported": seen[observed.IMPORTED]["lines"],
-                    "tests": own,
-                }
-            self._write("recording.json", {"basis": basis.hexdigest(), "files": files})
-        for file in files.values():
-            self._seen |= file["tests"]
-            for module, lines in file["imported"].items():
-                self._imported.setdefault(module, set()).update(lines)
-
-    def _run_recorded(self, tests: Sequence[str], scratch: Path) -> dict[str, Any]:
-        output = scratch / "seen.json"
-        output.unlink(missing_ok=True)
-        log = self._folder / "recording.log"
-        status = cell.run(
-            lambda: observed.record(self._tree, self._sources, tests, output),
-            seconds=_RECORDING_S,
-            writable=(self._cache, scratch),
-            log=log,
-        )
-        if status == cell.LATE or not output.is_file():
-            raise CannotRunError(
-                f"tests of {self.name} do not run without a fault either: see {log}"
-            )
-        seen: dict[str, Any] = json.loads(output.read_text())
-        return seen
-
-    def _tried(self, mutant: Mutant, scratch: Path) -> Result:
+    def _tried(self, mutant: Mutant, place: Place, collected: Collected) -> Result:
         module = self._modules[mutant.module]
         text = module.mutated(mutant)
         tests = self._that_notice(mutant)
         outcome, by = UNTESTED, ""
-        # A few first: most faults are noticed at once, and few tests are in few files to import.
-        for some in (tests[:_FEW], tests[_FEW:]):
-            if some and outcome in (UNTESTED, SURVIVED):
-                outcome, by = self._asked(mutant.module, text, dict(some), scratch)
+        if tests:
+            with copy_of.faulty(place.tree / module.name, text):
+                status = collected.ask(module.name, (module.text, text), dict(tests))
+                if status is None or (status == 0 and self._runs_at_import(mutant)):
+                    status = _imported_anew(tests, place)
+            outcome, by = _outcome(status, place)
         return Result(
             key=mutant.key,
             module=mutant.module,
@@ -198,48 +156,29 @@ class Trials:
             rests_on=self._basis(by),
         )
 
-    def _that_notice(self, mutant: Mutant) -> list[tuple[str, float]]:
+    def _that_notice(self, mutant: Mutant) -> list[tuple[str, Cost]]:
         """Return the tests that run the lines, as many as it is worth: unit tests, short ones."""
-        lines = set(range(mutant.line, mutant.last + 1))
+        lines = _lines(mutant)
         # What importing the module runs may concern a test that runs nothing else of it.
-        at_import = lines.intersection(self._imported.get(mutant.module, ()))
+        at_import = self._runs_at_import(mutant)
         order = []
-        for test, one in self._seen.items():
-            run = one["lines"].get(mutant.module, ())
+        for test, modules in self._seen.lines.items():
+            run = modules.get(mutant.module, ())
             is_hit = bool(lines.intersection(run))
             if is_hit or at_import:
-                order.append((not is_hit, not run, not _is_unit(test), one["seconds"], test))
-        chosen: list[tuple[str, float]] = []
+                cost = self._seen.costs[test]
+                order.append((not is_hit, not run, not _is_unit(test), cost, test))
+        chosen: list[tuple[str, Cost]] = []
         spent = 0.0
-        for *_, seconds, test in sorted(order):
-            if spent + seconds <= _BUDGET_S:
-                chosen.append((test, seconds))
-                spent += seconds
+        for *_, (cpu, wall), test in sorted(order):
+            if spent + cpu <= _BUDGET_S:
+                chosen.append((test, (cpu, wall)))
+                spent += cpu
         return chosen
 
-    def _asked(
-        self, module: str, text: str, tests: dict[str, float], scratch: Path
-    ) -> tuple[str, str]:
-        output = scratch / "failed"
-        output.unlink(missing_ok=True)
-        with copy_of.faulty(self._tree / module, text):
-            status = cell.run(
-                lambda: observed.ask(self._tree, tests, output),
-                seconds=_START_S + 5 * sum(tests.values()),
-                writable=(self._cache, scratch),
-                log=self._folder / "mutant.log",
-            )
-        shutil.rmtree(scratch / "t", ignore_errors=True)
-        if status == _NO_TESTS:
-            raise CannotRunError(
-                f"pytest found none of {len(tests)} tests: see {self._folder}/mutant.log"
-            )
-        if status == 0:
-            return SURVIVED, ""
-        by = output.read_text() if output.is_file() else ""
-        return (
-            (LATE, next(iter(tests))) if status == cell.LATE else (KILLED, by or next(iter(tests)))
-        )
+    def _runs_at_import(self, mutant: Mutant) -> bool:
+        """Tell whether what was computed before the tests rests on the lines of a fault."""
+        return bool(_lines(mutant).intersection(self._seen.imported.get(mutant.module, ())))
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
@@ -252,6 +191,30 @@ class Trials:
         new = self._folder / f"{name}.new"
         new.write_text(json.dumps(value, indent=1))
         new.replace(self._folder / name)
+
+
+def _lines(mutant: Mutant) -> set[int]:
+    return set(range(mutant.line, mutant.last + 1))
+
+
+def _imported_anew(tests: Sequence[tuple[str, Cost]], place: Place) -> int:
+    """Return how tests end where all is imported with the fault."""
+    # A few first: most faults are noticed at once, and few tests are in few files to import.
+    return _asked(dict(tests[:_FEW]), place) or _asked(dict(tests[_FEW:]), place)
+
+
+def _asked(tests: Mapping[str, Cost], place: Place) -> int:
+    limit = cell.Limit(cpu=_START_CPU_S, wall=_START_WALL_S)
+    return place.ask(tests, lambda: observed.ask(place, tests, limit), limit) if tests else 0
+
+
+def _outcome(status: int, place: Place) -> tuple[str, str]:
+    """Return what came of a mutant, and of which test."""
+    if status == 0:
+        return SURVIVED, ""
+    if status == _NO_TESTS:
+        raise CannotRunError(f"pytest found none of the tests: see {place.logs}/mutant.log")
+    return LATE if status == cell.LATE else KILLED, place.asked.read_text()
 
 
 def _functions(text: str) -> dict[str, str]:

@@ -46,6 +46,21 @@ def test_over() -> None:
 def test_counted() -> None:
     assert room.code.counted(2) == 2
 """
+AT_IMPORT = """\
+def doubled(value: int) -> int:
+    return value * 2
+
+
+SIX = doubled(3)
+"""
+AT_IMPORT_TESTS = """\
+import room.code
+
+
+def test_doubled() -> None:
+    assert room.code.SIX == 6
+    assert room.code.doubled(0) == 0
+"""
 EDGE = """\
 import room.code
 
@@ -57,9 +72,21 @@ RUN = """\
 import json, sys, time
 from pathlib import Path
 from mutants import trials
+from mutants.collected import Collected
+from mutants.faults import difference
 from mutants.rooms import Room
 
-trials._START_S = 10.0
+asked = Collected.ask
+at_once = {}
+
+
+def ask(self, module, texts, tests):
+    answer = asked(self, module, texts, tests)
+    at_once[difference(*texts)[-1]] = answer
+    return answer
+
+
+Collected.ask = ask
 room = Room(sources=("room/*.py",), tests=("tests/unit/test_*.py",))
 found = trials.Trials("room", room, repository=Path(sys.argv[1]), cache=Path(sys.argv[2]))
 mutants, every = found.drawn(seed=7, sample=100)
@@ -68,6 +95,7 @@ known = found.results()
 told = {
     "new": len(new),
     "every": every,
+    "at once": at_once,
     "outcomes": {
         f"{known[one.key].line} {known[one.key].difference[-1]}": known[one.key].outcome
         for one in mutants
@@ -170,6 +198,22 @@ def test_it_names_what_survives_goes_on_where_it_stopped_and_tries_again_after_a
     assert second["new"] == 6  # the survivors; what was killed needs no second look
     assert second["outcomes"]["7 + return value >= LIMIT"] == "killed"
     assert (project / "room/code.py").read_text() == CODE
+
+
+def test_what_import_computed_is_computed_with_the_fault_before_the_fault_counts_as_survived(
+    project: Path, tmp_path: Path
+) -> None:
+    (project / "room/code.py").write_text(AT_IMPORT)
+    (project / "tests/unit/test_code.py").write_text(AT_IMPORT_TESTS)
+    told = tried(project, tmp_path / "cache" / "mutants")
+    assert set(told["outcomes"].values()) == {"killed"}
+    assert told["at once"] == {
+        "+ return value / 2": 0,
+        "+ return value * 3": 0,
+        "+ SIX = doubled(4)": None,
+        "+ SIX = doubled(None)": None,
+        "+ SIX = None": None,
+    }
 
 
 def test_a_copy_is_what_the_repository_is_even_after_a_run_was_killed(

@@ -1,0 +1,102 @@
+"""A fault as new code for functions that live already, so that nothing has to be imported again.
+
+In: a module's text without the fault and with it. Out: the functions of this process whose code the
+fault changes, each with its new code; or nothing if what differs runs at import, as a constant, the
+body of a class or an argument's default does.
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import CO_OPTIMIZED
+from types import CodeType, FunctionType
+
+Live = Mapping[str, Sequence[FunctionType]]
+"""The functions of each file, among them what decorators and properties hold."""
+
+
+def live(files: Sequence[str]) -> Live:
+    """Return the functions that were made from these files, whoever holds them."""
+    found: dict[str, list[FunctionType]] = {file: [] for file in files}
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and one.__code__.co_filename in found:
+            found[one.__code__.co_filename].append(one)
+    return found
+
+
+def patches(
+    file: str, texts: tuple[str, str], functions: Live
+) -> Sequence[tuple[FunctionType, CodeType]] | None:
+    """Return what to change for a fault, from one text to another; None if that cannot do."""
+    old, new = (compile(text, file, "exec", dont_inherit=True) for text in texts)
+    pairs = _changed(old, new)
+    if not pairs:
+        return None
+    twice = Counter((code.co_qualname, code.co_firstlineno) for code in _all(old))
+    found = []
+    for was, becomes in pairs:
+        key = (was.co_qualname, was.co_firstlineno)
+        same = [one for one in functions[file] if _key(one) == key]
+        inner = f"{was.co_qualname}.<locals>."
+        # What a decorator of this very module made at import keeps the code that it has.
+        is_held = any(one.__code__.co_qualname.startswith(inner) for one in functions[file])
+        if not same or is_held or twice[key] > 1 or was.co_freevars != becomes.co_freevars:
+            return None
+        found += [(one, becomes) for one in same]
+    return found
+
+
+def _key(function: FunctionType) -> tuple[str, int]:
+    return function.__code__.co_qualname, function.__code__.co_firstlineno
+
+
+def _changed(old: CodeType, new: CodeType) -> Sequence[tuple[CodeType, CodeType]] | None:
+    """Return the outermost functions that differ; None if more than functions does."""
+    if _own(old) != _own(new):
+        return None
+    found: list[tuple[CodeType, CodeType]] = []
+    for one, other in zip(_nested(old), _nested(new), strict=True):
+        if one.co_flags & CO_OPTIMIZED:  # a function, and not the body of a class
+            found += [] if _whole(one) == _whole(other) else [(one, other)]
+            continue
+        inner = _changed(one, other)
+        if inner is None:
+            return None
+        found += inner
+    return found
+
+
+def _nested(code: CodeType) -> list[CodeType]:
+    return [one for one in code.co_consts if isinstance(one, CodeType)]
+
+
+def _all(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in _nested(code):
+        yield from _all(one)
+
+
+def _whole(code: CodeType) -> object:
+    """All that makes code what it does, with the code in it."""
+    return _own(code), [_whole(one) for one in _nested(code)]
+
+
+def _own(code: CodeType) -> object:
+    """All that makes code what it does, but for lines and for the code in it."""
+    return (
+        *(code.co_qualname, code.co_flags, code.co_code, code.co_exceptiontable),
+        *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+        *(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        [_constant(one) for one in code.co_consts],
+    )
+
+
+def _constant(value: object) -> object:
+    """A value that differs from another where a program could tell: 1 is not True, nor 1.0."""
+    if isinstance(value, CodeType):
+        return CodeType, value.co_qualname
+    if isinstance(value, tuple):
+        return tuple, [_constant(one) for one in value]
+    if isinstance(value, frozenset):
+        return frozenset, sorted(repr(_constant(one)) for one in value)
+    return type(value), repr(value)  # repr tells 0.0 from -0.0

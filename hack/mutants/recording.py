@@ -1,0 +1,121 @@
+"""What each test runs, and how long that takes: which tests can notice a fault in which line.
+
+In: files of tests, and modules. Out: what is kept of these tests in the user's cache, each file by
+itself, so that rooms with the same tests record them once. It holds as long as the file, the room's
+modules and what tests share do.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from mutants import cell, observed
+from mutants.observed import CannotRunError, Cost, Place
+
+_FILES_AT_ONCE = 6
+_START_CPU_S, _START_WALL_S = 120.0, 600.0
+_SHARED = ("tests/*.py", "tests/worlds/*.py", "tests/**/conftest.py")
+_LOG = "recording.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What tests run: lines by module, for each of them and before the first of a file."""
+
+    files: list[str] = field(default_factory=list)
+    lines: dict[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
+    imported: dict[str, set[int]] = field(default_factory=dict)
+
+    def add(self, file: str, kept: Mapping[str, Any]) -> None:
+        """Add what is kept of one file."""
+        self.files.append(file)
+        for test, (cpu, wall, lines) in kept["tests"].items():
+            self.lines[test] = lines
+            self.costs[test] = cpu, wall
+        for module, lines in kept["imported"].items():
+            self.imported.setdefault(module, set()).update(lines)
+
+
+class Recording:
+    """What is kept of a repository's tests; those of a copy add to it."""
+
+    def __init__(
+        self, place: Place, folder: Path, repository: Path, modules: Sequence[str]
+    ) -> None:
+        self._place = place
+        self._folder = folder
+        self._repository = repository
+        self._modules = {name: self._digest(name) for name in modules}
+        shared = sorted({path for one in _SHARED for path in repository.glob(one)})
+        every = "".join(self._digest(str(path)) for path in shared)
+        self._shared = sha256(every.encode()).hexdigest()[:16]
+
+    def seen(self, tests: Sequence[str], modules: Sequence[str], until: float) -> Seen:
+        """Return what tests run of a room's modules; what is not kept is recorded until then."""
+        new = [name for name in tests if self._kept(name, modules) is None]
+        for first in range(0, len(new), _FILES_AT_ONCE):
+            if time.monotonic() >= until:
+                break
+            print(f"what {len(new) - first} files of tests run is recorded", flush=True)
+            self._record(new[first : first + _FILES_AT_ONCE])
+        found = Seen()
+        for name in tests:
+            kept = self._kept(name, modules)
+            if kept is not None:
+                found.add(name, kept)
+        return found
+
+    def _kept(self, test: str, modules: Sequence[str]) -> dict[str, Any] | None:
+        """Return what is kept of a file, as long as it holds for these modules."""
+        try:
+            kept: dict[str, Any] = json.loads(self._file(test).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        wanted = {name: self._modules[name] for name in modules}
+        holds = (
+            kept["digest"] == self._digest(test)
+            and kept["shared"] == self._shared
+            and wanted.items() <= kept["modules"].items()
+        )
+        return kept if holds else None
+
+    def _record(self, tests: Sequence[str]) -> None:
+        output = self._place.scratch / "seen.json"
+        output.unlink(missing_ok=True)
+        limit = cell.Limit(cpu=_START_CPU_S, wall=_START_WALL_S)
+        status = self._place.run(
+            lambda: observed.record(self._place, list(self._modules), tests, limit), limit, _LOG
+        )
+        if status == cell.LATE or not output.is_file():
+            log = self._place.logs / _LOG
+            raise CannotRunError(f"tests do not run without a fault either: see {log}")
+        seen: dict[str, Any] = json.loads(output.read_text())
+        for name in tests:
+            kept = {
+                "digest": self._digest(name),
+                "shared": self._shared,
+                "modules": self._modules,
+                "imported": seen["imported"],
+                "tests": {
+                    test: one
+                    for test, one in seen["tests"].items()
+                    if test.partition("::")[0] == name
+                },
+            }
+            file = self._file(name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            new = file.with_suffix(f".{os.getpid()}")
+            new.write_text(json.dumps(kept))
+            new.replace(file)
+
+    def _file(self, test: str) -> Path:
+        return self._folder / f"{test.replace('/', '-')}.json"
+
+    def _digest(self, name: str) -> str:
+        return sha256((self._repository / name).read_bytes()).hexdigest()[:16]
