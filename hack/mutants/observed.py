@@ -153,6 +153,7 @@ class Recorder(Hypothesis):
         self._coverage = Coverage(data_file=None, config_file=False, include=files, messages=False)
         self._costs: dict[str, Cost] = {}
         self._unfit: set[str] = set()
+        self._failed: set[str] = set()
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)
@@ -167,6 +168,8 @@ class Recorder(Hypothesis):
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.outcome != "passed":
             self._unfit.add(report.nodeid)
+        if report.failed:
+            self._failed.add(report.nodeid)
 
     def seen(self, tree: Path) -> dict[str, object]:
         """Return cost and lines of each test that is fit to be asked, and what importing ran."""
@@ -179,6 +182,7 @@ class Recorder(Hypothesis):
                 for test in tests:
                     lines.setdefault(test, {}).setdefault(module, []).append(line)
         return {
+            "failed": sorted(self._failed),
             "imported": lines.get(_NO_TEST, {}),
             "tests": {
                 test: (round(cpu, 4), round(wall, 4), lines.get(test, {}))

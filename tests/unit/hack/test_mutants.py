@@ -139,7 +139,8 @@ def tried(project: Path, cache: Path) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    *lines, told = done.stdout.splitlines()
+    return json.loads(told) | {"lines": lines}
 
 
 def changed(text: str) -> set[str]:
@@ -214,6 +215,19 @@ def test_what_import_computed_is_computed_with_the_fault_before_the_fault_counts
         "+ SIX = doubled(None)": None,
         "+ SIX = None": None,
     }
+
+
+def test_a_test_that_fails_without_a_fault_is_named_and_kills_nothing(
+    project: Path, tmp_path: Path
+) -> None:
+    (project / "room/code.py").write_text("def one() -> int:\n    return 1\n")
+    (project / "tests/unit/test_code.py").write_text(
+        "import room.code\n\n\ndef test_one() -> None:\n    assert room.code.one() == 2\n"
+    )
+    told = tried(project, tmp_path / "cache" / "mutants")
+    assert set(told["outcomes"].values()) == {"untested"}
+    said = "fails without a fault, so it is not asked: tests/unit/test_code.py::test_one"
+    assert said in told["lines"]
 
 
 def test_a_copy_is_what_the_repository_is_even_after_a_run_was_killed(
