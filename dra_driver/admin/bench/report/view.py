@@ -24,6 +24,7 @@ SIMULATED = (
 READY = "Ready to copy, for"
 IN_CONTAINERS = "Containers of pods against bare processes, as ratios"
 _LATE_SECONDS = 0.5
+_MOST_OF_IT = 0.8
 _ENOUGH = 200
 """Latencies: the 99th percentile is the second largest of so many, or what follows it."""
 
@@ -263,6 +264,7 @@ def _doubts(case: Case) -> list[str]:
         for one in case.tenants
         if one.result and one.result.wrong_results
     ]
+    found += _early_commands(case)
     late = [one.late_seconds for one in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
         found.append(
@@ -280,6 +282,22 @@ def _doubts(case: Case) -> list[str]:
             f" {_ENOUGH} the 99th percentile is hardly more than the largest: work for longer"
         )
     return found
+
+
+def _early_commands(case: Case) -> list[str]:
+    """Name commands that ended long before what works beside them for all of its time."""
+    parts = case.strategy.parts
+    if all(part.is_command for part in parts):
+        return []
+    return [
+        f"{case.strategy.label}: the command of tenant {one.number} ended after"
+        f" {one.result.seconds:.3g} s, and the others worked on without it: choose --seconds"
+        " close to the time that it takes"
+        for one in case.tenants
+        if (part := parts[one.number]).is_command
+        and one.result
+        and one.result.seconds < _MOST_OF_IT * part.work.seconds
+    ]
 
 
 def pairs(reports: Sequence[Report]) -> list[tuple[Report, Report]]:

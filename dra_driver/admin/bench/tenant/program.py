@@ -27,6 +27,7 @@ from dra_driver.admin.bench.tenant import arrivals
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
 from dra_driver.admin.bench.tenant.device import RefusedError
 from dra_driver.admin.bench.tenant.programs import Program, program_of
+from dra_driver.admin.bench.tenant.supervised import uptime
 from dra_driver.admin.bench.tenant.task import Task
 from dra_driver.admin.bench.tenant.tasks import task
 from dra_driver.admin.bench.workload import WorkloadKind
@@ -61,10 +62,10 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
     try:
         if card is not None and card.is_simulated:
             _say(_ready(card=card, is_simulated=True))
-            late = max(0.0, time.time() - _wait(spec))
-            began = time.time()
+            late = max(0.0, uptime() - _wait(spec))
+            began = uptime()
             time.sleep(min(1.0, spec.work.seconds))
-            _say(lines.Done(began=began, seconds=time.time() - began, late_seconds=late))
+            _say(lines.Done(began=began, seconds=uptime() - began, late_seconds=late))
             return
         before = time.monotonic()
         with open_gpu() as gpu:
@@ -85,7 +86,7 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
                 )
             )
             wanted = _wait(spec) + spec.work.warm_up
-            _warm_up(spec, todo, wanted - time.time())
+            _warm_up(spec, todo, wanted - uptime())
             watch = Watch(door.busy) if door is not None and spec.watches else None
             _say(_worked(spec, todo, watch, wanted=wanted))
     finally:
@@ -96,7 +97,7 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
 def _ready(**facts: Any) -> lines.Ready:
     environment = os.environ
     return lines.Ready(
-        at=time.time(),
+        at=uptime(),
         mps=environment.get("CUDA_MPS_PIPE_DIRECTORY", ""),
         thread_percentage=environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""),
         **facts,
@@ -122,7 +123,7 @@ def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float)
     if watch is not None:
         watch.start()
     usage: Usage | None = None
-    began = time.time()
+    began = uptime()
     try:
         done = _serve(spec, todo, spec.work.seconds)
     finally:
@@ -152,11 +153,11 @@ def _wait(spec: lines.Spec) -> float:
         if time.monotonic() > end:
             raise SetupError(f"nobody said within {spec.patience:g} s when to begin")
         if time.monotonic() - said >= _SAY_EVERY:
-            _say(lines.Waiting(at=time.time()))
+            _say(lines.Waiting(at=uptime()))
             said = time.monotonic()
         time.sleep(_POLL_SECONDS)
         moment = _moment(file)
-    time.sleep(max(0.0, min(moment - time.time(), spec.patience)))
+    time.sleep(max(0.0, min(moment - uptime(), spec.patience)))
     return moment
 
 
