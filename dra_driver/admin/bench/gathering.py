@@ -112,6 +112,8 @@ def _tenant(number: int, one: Gathered) -> Tenant:
             launch_seconds=one.launch_seconds,
             memory_mib=ready.memory_mib,
             memory_refused_mib=ready.refused_mib,
+            busy_sm_percent=done.busy_sm_percent,
+            bandwidth_percent=done.bandwidth_percent,
         ),
     )
 

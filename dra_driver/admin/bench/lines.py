@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dra_driver.admin.bench.model import Amount, Card, Count, Latency, Strict, Usage
+from dra_driver.admin.bench.model import Amount, Card, Count, Latency, Percent, Strict, Usage
 from dra_driver.admin.bench.workload import Workload
 from dra_driver.errors import DeviceError
 
@@ -63,6 +63,8 @@ class Done(_Line):
     wrong: Count | None = None
     latency: Latency | None = None
     usage: Usage | None = None
+    busy_sm_percent: Percent | None = None
+    bandwidth_percent: Percent | None = None
 
 
 class Ended(_Line):

@@ -99,6 +99,8 @@ class ProcessRunner:
             return "only on a cluster: a driver gives out shares"
         if strategy.sharing in OF_MIG:
             if missing := self.offer.lack(strategy):
+                if self._door.mig_problem:
+                    return self._door.mig_problem
                 return (
                     f"{missing}; no setting of a GPU is changed here: make them, or use a cluster"
                 )

@@ -11,7 +11,7 @@ from dra_driver.admin.bench.report.figures import in_containers, of_role, result
 from dra_driver.admin.bench.report.spread import Spread, spread
 from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.report.verdict import advice
-from dra_driver.admin.bench.strategies import OF_MIG
+from dra_driver.admin.bench.strategies import OF_MIG, Sharing
 from dra_driver.admin.table import aligned
 from dra_driver.dataclass import dataclass
 
@@ -109,6 +109,21 @@ def _usage(name: str) -> _Cell:
     return cell
 
 
+def _by_gpm(name: str) -> _Cell:
+    """Return the mean of tenants: each says it of its own MIG device, or one of the whole GPU."""
+
+    def figure(found: Sequence[Result]) -> float | None:
+        known = [value for one in found if (value := getattr(one, name)) is not None]
+        return sum(known) / len(known) if known else None
+
+    def cell(row: Row) -> str:
+        has_own = row.strategy.sharing is Sharing.MIG
+        value = row.over(figure) if has_own or row.role is None else None
+        return NONE if value is None else _with_half(value, 0)
+
+    return cell
+
+
 def _memory(row: Row) -> str:
     """Return the least and the most, or one of them if they are the same."""
     found = [one.memory_mib for case in row.cases for one in row.results(case)]
@@ -186,6 +201,17 @@ COSTS = (
         means="share of time in which GPU memory was read or written, by NVML",
         cell=_usage("memory_percent"),
     ),
+    Column(
+        head="busy SMs %",
+        means="how many of the SMs were busy, by GPM (cards from Hopper on); of MIG devices the"
+        " mean of tenants",
+        cell=_by_gpm("busy_sm_percent"),
+    ),
+    Column(
+        head="bandwidth %",
+        means="how much of the memory's bandwidth was used, likewise",
+        cell=_by_gpm("bandwidth_percent"),
+    ),
     Column(head="MiB", means="GPU memory that a tenant took for its work", cell=_memory),
     Column(
         head="mem fair",
@@ -242,7 +268,8 @@ def remarks(report: Report) -> list[str]:
     if any(map(_is_without_utilisation, report.cases)):
         found.append(
             "SM % and mem % are not available of MIG devices: NVML does not tell them of a GPU in"
-            " MIG mode; DCGM does (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
+            " MIG mode, and this card or driver has no GPM, which does; DCGM tells them"
+            " (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
         )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
     if report.cases and not has_ratios and not report.card.is_simulated:
@@ -252,8 +279,9 @@ def remarks(report: Report) -> list[str]:
 
 def _is_without_utilisation(case: Case) -> bool:
     usage = case.usage or Usage()
-    is_mig = case.strategy.sharing in OF_MIG
-    return is_mig and case.state == "measured" and usage.sm_percent is None
+    is_told = any(one.busy_sm_percent is not None for one in results(case))
+    is_mig = case.strategy.sharing in OF_MIG and case.state == "measured"
+    return is_mig and usage.sm_percent is None and not is_told
 
 
 def _doubts(case: Case) -> list[str]:

@@ -31,6 +31,7 @@ from dra_driver.admin.bench.tenant.supervised import uptime
 from dra_driver.admin.bench.tenant.task import Task
 from dra_driver.admin.bench.tenant.tasks import task
 from dra_driver.admin.bench.workload import WorkloadKind
+from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
 from dra_driver.errors import DeviceError, DriverError, SetupError
 
 _POLL_SECONDS = 0.02
@@ -87,8 +88,7 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
             )
             wanted = _wait(spec) + spec.work.warm_up
             _warm_up(spec, todo, wanted - uptime())
-            watch = Watch(door.busy) if door is not None and spec.watches else None
-            _say(_worked(spec, todo, watch, wanted=wanted))
+            _say(_worked(spec, todo, door, wanted=wanted))
     finally:
         if door is not None:
             door.close()
@@ -118,17 +118,21 @@ def _serve(spec: lines.Spec, todo: Task, seconds: float) -> arrivals.Timings:
     return arrivals.closed_loop(todo.step, seconds, time.monotonic)
 
 
-def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float) -> lines.Done:
+def _worked(spec: lines.Spec, todo: Task, door: CardDoor | None, *, wanted: float) -> lines.Done:
     """Do what counts; `wanted` is the moment at which it was to begin."""
+    watch = Watch(door.busy) if door is not None and spec.watches else None
+    usage: Usage | None = None
+    # A MIG device is each tenant's own; of a whole GPU one of them tells.
+    count = _count(door) if door is not None and (spec.watches or door.is_divided) else None
     if watch is not None:
         watch.start()
-    usage: Usage | None = None
     began = uptime()
     try:
         done = _serve(spec, todo, spec.work.seconds)
     finally:
         if watch is not None:
             usage = watch.stop()
+    gpm = GpmUsage() if count is None else count.stop()
     if done.steps:
         todo.check()
     return lines.Done(
@@ -141,7 +145,17 @@ def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float)
         wrong=None if todo.wrong is None else todo.wrong(),
         latency=done.latency(),
         usage=usage,
+        busy_sm_percent=gpm.busy_sms,
+        bandwidth_percent=gpm.bandwidth,
     )
+
+
+def _count(door: CardDoor) -> GpmCount | None:
+    """Begin to count by GPM; None where the card does not answer: the work is done anyway."""
+    try:
+        return door.count(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    except DeviceError:
+        return None
 
 
 def _wait(spec: lines.Spec) -> float:
