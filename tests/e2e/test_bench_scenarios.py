@@ -34,7 +34,7 @@ def has_run_as_it_says(case: Case) -> None:
     assert running == f"{strategy.tenants} of {strategy.tenants} pods running"
     names = devices.split(", ")
     if strategy.sharing is Sharing.MIG:
-        profiles = Counter(one.partition(".")[0] for one in strategy.profiles)
+        profiles = Counter(one.replace(".", "") for one in strategy.profiles)
         assert Counter(one.partition("-mig-")[2].split("-")[0] for one in names) == profiles
         assert len({one.partition("-mig-")[0] for one in names}) == 1  # all of one GPU
     else:

@@ -45,12 +45,13 @@ def ratio_of(value: float) -> str:
     return f"{value:.2f}"
 
 
-def absolute(value: Spread | None, unit: str = "") -> str:
+def absolute(value: Spread | None, unit: str = "", *, half: bool = True) -> str:
     """Return a figure with the half of its interval, in three digits; a dash for none."""
     if value is None:
         return NONE
     digits = max(0, 2 - math.floor(math.log10(abs(value.mean)))) if value.mean else 0
-    return _with_half(value, min(digits, 3)) + unit
+    digits = min(digits, 3)
+    return (_with_half(value, digits) if half else f"{value.mean:.{digits}f}") + unit
 
 
 def _with_half(value: Spread, digits: int) -> str:
@@ -80,12 +81,15 @@ def _ratio(figure: Figure) -> _Cell:
     return cell
 
 
-def _rate(row: Row) -> str:
-    """Return the throughput with its unit; tenants of different works have none together."""
+def unit_of(row: Row) -> str:
+    """Return what a row's work is counted in; empty for tenants of different works."""
     units = {one.unit for case in row.cases for one in row.results(case)}
-    if len(units) != 1 or row.is_mixed:
-        return NONE
-    return absolute(row.over(throughput), f" {units.pop()}/s")
+    return units.pop() if len(units) == 1 and not row.is_mixed else ""
+
+
+def _rate(row: Row) -> str:
+    unit = unit_of(row)
+    return absolute(row.over(throughput), f" {unit}/s") if unit else NONE
 
 
 def _latency(name: str) -> _Cell:
@@ -98,6 +102,10 @@ def _latency(name: str) -> _Cell:
 
 def _fair(row: Row) -> str:
     return NONE if row.is_mixed or row.number == 1 else _ratio("fairness")(row)
+
+
+def _memory_fair(row: Row) -> str:
+    return NONE if row.number == 1 else _ratio("memory fairness")(row)
 
 
 def _usage(name: str) -> _Cell:
@@ -142,8 +150,8 @@ def _refused(row: Row) -> str:
         without += sum(one.result is None for one in tenants)
     if not refused and not without:
         return "none"
-    parts = [f"{refused} tenants" if refused else "", f"{without} failed" if without else ""]
-    return ", ".join(filter(None, parts))
+    parts = [str(refused) if refused else "", f"{without} failed" if without else ""]
+    return f"{' and '.join(filter(None, parts))} of {row.number * len(row.cases)}"
 
 
 def _slowest(name: str) -> _Cell:
@@ -186,7 +194,11 @@ COLUMNS = (
         means="Jain's index of the tenants' throughputs: 1.00 all alike, 1/n one has all",
         cell=_fair,
     ),
-    Column(head="refused", means="tenants that got less memory, or no result", cell=_refused),
+    Column(
+        head="refused",
+        means="tenants that got less memory, or no result, of those of all rounds",
+        cell=_refused,
+    ),
 )
 """What tenants got. Ratios come with the half of their 95 % interval, if there were repetitions."""
 
@@ -216,7 +228,7 @@ COSTS = (
     Column(
         head="mem fair",
         means="Jain's index of the memory that tenants had",
-        cell=_ratio("memory fairness"),
+        cell=_memory_fair,
     ),
     Column(
         head="context s", means="the making of a CUDA context", cell=_slowest("context_seconds")
@@ -272,7 +284,8 @@ def remarks(report: Report) -> list[str]:
             " (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
         )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
-    if report.cases and not has_ratios and not report.card.is_simulated:
+    has_bases = report.study is None or any(one.against for one in report.study.relations)
+    if report.cases and has_bases and not has_ratios and not report.card.is_simulated:
         found.append("there is no result of the work alone, so there are no ratios")
     return list(dict.fromkeys(found))
 
