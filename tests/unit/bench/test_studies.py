@@ -1,6 +1,7 @@
 """Scenarios in reports: roles, rounds and their spread, isolation, what a report comes to."""
 
 import html
+import re
 import statistics
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dra_driver.admin.bench.model import (
     Report,
     Study,
     Tenant,
+    Usage,
     read_report,
     write_report,
 )
@@ -26,7 +28,7 @@ from dra_driver.admin.bench.report.page import page
 from dra_driver.admin.bench.report.spread import spread
 from dra_driver.admin.bench.report.summary import summary
 from dra_driver.admin.bench.report.verdict import advice
-from dra_driver.admin.bench.report.view import COSTS, as_text, remarks, rows
+from dra_driver.admin.bench.report.view import COLUMNS, COSTS, as_text, remarks, rows
 from dra_driver.admin.bench.scenarios.read import shipped
 from dra_driver.admin.bench.strategies import ALONE, Part, Sharing, Strategy
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
@@ -287,6 +289,28 @@ def test_of_mig_devices_gpm_tells_how_busy_each_was_and_without_it_dcgm_is_named
     assert "DCGM_FI_PROF_SM_ACTIVE" in text
     without = rows(of_scenario("mig-mixed", has_gpm=False), COSTS)
     assert "busy SMs %" not in without[0]
+
+
+def test_the_table_of_studies_names_each_scenario_and_columns_that_reports_have() -> None:
+    page_ = (Path(__file__).parents[3] / "docs/choosing.md").read_text()
+    lines = [line for line in page_.splitlines() if line.startswith("| ") and "`" in line]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    named = [re.findall(r"`([a-z-]+)`", scenario)[0] for _, scenario, _ in cells]
+    assert sorted(named) == list(shipped())
+    heads = {column.head for column in (*COLUMNS, *COSTS)}
+    looked_at = {head for *_, columns in cells for head in re.findall(r"`([^`]+)`", columns)}
+    assert looked_at <= heads
+
+
+def test_energy_for_the_same_work_is_compared_with_that_work_alone() -> None:
+    found = of_scenario("mps-limits")
+    used = tuple(
+        one.model_copy(update={"usage": Usage(energy_joules=4000.0, samples=80)})
+        for one in found.cases
+    )
+    table = rows(found.model_copy(update={"cases": used}), COSTS)
+    energy = {row[0]: row[table[0].index("energy")] for row in table[1:]}
+    assert (energy["service alone"], energy["batch alone"]) == ("1.00", "1.00")
 
 
 def test_who_was_refused_memory_is_counted_among_all_rounds() -> None:
