@@ -56,6 +56,7 @@ class PlayedDoor:
 
     uuid = "GPU-played"
     is_divided = False
+    mig_problem = ""
     mig_devices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     library_folder = Path("/nowhere")
 

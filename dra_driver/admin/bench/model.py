@@ -39,7 +39,7 @@ class Card(Strict):
     name: str
     uuid: str
     driver_version: str
-    memory_mib: Count | None
+    memory_mib: Count | None = None
     sm_clock_mhz: Count | None = None
     most_sm_clock_mhz: Count | None = None
     memory_clock_mhz: Count | None = None

@@ -65,6 +65,7 @@ class PlayedDoor:
     """A card that nobody asks NVML about."""
 
     library_folder = Path("/nowhere")
+    mig_problem = ""
 
     def __init__(self, uuid: str = "GPU-1", **mig: tuple[str, ...]) -> None:
         self.uuid = uuid
@@ -248,6 +249,21 @@ def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Pat
     found = kept(tmp_path, own.run(mixed, mixed.parts[0].work))
     devices = [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found]
     assert devices == ["MIG-c", "MIG-a", "MIG-b"]
+
+
+def test_who_may_not_list_mig_devices_is_told_so_and_not_that_there_are_none(
+    tmp_path: Path,
+) -> None:
+    door = PlayedDoor()
+    door.mig_problem = "this process may not list MIG devices; run it as root"
+    (strategy,) = strategies(
+        runner(tmp_path, PlayedDoor(_1g_10gb=("MIG-a",))),
+        """
+        - name: alone
+          tenants: [{work: light, profile: 1g}]
+        """,
+    )
+    assert runner(tmp_path, door).obstacle(strategy) == door.mig_problem
 
 
 def test_rounds_have_other_arrivals_and_orders_and_stop_when_their_time_is_over(

@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.gathering import Gathered, case_of
-from dra_driver.admin.bench.model import Case, Result, Tenant
+from dra_driver.admin.bench.model import Card, Case, Result, Tenant
 from dra_driver.admin.bench.pods.pod_status import (
     ended_seconds,
     termination_message,
@@ -74,6 +74,9 @@ def test_the_last_warning_says_why_a_pod_does_not_run() -> None:
 def test_lines_of_others_are_passed_over_and_wrong_ones_of_ours_are_errors() -> None:
     said = lines.Waiting(at=1.5)
     assert lines.heard(lines.line(said)) == said
+    of_little = Card(name="A card", uuid="GPU-1", driver_version="1", memory_mib=None)
+    ready = lines.Ready(at=1.0, card=of_little)
+    assert lines.heard(lines.line(ready)) == ready
     assert lines.heard("CUDA says hello") is None
     with pytest.raises(DeviceError, match="of another version"):
         lines.heard('{"bench":1,"event":"done","began":"now"}')

@@ -280,8 +280,8 @@ def remarks(report: Report) -> list[str]:
     if any(map(_is_without_utilisation, report.cases)):
         found.append(
             "SM % and mem % are not available of MIG devices: NVML does not tell them of a GPU in"
-            " MIG mode, and this card or driver has no GPM, which does; DCGM tells them"
-            " (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
+            " MIG mode. GPM tells the like of works of bench on cards from Hopper on; DCGM does of"
+            " others (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
         )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
     has_bases = report.study is None or any(one.against for one in report.study.relations)
