@@ -33,20 +33,24 @@ class GpmUsage:
 
 
 class GpmCount:
-    """Counts from its making until `stop`. A card that has no GPM, or does not answer, counts not.
+    """Counts once, from `start` to `stop`: nothing, of a card without GPM or without an answer.
 
     In MIG mode it is of the GPU instance of this id.
     """
 
     def __init__(self, nvml: NvmlLibrary, uuid: str, gpu_instance: int | None = None) -> None:
-        """Take the first sample."""
+        """Take what is counted; nothing is asked yet."""
         self._nvml = nvml
         self._uuid = uuid
         self._instance = gpu_instance
+        self._first: Any = None
+
+    def start(self) -> None:
+        """Take the first sample."""
         self._first = self._in_time(self._supported_sample)
 
     def stop(self) -> GpmUsage:
-        """Take the second sample; return what lies between the two. For a single call."""
+        """Take the second sample; return what lies between the two."""
         if self._first is None:
             return GpmUsage()
         found = self._in_time(self._between)

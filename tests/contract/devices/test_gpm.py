@@ -48,6 +48,7 @@ def usage(machine: Machine, doors: list[CardDoor], visible: str = "") -> GpmUsag
     if count is None:
         return None
     assert isinstance(count, GpmCount)
+    count.start()
     time.sleep(0.12)
     return count.stop()
 

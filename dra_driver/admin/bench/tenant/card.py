@@ -106,7 +106,7 @@ class CardDoor:
         return self._nvml.busy(self.uuid)
 
     def count(self, visible: str = "") -> GpmCount | None:
-        """Begin to count how much of the GPU is used; None where a tenant's part is not known.
+        """Return what counts how much of the GPU is used; None where a tenant's part is not known.
 
         In MIG mode it is of the MIG device that is `visible` (CUDA_VISIBLE_DEVICES), or else of
         the only one that this process sees.

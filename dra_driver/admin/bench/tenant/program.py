@@ -86,9 +86,11 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
                     refused_mib=todo.refused_mib,
                 )
             )
+            watch = Watch(door.busy) if door is not None and spec.watches else None
+            count = _count(spec, door)
             wanted = _wait(spec) + spec.work.warm_up
             _warm_up(spec, todo, wanted - uptime())
-            _say(_worked(spec, todo, door, wanted=wanted))
+            _say(_worked(spec, todo, watch, count, wanted=wanted))
     finally:
         if door is not None:
             door.close()
@@ -118,14 +120,15 @@ def _serve(spec: lines.Spec, todo: Task, seconds: float) -> arrivals.Timings:
     return arrivals.closed_loop(todo.step, seconds, time.monotonic)
 
 
-def _worked(spec: lines.Spec, todo: Task, door: CardDoor | None, *, wanted: float) -> lines.Done:
+def _worked(
+    spec: lines.Spec, todo: Task, watch: Watch | None, count: GpmCount | None, *, wanted: float
+) -> lines.Done:
     """Do what counts; `wanted` is the moment at which it was to begin."""
-    watch = Watch(door.busy) if door is not None and spec.watches else None
-    usage: Usage | None = None
-    # A MIG device is each tenant's own; of a whole GPU one of them tells.
-    count = _count(door) if door is not None and (spec.watches or door.is_divided) else None
+    if count is not None:
+        count.start()
     if watch is not None:
         watch.start()
+    usage: Usage | None = None
     began = uptime()
     try:
         done = _serve(spec, todo, spec.work.seconds)
@@ -150,8 +153,13 @@ def _worked(spec: lines.Spec, todo: Task, door: CardDoor | None, *, wanted: floa
     )
 
 
-def _count(door: CardDoor) -> GpmCount | None:
-    """Begin to count by GPM; None where the card does not answer: the work is done anyway."""
+def _count(spec: lines.Spec, door: CardDoor | None) -> GpmCount | None:
+    """Return what counts by GPM; None where the card does not answer: the work is done anyway.
+
+    A MIG device is each tenant's own; of a whole GPU one of them tells.
+    """
+    if door is None or not (spec.watches or door.is_divided):
+        return None
     try:
         return door.count(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     except DeviceError:
