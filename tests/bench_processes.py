@@ -19,6 +19,7 @@ from dra_driver.devices.nvml.load import Busy
 
 SCRIPT = """
 import json, os, sys, time
+from dra_driver.admin.bench.tenant.supervised import uptime
 spec = json.loads(sys.argv[1])
 def say(**facts):
     print(json.dumps({"bench": 1, **facts}, separators=(",", ":")), flush=True)
@@ -32,7 +33,7 @@ if mode == "crash":
 if mode == "odd":
     say(event="ready", at="soon")
     sys.exit(0)
-say(event="ready", at=time.time(), context_seconds=0.1, memory_mib=64,
+say(event="ready", at=uptime(), context_seconds=0.1, memory_mib=64,
     mps=os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 while not os.path.exists(spec["start"]):
     time.sleep(0.01)
@@ -42,8 +43,8 @@ if mode == "killed" and spec["number"] == 1:
     os.kill(os.getpid(), 9)
 if mode == "stuck" or mode == "one-stuck" and spec["number"] == 1:
     time.sleep(1000)
-time.sleep(max(0, moment - time.time()))
-began = time.time()
+time.sleep(max(0, moment - uptime()))
+began = uptime()
 units = 10.0 * (1 + spec["number"])
 late = max(0, began - moment)
 say(event="done", began=began, seconds=2.0, steps=10, units=units, unit="x", late_seconds=late)
@@ -55,6 +56,7 @@ class PlayedDoor:
 
     uuid = "GPU-played"
     is_divided = False
+    mig_problem = ""
     mig_devices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     library_folder = Path("/nowhere")
 

@@ -2,19 +2,14 @@
 
 import json
 import os
-import shlex
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from image.command import load
-from image.recipe import NAME, version
 from testbed.commands import wait_until
-from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from dra_driver.admin.bench.model import Case
@@ -27,6 +22,7 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.kube.connect import connect
 from dra_driver.simulator import profile
+from e2e.bench_run import Run, loaded, python
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
@@ -34,7 +30,6 @@ from e2e.shares import GPU, Shares, config, shares_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
-IMAGE = f"docker.io/library/{NAME}:{version()}"
 WORK = Workload(kind=WorkloadKind.INFERENCE, seconds=0.5, warm_up=0.0)
 PROFILE = "1g.10gb"
 
@@ -42,8 +37,7 @@ PROFILE = "1g.10gb"
 @pytest.fixture(scope="module")
 def image(node: GpuNode, image_archive: Path) -> str:
     """The driver's image, in which a tenant finds Python; simulated GPUs do not need the extra."""
-    load(node.cluster, image_archive)
-    return IMAGE
+    return loaded(node.cluster, image_archive)
 
 
 @pytest.fixture
@@ -159,48 +153,6 @@ def test_a_pod_that_does_not_run_is_a_failed_case_with_the_reason(scene: Scene) 
     assert case.state == "failed"
     assert "pod tenant-0 is not ready" in case.reason
     assert "registry.local/absent:1" in case.reason
-
-
-class Run:
-    """`dra-driver bench pods` as a process of its own."""
-
-    def __init__(self, node: GpuNode, image: str, folder: Path, *words: str) -> None:
-        self.output = folder / "out"
-        kubeconfig = node.cluster.env["KUBECONFIG"]
-        places = ("--image", image, "--kubeconfig", kubeconfig, "--name", str(self.output))
-        self.process = subprocess.Popen(
-            [DRIVER, "bench", "pods", *places, *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def end(self, timeout: float = 240) -> str:
-        """Wait for its end; return what it said."""
-        out, _ = self.process.communicate(timeout=timeout)
-        print(out)  # noqa: T201 (pytest shows it with a failure)
-        return out
-
-    def report(self) -> dict[str, Any]:
-        """What it measured."""
-        return json.loads(self.output.with_suffix(".json").read_text())  # type: ignore[no-any-return]
-
-    def states(self) -> list[str]:
-        """What came of each case."""
-        return [case["state"] for case in self.report()["cases"]]
-
-
-def python(program: str) -> str:
-    """A command: the driver's image has no shell."""
-    return shlex.join(["python3", "-c", program])
 
 
 def namespace_of_a_run(scene: Scene) -> str:
@@ -360,6 +312,9 @@ cases:
   tenants:
   - {work: service, profile: 1g}
   - {work: busy, profile: 2g, launch: 1, after: 0.5}
+- name: a command beside a work
+  sharing: time-slicing
+  tenants: [{work: first, launch: 1, after: 1}, {work: service}]
 """
 BY_PRIORITY = """\
 - name: by priority
@@ -395,7 +350,7 @@ def test_tenants_of_a_scenario_have_works_sizes_and_settings_of_their_own(
     one, two = cases["1g beside 2g"]["seen"][1].split(", ")
     assert "-mig-1g" in one
     assert "-mig-2g" in two
-    assert len(cases) == (3 if scene.node.can_run_mps else 2)
+    assert len(cases) == (4 if scene.node.can_run_mps else 3)
 
 
 def one_or_more_h100(folder: Path, gpus: int) -> str:
@@ -409,9 +364,8 @@ def one_or_more_h100(folder: Path, gpus: int) -> str:
 
 def shares_case(shares: Shares, image_archive: Path, tenants: int = 2) -> Case:
     """Run a case of shares on a node that has three of each GPU; there is no whole one."""
-    load(shares.node.cluster, image_archive)
     kubeconfig = Path(shares.node.cluster.env["KUBECONFIG"])
-    place = Place(image=IMAGE, shares=GPU)
+    place = Place(image=loaded(shares.node.cluster, image_archive), shares=GPU)
     with (
         closing(connect(kubeconfig, "", environment={})) as client,
         PodRunner(client, place, print, patience=90) as runner,

@@ -52,47 +52,37 @@ class Gathered:
 
 def case_of(
     strategy: Strategy,
-    gathered: Sequence[Gathered],
-    *,
-    seen: tuple[str, ...] = (),
-    is_simulated: bool,
-) -> Case:
-    """Return the case."""
-    if is_simulated or any(one.ready and one.ready.is_simulated for one in gathered):
-        missing = [one for one in gathered if one.done is None]
-        if missing:
-            return failed(strategy, _why(missing[0]), seen=seen)
-        return Case(strategy=strategy, state="passed", seen=seen)
-    tenants = tuple(_tenant(number, one) for number, one in enumerate(gathered))
-    usage = next((one.done.usage for one in gathered if one.done and one.done.usage), None)
-    if not any(one.result for one in tenants):
-        return Case(
-            strategy=strategy,
-            state="failed",
-            reason=tenants[0].failure,
-            tenants=tenants,
-            seen=seen,
-        )
-    return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
-
-
-def case_of_commands(
-    strategy: Strategy,
-    tenants: tuple[Tenant, ...],
+    found: Sequence[Gathered | Tenant],
     *,
     usage: Usage | None = None,
     seen: tuple[str, ...] = (),
     is_simulated: bool,
 ) -> Case:
-    """Return the case of a command of the user's own."""
-    failures = [one.failure for one in tenants if one.result is None]
-    if failures and (is_simulated or len(failures) == len(tenants)):
-        reason = f"the command did not end well: {failures[0]}"
-        kept = () if is_simulated else tenants
-        return Case(strategy=strategy, state="failed", reason=reason, tenants=kept, seen=seen)
-    if is_simulated:
+    """Return the case. A command of the user's own is a Tenant already; `usage` is seen by others.
+
+    On simulated GPUs nothing is kept of commands but whether they ended well.
+    """
+    own = [one for one in found if isinstance(one, Gathered)]
+    if is_simulated or any(one.ready and one.ready.is_simulated for one in own):
+        if missing := [why for one in found if (why := _missing(one))]:
+            return failed(strategy, missing[0], seen=seen)
         return Case(strategy=strategy, state="passed", seen=seen)
+    tenants = tuple(
+        _tenant(number, one) if isinstance(one, Gathered) else one
+        for number, one in enumerate(found)
+    )
+    if not any(one.result for one in tenants):
+        reason = _missing(found[0]) or tenants[0].failure
+        return Case(strategy=strategy, state="failed", reason=reason, tenants=tenants, seen=seen)
+    usage = next((one.done.usage for one in own if one.done and one.done.usage), usage)
     return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
+
+
+def _missing(one: Gathered | Tenant) -> str:
+    """Say why a tenant has not ended as it should; nothing if it has."""
+    if isinstance(one, Tenant):
+        return "" if one.result else f"the command did not end well: {one.failure}"
+    return "" if one.done else _why(one)
 
 
 def failed(strategy: Strategy, reason: str, *, seen: tuple[str, ...] = ()) -> Case:
@@ -122,6 +112,8 @@ def _tenant(number: int, one: Gathered) -> Tenant:
             launch_seconds=one.launch_seconds,
             memory_mib=ready.memory_mib,
             memory_refused_mib=ready.refused_mib,
+            busy_sm_percent=done.busy_sm_percent,
+            bandwidth_percent=done.bandwidth_percent,
         ),
     )
 

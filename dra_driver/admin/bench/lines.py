@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dra_driver.admin.bench.model import Amount, Card, Count, Latency, Strict, Usage
+from dra_driver.admin.bench.model import Amount, Card, Count, Latency, Percent, Strict, Usage
 from dra_driver.admin.bench.workload import Workload
 from dra_driver.errors import DeviceError
 
@@ -25,7 +25,8 @@ class _Line(Strict):
 class Ready(_Line):
     """The tenant can begin: its context, kernels and memory are there.
 
-    `at` and all other moments are in seconds since 1970, by the clock of its machine. `mps` is the
+    `at` and all other moments are in seconds since its machine started, as /proc/uptime has them:
+    all containers of a machine have that clock in common, and a shell can read it. `mps` is the
     pipe folder of the MPS daemon whose client it is to be; empty for none.
     """
 
@@ -62,13 +63,12 @@ class Done(_Line):
     wrong: Count | None = None
     latency: Latency | None = None
     usage: Usage | None = None
+    busy_sm_percent: Percent | None = None
+    bandwidth_percent: Percent | None = None
 
 
 class Ended(_Line):
-    """A command of the user's own has ended, `seconds` after its beginning.
-
-    Its moments, as those of its `Ready`, are in seconds since its machine started.
-    """
+    """A command of the user's own has ended, `seconds` after its beginning."""
 
     event: Literal["ended"] = "ended"
     began: Amount

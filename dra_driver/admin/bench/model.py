@@ -39,7 +39,7 @@ class Card(Strict):
     name: str
     uuid: str
     driver_version: str
-    memory_mib: Count | None
+    memory_mib: Count | None = None
     sm_clock_mhz: Count | None = None
     most_sm_clock_mhz: Count | None = None
     memory_clock_mhz: Count | None = None
@@ -87,6 +87,8 @@ class Result(Strict):
         launch_seconds: from its start, as a process or pod, until it was ready to work.
         wrong_results: numbers that a burn found wrong; None for other works, which end at one.
         memory_refused_mib: what it asked for and did not get; None if nothing was refused.
+        busy_sm_percent: how many SMs were busy, by GPM: of its GPU instance, or of the whole GPU.
+        bandwidth_percent: how much of the memory's bandwidth was used, likewise.
     """
 
     throughput: Amount
@@ -99,6 +101,8 @@ class Result(Strict):
     launch_seconds: Amount | None = None
     memory_mib: Count | None = None
     memory_refused_mib: Count | None = None
+    busy_sm_percent: Percent | None = None
+    bandwidth_percent: Percent | None = None
     exit_status: int | None = None
 
 

@@ -10,8 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
@@ -21,7 +20,6 @@ from dra_driver.admin.bench.gathering import (
     CommandEnd,
     Gathered,
     case_of,
-    case_of_commands,
     failed,
     tenant_of_command,
 )
@@ -31,10 +29,19 @@ from dra_driver.admin.bench.mps_daemon import clean_environment, control_program
 from dra_driver.admin.bench.pods.offer import Offer
 from dra_driver.admin.bench.scratch import remove_leftovers, scratch
 from dra_driver.admin.bench.stopping import Stop
-from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy
+from dra_driver.admin.bench.strategies import (
+    OF_MIG,
+    UNDER_MPS,
+    Part,
+    Sharing,
+    Strategy,
+    beginnings,
+    longest,
+    watcher,
+)
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
 from dra_driver.admin.bench.tenant.supervised import uptime
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.errors import DeviceError, DriverError, SetupError, StateError
 
 TENANT = (sys.executable, "-m", "dra_driver.admin.bench.tenant.program")
@@ -92,6 +99,8 @@ class ProcessRunner:
             return "only on a cluster: a driver gives out shares"
         if strategy.sharing in OF_MIG:
             if missing := self.offer.lack(strategy):
+                if self._door.mig_problem:
+                    return self._door.mig_problem
                 return (
                     f"{missing}; no setting of a GPU is changed here: make them, or use a cluster"
                 )
@@ -174,79 +183,78 @@ class ProcessRunner:
         ]
         seen = (*seen, *_settings_of(seats))
         starts = [folder / f"start-{number}" for number in range(len(seats))]
-        is_command = seats[0].work.kind is WorkloadKind.COMMAND
-        clock = uptime if is_command else time.time
         with _Processes() as processes:
             for launch in sorted({seat.launch for seat in seats}):
                 for number, seat in enumerate(seats):
                     if seat.launch == launch:
-                        words = self._words(number, seat.work, starts[number], strategy)
+                        words = self._words(number, seats, starts[number], strategy)
                         kept = _kept_bytes(seat.work)
                         processes.start(number, words, environments[number], output_bytes=kept)
                 self._wait(processes.are_settled, self._patience)
-            begin = clock() + _LEAD_SECONDS
-            for start, seat in zip(starts, seats, strict=True):
-                _write(start, begin + seat.after)
-            if is_command:
-                return self._commands(strategy, seats, processes, starts, seen)
-            longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
-            self._wait(processes.are_over, _LEAD_SECONDS + longest + self._patience)
+            begin = uptime() + _LEAD_SECONDS
+            for start, after in zip(starts, beginnings(seats), strict=True):
+                _write(start, begin + after)
+            self._wait(lambda: uptime() >= begin or processes.are_over(), _LEAD_SECONDS)
+            with self._watched(seats) as watch:
+                self._wait(processes.are_over, longest(seats))
+            commands_ended = {
+                number: _of_command(number, seats[number].work, one, starts[number])
+                for number, one in enumerate(processes.all)
+                if seats[number].is_command
+            }
+            if len(commands_ended) < len(seats):  # what works by itself may be a little late
+                self._wait(lambda: processes.are_over(commands_ended), self._patience)
             return case_of(
                 strategy,
-                [Gathered.of(one) for one in processes.all],
+                [
+                    commands_ended.get(number) or Gathered.of(one)
+                    for number, one in enumerate(processes.all)
+                ],
+                usage=None if watch is None else watch.stop(),
                 seen=seen,
                 is_simulated=self._door.card().is_simulated,
             )
 
-    def _commands(
-        self,
-        strategy: Strategy,
-        seats: Sequence[Part],
-        processes: "_Processes",
-        starts: Sequence[Path],
-        seen: tuple[str, ...],
-    ) -> Case:
-        """Wait for commands of the user's own that begin after the lead; return their case."""
-        begin = uptime() + _LEAD_SECONDS
-        self._wait(lambda: uptime() >= begin or processes.have_ended(), _LEAD_SECONDS)
+    @contextmanager
+    def _watched(self, seats: Sequence[Part]) -> Iterator[Watch | None]:
+        """Watch the card meanwhile, unless a tenant does it."""
+        if watcher(seats) is not None:
+            yield None
+            return
         watch = Watch(self._door.busy)
         watch.start()
         try:
-            self._wait(processes.have_ended, max(one.after + one.work.seconds for one in seats))
+            yield watch
         finally:
-            usage = watch.stop()
-        tenants = tuple(
-            _of_command(number, seats[number].work, one, starts[number])
-            for number, one in enumerate(processes.all)
-        )
-        is_simulated = self._door.card().is_simulated
-        return case_of_commands(
-            strategy, tenants, usage=usage, seen=seen, is_simulated=is_simulated
-        )
+            watch.stop()
 
     def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
         self._stop.wait(is_so, seconds, _POLL_SECONDS)
 
-    def _spec(self, number: int, work: Workload, start: Path, strategy: Strategy) -> lines.Spec:
+    def _spec(
+        self, number: int, seats: Sequence[Part], start: Path, strategy: Strategy
+    ) -> lines.Spec:
         gpu, launches = self._door.uuid, len({one.launch for one in strategy.parts} or {0})
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpu = self._devices(strategy)[number].partition(",")[0]
         return lines.Spec(
             number=number,
-            work=work,
+            work=seats[number].work,
             start=str(start),
             patience=(1 + launches) * self._patience,
             driver_root=str(self._root),
             gpu=gpu,
-            watches=number == 0,
+            watches=number == watcher(seats),
         )
 
-    def _words(self, number: int, work: Workload, start: Path, strategy: Strategy) -> Sequence[str]:
+    def _words(
+        self, number: int, seats: Sequence[Part], start: Path, strategy: Strategy
+    ) -> Sequence[str]:
         """Return the program of a tenant, with its arguments."""
-        if work.kind is WorkloadKind.COMMAND:
-            own = commands.words(work, str(_latencies(start)))
+        if seats[number].is_command:
+            own = commands.words(seats[number].work, str(_latencies(start)))
             return (*_SUPERVISED, "--start", str(start), *own)
-        return (*self._tenant, self._spec(number, work, start, strategy).model_dump_json())
+        return (*self._tenant, self._spec(number, seats, start, strategy).model_dump_json())
 
 
 def _latencies(start: Path) -> Path:
@@ -313,9 +321,9 @@ class _Processes:
         """Whether each is ready, or never will be."""
         return all(one.is_settled for one in self.all)
 
-    def are_over(self) -> bool:
-        """Whether each has said its last word."""
-        return all(one.is_over for one in self.all)
+    def are_over(self, but: Container[int] = ()) -> bool:
+        """Whether each has said its last word, but those of these numbers."""
+        return all(one.is_over for number, one in self._started.items() if number not in but)
 
     def have_ended(self) -> bool:
         """Whether none runs any more."""

@@ -5,7 +5,7 @@ machine or a cluster allows is said by the runners; nothing here asks anybody.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -68,6 +68,11 @@ class Part(BaseModel):
     launch: Annotated[int, Field(ge=0, le=63)] = 0
 
     @property
+    def is_command(self) -> bool:
+        """Whether its work is a command of the user's own."""
+        return self.work.kind is WorkloadKind.COMMAND
+
+    @property
     def is_client_of_mps(self) -> bool:
         """Whether it has a setting that only MPS knows."""
         return bool(self.thread_percentage or self.memory_mib or self.priority)
@@ -82,6 +87,28 @@ class Part(BaseModel):
         if self.priority:
             found["CUDA_MPS_CLIENT_PRIORITY"] = str(self.priority)
         return found
+
+
+def beginnings(seats: Sequence[Part]) -> list[float]:
+    """Return how many seconds after the common moment each tenant is told to begin.
+
+    A command does not warm up: it begins when the others' warm-up is over.
+    """
+    warm_up = max((one.work.warm_up for one in seats if not one.is_command), default=0.0)
+    return [one.after + (warm_up if one.is_command else 0.0) for one in seats]
+
+
+def longest(seats: Sequence[Part]) -> float:
+    """Return how many seconds after the common moment the last tenant's time is over."""
+    return max(
+        begin + one.work.seconds + (0.0 if one.is_command else one.work.warm_up)
+        for begin, one in zip(beginnings(seats), seats, strict=True)
+    )
+
+
+def watcher(seats: Sequence[Part]) -> int | None:
+    """Return which tenant watches the card while it works: no command does."""
+    return next((number for number, one in enumerate(seats) if not one.is_command), None)
 
 
 class Strategy(BaseModel):
@@ -124,12 +151,7 @@ class Strategy(BaseModel):
         several = [one for one in self.parts if one.gpus > 1]
         if several and self.sharing is not Sharing.WHOLE_GPUS:
             raise ValueError("several GPUs for a tenant belong to whole-gpus")
-        commands = [one.work.kind is WorkloadKind.COMMAND for one in self.parts]
-        if any(commands) and not all(commands):
-            raise ValueError("a command can only work beside other commands")
-        if any(commands) and any(one.after or one.launch for one in self.parts):
-            raise ValueError("commands begin all at once: leave out `after` and `launch`")
-        if any(one.work.kind is not WorkloadKind.COMMAND for one in several):
+        if not all(one.is_command for one in several):
             raise ValueError("only a command uses several GPUs")
         return self
 

@@ -21,6 +21,8 @@ ABSENT_FACT = frozenset(
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     }
 )
+NOT_TOLD = ABSENT_FACT | {pynvml.NVML_ERROR_NO_PERMISSION}
+"""There is no such fact, or this process may not be told."""
 # NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
 _ADVICE = MappingProxyType(
     {

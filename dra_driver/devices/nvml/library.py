@@ -24,7 +24,7 @@ from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.model import Gpu, GpuUuid, Mig, MigMode, is_gpu_uuid
 from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
-from dra_driver.devices.nvml.errors import nvml_errors, optional
+from dra_driver.devices.nvml.errors import NOT_TOLD, nvml_errors, optional
 from dra_driver.devices.nvml.health import GpuEvents, read_vitals
 from dra_driver.devices.nvml.load import Busy, Clocks, read_busy, read_clocks, read_load
 from dra_driver.devices.nvml.memory_limits import (
@@ -225,7 +225,7 @@ class NvmlLibrary:
     def _facts(self, index: int) -> Gpu:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle, absent=NOT_TOLD)
         persistence = optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
         uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
         self._index_of[uuid] = index
@@ -365,7 +365,9 @@ def _reserved_bytes(handle: object) -> int:
     The first version of the call counts it as used, in a number that changes with every process.
     """
     memory = optional(
-        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2), handle
+        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2),
+        handle,
+        absent=NOT_TOLD,
     )
     return 0 if memory is None else min(int(memory.reserved), int(memory.total))
 

@@ -21,15 +21,13 @@ import pynvml
 
 from dra_driver.dataclass import dataclass
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
-from dra_driver.devices.nvml.errors import ABSENT_FACT, optional
+from dra_driver.devices.nvml.errors import NOT_TOLD, optional
 
 SAMPLED_SECONDS = 5.0
 """How far back samples are heeded."""
 
 _NO_INSTANCE = 0xFFFFFFFF
 _ATTEMPTS = 3
-_NOT_TOLD = ABSENT_FACT | {pynvml.NVML_ERROR_NO_PERMISSION}
-"""There is no such fact, or this process may not be told."""
 _LISTS = (
     (ProcessKind.GRAPHICS, pynvml.nvmlDeviceGetGraphicsRunningProcesses),
     (ProcessKind.COMPUTE, pynvml.nvmlDeviceGetComputeRunningProcesses),
@@ -63,7 +61,7 @@ class Busy:
 def read_load(handle: Any, index: int) -> GpuLoad:
     """Return who uses a GPU and how much; raises NVMLError only if it is out of reach."""
     samples = _samples(handle)
-    rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle, absent=_NOT_TOLD)
+    rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle, absent=NOT_TOLD)
     return GpuLoad(
         index=index,
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
@@ -126,7 +124,7 @@ def _samples(handle: Any) -> dict[int, float] | None:
 
 
 def _migs(handle: Any) -> Iterator[MigLoad]:
-    most = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, absent=_NOT_TOLD) or 0
+    most = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, absent=NOT_TOLD) or 0
     for number in range(most):
         # Numbers have holes, and a device may go while it is asked.
         with suppress(pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
@@ -140,10 +138,15 @@ def _migs(handle: Any) -> Iterator[MigLoad]:
 
 
 def read_memory(handle: Any) -> Memory | None:
-    """Return a GPU's or MIG device's memory; by version 1 of the call, what is reserved is used."""
+    """Return a GPU's or MIG device's memory; by version 1 of the call, what is reserved is used.
+
+    None for the whole of a GPU in MIG mode, where this process may not monitor all of it.
+    """
     found = optional(
-        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2), handle
-    ) or optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2),
+        handle,
+        absent=NOT_TOLD,
+    ) or optional(pynvml.nvmlDeviceGetMemoryInfo, handle, absent=NOT_TOLD)
     return found and Memory(total_bytes=int(found.total), used_bytes=int(found.used))
 
 
@@ -151,7 +154,7 @@ def _again(ask: Callable[[Any], Any], handle: Any) -> Any:
     """Ask once more where a list has grown meanwhile; None for what NVML does not tell."""
     for _ in range(_ATTEMPTS):
         with suppress(pynvml.NVMLError_InsufficientSize):
-            return optional(ask, handle, absent=_NOT_TOLD)
+            return optional(ask, handle, absent=NOT_TOLD)
     return None
 
 

@@ -144,6 +144,24 @@ typedef struct {
     nvmlProcessUtilizationInfo_v1_t *procUtilArray;
 } nvmlProcessesUtilizationInfo_v1_t;
 
+/* GPM. Versions are plain numbers here; a sample is whatever the library makes of it. */
+#define NVML_GPM_METRIC_MAX 477
+typedef struct nvmlGpmSample_st *nvmlGpmSample_t;
+typedef struct { unsigned int version, isSupportedDevice; } nvmlGpmSupport_t;
+
+typedef struct {
+    unsigned int metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    struct { char *shortName, *longName, *unit; } metricInfo;
+} nvmlGpmMetric_t;
+
+typedef struct {
+    unsigned int version, numMetrics;
+    nvmlGpmSample_t sample1, sample2;
+    nvmlGpmMetric_t metrics[NVML_GPM_METRIC_MAX];
+} nvmlGpmMetricsGet_t;
+
 /* MIG. Placements count memory slices in a GPU and compute slices in a GPU instance. */
 typedef struct { unsigned int start, size; } nvmlPlacement_t;
 

@@ -161,7 +161,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *i
     return NVML_SUCCESS;
 }
 
-/* The memory of a GPU, or of the GPU instance that a MIG device is in. */
+/* The memory of a GPU, or of the GPU instance that a MIG device is in. That of all instances
+ * together is told to whoever may monitor them. */
 static nvmlReturn_t read_memory(const char *function, nvmlDevice_t device,
                                 nvmlMemory_v2_t *memory)
 {
@@ -170,6 +171,8 @@ static nvmlReturn_t read_memory(const char *function, nvmlDevice_t device,
     SIM_REQUIRE(memory != NULL);
     const struct sim_gpu *gpu = target.gpu;
     if (target.compute == NULL) {
+        if (gpu->facts[FACT_MIG_CURRENT] == 1)
+            SIM_TRY(sim_may_monitor());
         SIM_FACT(memory->total, FACT_MEMORY_TOTAL);
         SIM_FACT(memory->reserved, FACT_MEMORY_RESERVED);
         SIM_FACT(memory->used, FACT_MEMORY_USED);

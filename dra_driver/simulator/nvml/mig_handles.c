@@ -5,13 +5,14 @@
  *
  * On the host all instances are seen. In a container a MIG device is seen when the nodes of both
  * its capabilities are there, and instances can be listed and changed with the node of mig/config.
+ * What all instances have together is told to whoever has mig/monitor, which is all of the host.
  */
 #include <string.h>
 #include <strings.h>
 
 #include "mig.h"
 
-enum { CONFIG_MINOR = 1 };
+enum { CONFIG_MINOR = 1, MONITOR_MINOR = 2 };
 
 static struct sim_device mig_devices[SIM_MAX_GPUS][SIM_MAX_GPU_INSTANCES]
                                     [SIM_MAX_COMPUTE_INSTANCES];
@@ -72,6 +73,13 @@ bool sim_mig_visible(nvmlDevice_t mig)
 nvmlReturn_t sim_may_configure(void)
 {
     bool may = sim_on_host() ? sim_writable() : sim_capability_node(CONFIG_MINOR);
+    return may ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
+}
+
+/* Whether this process may see what instances of others do: all of the host, or mig/monitor. */
+nvmlReturn_t sim_may_monitor(void)
+{
+    bool may = sim_on_host() || sim_capability_node(MONITOR_MINOR);
     return may ? NVML_SUCCESS : NVML_ERROR_NO_PERMISSION;
 }
 

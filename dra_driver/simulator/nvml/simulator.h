@@ -64,6 +64,7 @@ bool sim_is_mig_handle(nvmlDevice_t device);
 nvmlDevice_t sim_mig_handle(unsigned int slot, unsigned int instance, unsigned int compute);
 bool sim_mig_visible(nvmlDevice_t mig);
 nvmlReturn_t sim_mig_by_uuid(const char *uuid, nvmlDevice_t *device);
+nvmlReturn_t sim_may_monitor(void);
 
 /* memory_rules.c */
 void sim_cut_to_limit(unsigned int slot, nvmlMemory_v2_t *memory);

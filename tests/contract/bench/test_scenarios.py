@@ -27,6 +27,7 @@ from dra_driver.simulator.machine import Machine
 
 SCRIPT = """
 import json, os, sys, time
+from dra_driver.admin.bench.tenant.supervised import uptime
 spec = json.loads(sys.argv[1])
 def say(**facts):
     print(json.dumps({"bench": 1, **facts}, separators=(",", ":")), flush=True)
@@ -34,22 +35,23 @@ folder = os.environ["KEPT"]
 known = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
          "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_CLIENT_PRIORITY")
 facts = {"environment": {name: os.environ[name] for name in known if name in os.environ},
-         "work": spec["work"], "gpu": spec["gpu"], "launched": time.monotonic()}
+         "work": spec["work"], "gpu": spec["gpu"], "watches": spec["watches"],
+         "launched": time.monotonic()}
 time.sleep(0.2)
-say(event="ready", at=time.time(), context_seconds=0.1, memory_mib=64)
+say(event="ready", at=uptime(), context_seconds=0.1, memory_mib=64)
 facts["ready"] = time.monotonic()
 while not os.path.exists(spec["start"]):
     time.sleep(0.01)
 facts["moment"] = float(open(spec["start"]).read())
 with open(os.path.join(folder, f"{spec['number']}.json"), "w") as file:
     json.dump(facts, file)
-say(event="done", began=time.time(), seconds=2.0, steps=10, unit="x",
+say(event="done", began=uptime(), seconds=2.0, steps=10, unit="x",
     units=spec["work"]["rate"] * (1 + spec["work"]["seed"]))
 """
 WORKS = """
 answers: Which?
 seconds: {seconds}
-warm_up: 0
+warm_up: {warm_up}
 works:
   light: {{kind: inference, rate: 20}}
   heavy: {{kind: inference, rate: 60}}
@@ -63,6 +65,7 @@ class PlayedDoor:
     """A card that nobody asks NVML about."""
 
     library_folder = Path("/nowhere")
+    mig_problem = ""
 
     def __init__(self, uuid: str = "GPU-1", **mig: tuple[str, ...]) -> None:
         self.uuid = uuid
@@ -90,8 +93,10 @@ def runner(folder: Path, *doors: PlayedDoor) -> ProcessRunner:
     )
 
 
-def strategies(own: ProcessRunner, cases: str, seconds: float = 0.1) -> tuple[Strategy, ...]:
-    text = WORKS.format(seconds=seconds) + textwrap.dedent(cases)
+def strategies(
+    own: ProcessRunner, cases: str, seconds: float = 0.1, warm_up: float = 0.0
+) -> tuple[Strategy, ...]:
+    text = WORKS.format(seconds=seconds, warm_up=warm_up) + textwrap.dedent(cases)
     scenario = read_scenario(text, "test.yaml")
     plan = planned(
         "test",
@@ -167,6 +172,62 @@ def test_a_command_has_all_the_gpus_that_it_asks_for(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {"tenant.py", "GPU-1", "GPU-2,GPU-3"}
 
 
+def both(own: ProcessRunner, script: str, **times: float) -> Strategy:
+    """A command, which begins 0.5 s later than it could, beside a work of our own."""
+    words = json.dumps(["sh", "-c", script.replace("$", "$$")])
+    (found,) = strategies(
+        own,
+        f"""
+        - name: both
+          sharing: time-slicing
+          tenants:
+          - {{work: job, after: 0.5, launch: 1, with: {{command: {words}}}}}
+          - {{work: light}}
+        """,
+        **times,
+    )
+    return found
+
+
+def test_a_command_works_beside_our_own_works_and_begins_after_their_warm_up(
+    tmp_path: Path,
+) -> None:
+    own = runner(tmp_path)
+    script = 'read up _ </proc/uptime; echo $up >"$KEPT/began"; sleep 0.3'
+    strategy = both(own, script, seconds=20, warm_up=1.0)
+    case = own.run(strategy, strategy.parts[0].work)
+    assert case.state == "measured", case.reason
+    job, light = (one.result for one in case.tenants)
+    assert job is not None
+    assert light is not None
+    assert (job.unit, job.exit_status) == ("runs", 0)
+    assert 0.3 <= job.seconds < 10
+    assert (light.unit, light.exit_status) == ("x", None)
+    kept_facts = json.loads((tmp_path / "1.json").read_text())
+    began = float((tmp_path / "began").read_text())
+    assert began >= kept_facts["moment"] + 1.5 - 0.01
+    assert kept_facts["watches"]  # a command cannot
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo too small >&2; exit 3", "its exit status was 3: too small"),
+        ("sleep 1000", "it had not ended in time: give it more by --seconds"),
+    ],
+)
+def test_a_command_that_fails_beside_our_own_works_is_one_tenant_without_a_result(
+    script: str, why: str, tmp_path: Path
+) -> None:
+    own = runner(tmp_path)
+    strategy = both(own, script, seconds=1.0)
+    case = own.run(strategy, strategy.parts[0].work)
+    assert case.state == "measured", case.reason
+    job, light = case.tenants
+    assert (job.result, job.failure) == (None, why)
+    assert light.result is not None
+
+
 def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Path) -> None:
     divided = PlayedDoor(_1g_10gb=("MIG-a", "MIG-b"), _3g_40gb=("MIG-c",))
     own = runner(tmp_path, divided)
@@ -188,6 +249,21 @@ def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Pat
     found = kept(tmp_path, own.run(mixed, mixed.parts[0].work))
     devices = [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found]
     assert devices == ["MIG-c", "MIG-a", "MIG-b"]
+
+
+def test_who_may_not_list_mig_devices_is_told_so_and_not_that_there_are_none(
+    tmp_path: Path,
+) -> None:
+    door = PlayedDoor()
+    door.mig_problem = "this process may not list MIG devices; run it as root"
+    (strategy,) = strategies(
+        runner(tmp_path, PlayedDoor(_1g_10gb=("MIG-a",))),
+        """
+        - name: alone
+          tenants: [{work: light, profile: 1g}]
+        """,
+    )
+    assert runner(tmp_path, door).obstacle(strategy) == door.mig_problem
 
 
 def test_rounds_have_other_arrivals_and_orders_and_stop_when_their_time_is_over(

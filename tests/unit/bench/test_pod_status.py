@@ -4,12 +4,13 @@ import pytest
 
 from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.gathering import Gathered, case_of
+from dra_driver.admin.bench.model import Card, Case, Result, Tenant
 from dra_driver.admin.bench.pods.pod_status import (
     ended_seconds,
     termination_message,
     why_not_running,
 )
-from dra_driver.admin.bench.strategies import ALONE
+from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.errors import DeviceError, SetupError
 
 
@@ -73,9 +74,31 @@ def test_the_last_warning_says_why_a_pod_does_not_run() -> None:
 def test_lines_of_others_are_passed_over_and_wrong_ones_of_ours_are_errors() -> None:
     said = lines.Waiting(at=1.5)
     assert lines.heard(lines.line(said)) == said
+    of_little = Card(name="A card", uuid="GPU-1", driver_version="1", memory_mib=None)
+    ready = lines.Ready(at=1.0, card=of_little)
+    assert lines.heard(lines.line(ready)) == ready
     assert lines.heard("CUDA says hello") is None
     with pytest.raises(DeviceError, match="of another version"):
         lines.heard('{"bench":1,"event":"done","began":"now"}')
+
+
+def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:
+    two = Strategy(sharing=Sharing.TIME_SLICING, tenants=2)
+    ready = lines.Ready(at=1.0)
+    done = lines.Done(began=1.0, seconds=1.0, steps=5, units=5.0, unit="x")
+    worked, ended, broken = (
+        Gathered(ready=ready, done=done),
+        Tenant(number=1, result=Result(throughput=0.5, unit="runs", seconds=2.0, exit_status=0)),
+        Tenant(number=1, failure="its exit status was 3"),
+    )
+    case = case_of(two, [worked, ended], is_simulated=False)
+    assert [one.result and one.result.throughput for one in case.tenants] == [5.0, 0.5]
+    lame = case_of(two, [worked, broken], is_simulated=False)
+    assert (lame.state, lame.tenants[1].failure) == ("measured", "its exit status was 3")
+    assert case_of(two, [worked, ended], is_simulated=True) == Case(strategy=two, state="passed")
+    played = case_of(two, [worked, broken], is_simulated=True)
+    reason = "the command did not end well: its exit status was 3"
+    assert (played.state, played.reason, played.tenants) == ("failed", reason, ())
 
 
 def test_who_says_that_it_worked_on_a_simulated_gpu_is_not_believed() -> None:

@@ -6,14 +6,15 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench_reports import CARD, SIMULATED, cases, report, result, sweep
+from bench_reports import CARD, INFERENCE, SIMULATED, cases, report, result, sweep
 from dra_driver.admin.bench.gathering import failed, skipped
 from dra_driver.admin.bench.model import Case, Latency, Tenant
 from dra_driver.admin.bench.report import plot
 from dra_driver.admin.bench.report.page import page
 from dra_driver.admin.bench.report.view import COSTS, as_text, containers_as_text, remarks, rows
 from dra_driver.admin.bench.report.view import SIMULATED as NO_RESULTS
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.admin.bench.strategies import ALONE, Part, Sharing, Strategy
+from dra_driver.admin.bench.workload import Workload, WorkloadKind
 
 PNG = b"\x89PNG\r\n\x1a\n"
 TWO = Strategy(sharing=Sharing.MPS, tenants=2)
@@ -139,6 +140,18 @@ def test_wrong_results_of_a_burn_are_said() -> None:
     said = remarks(report(cases=(Case(strategy=TWO, state="measured", tenants=tenants),)))
     (text,) = [text for text in said if "wrong" in text]
     assert text.startswith(f"{TWO.label}: tenant 1: 7 numbers were wrong: the GPU or its memory")
+
+
+@pytest.mark.parametrize(("seconds", "is_early"), [(3.0, True), (19.0, False)])
+def test_a_command_that_left_its_neighbours_alone_is_named(seconds: float, is_early: bool) -> None:
+    job = Workload(kind=WorkloadKind.COMMAND, command=("job",))
+    parts = (Part(role="service", work=INFERENCE), Part(role="job", work=job))
+    both = TWO.model_copy(update={"parts": parts})
+    ended = result(1 / seconds, 11.0, unit="runs", seconds=seconds, latency=None)
+    tenants = (Tenant(number=0, result=result(20.0, 11.0)), Tenant(number=1, result=ended))
+    said = remarks(report(cases=(Case(strategy=both, state="measured", tenants=tenants),)))
+    early = "the command of tenant 1 ended after 3 s, and the others worked on without it"
+    assert any(early in text for text in said) == is_early
 
 
 def test_containers_stand_beside_bare_processes() -> None:

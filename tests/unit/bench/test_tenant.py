@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from dra_driver.admin.bench import lines
 from dra_driver.admin.bench.tenant.cuda import compiled
 from dra_driver.admin.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
 from dra_driver.admin.bench.tenant.programs import program_of
+from dra_driver.admin.bench.tenant.supervised import uptime
 from dra_driver.admin.bench.workload import Precision, Workload, WorkloadKind
 from dra_driver.errors import DeviceError
 
@@ -31,7 +31,7 @@ def tenant(
 ) -> list[lines.Said]:
     """Let a tenant live that may begin at once; return what it said."""
     start = folder / "start"
-    start.write_text(str(time.time()))
+    start.write_text(str(uptime()))
     root = folder / "root"  # no NVML here
     root.mkdir(exist_ok=True)
     spec = lines.Spec(number=0, work=work, start=str(start), patience=20, driver_root=str(root))

@@ -5,7 +5,8 @@ of their machine is ahead.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from dra_driver.admin.bench import lines
@@ -28,19 +29,28 @@ class CasePods:
     `launched` has the numbers of those that were made, and when.
     """
 
-    def __init__(self, client: KubeClient, namespace: str, number: int) -> None:
+    def __init__(self, client: KubeClient, namespace: str, are_commands: Sequence[bool]) -> None:
         self._client = client
         self._namespace = namespace
+        self._are_commands = are_commands
         self._ahead: float | None = None
-        self._objects: list[JsonObject] = []
+        self._ended: set[int] = set()
         self.launched: dict[int, float] = {}
-        self.heard: list[Gathered] = [Gathered() for _ in range(number)]
+        self.heard: list[Gathered] = [Gathered() for _ in are_commands]
 
     def look(self) -> Self:
-        """Read the logs of all pods that have not said their last word."""
+        """Read the logs of all pods that have not said their last word.
+
+        What a command that is ready does, and when it has ended, the API says.
+        """
         for at in self.launched:
-            if self.heard[at].done is None and self.heard[at].failed is None:
-                self.heard[at] = self._listen(at)
+            if self._is_over(at):
+                continue
+            with suppress(UnavailableError):  # the API server is away for a moment
+                if not self._are_commands[at] or self.heard[at].ready is None:
+                    self.heard[at] = self._listen(at)
+                elif is_over(self.found(at)):
+                    self._ended.add(at)
         return self
 
     def _listen(self, number: int) -> Gathered:
@@ -62,16 +72,15 @@ class CasePods:
             ready=ready,
             done=next((one for one in said if isinstance(one, lines.Done)), None),
             failed=next((one for one in said if isinstance(one, lines.Failed)), None)
-            or self._crashed(name, text),
+            or self._crashed(number, text),
             launch_seconds=took,
         )
 
-    def _crashed(self, name: str, text: str) -> lines.Failed | None:
+    def _crashed(self, number: int, text: str) -> lines.Failed | None:
         """Return what stands for the last word of a container that ended without one."""
         if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
             return None
-        pod = self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)
-        if not is_over(pod):
+        if not is_over(self.found(number)):
             return None
         last = text.strip().splitlines()[-1:] or ["it wrote nothing"]
         return lines.Failed(reason=f"its container ended: {last[0]}")
@@ -82,40 +91,26 @@ class CasePods:
         made = (self.heard[at] for at in self.launched)
         return all(one.ready is not None or one.failed is not None for one in made)
 
-    @property
-    def are_over(self) -> bool:
-        """Whether each has said its last word."""
-        return all(one.done is not None or one.failed is not None for one in self.heard)
+    def are_over(self, but: Container[int] = ()) -> bool:
+        """Whether each has said its last word, or its command has ended, but those of `but`."""
+        return all(self._is_over(at) for at in range(len(self.heard)) if at not in but)
+
+    def _is_over(self, at: int) -> bool:
+        one = self.heard[at]
+        return one.done is not None or one.failed is not None or at in self._ended
 
     def able(self) -> Sequence[int]:
         """Return the numbers of those that are ready."""
         return [at for at, one in enumerate(self.heard) if one.ready and one.failed is None]
 
     def now(self) -> float:
-        """Return the time of their machine; a little earlier, by as much as their lines are old."""
-        return time.time() if self._ahead is None else time.monotonic() + self._ahead
+        """Return the time of their machine; a little earlier, by as much as their lines are old.
 
-    def gathered(self) -> Sequence[Gathered]:
-        """Return what all have said."""
-        return self.heard
+        Where nobody has said a line, nobody is told a time either.
+        """
+        return time.monotonic() + (self._ahead or 0.0)
 
-    def objects(self) -> list[JsonObject]:
-        """Return the pods, in their order."""
-        return [
-            self._client.get(
-                PODS, manifests.pod_name(at), namespace=self._namespace, timeout=_TIMEOUT
-            )
-            for at in range(len(self.heard))
-        ]
-
-    def have_ended(self) -> bool:
-        """Whether no pod runs any more, or will."""
-        return all(is_over(one) for one in self._known())
-
-    def _known(self) -> list[JsonObject]:
-        """Return the pods; an API server that is away for a moment ends no long run."""
-        try:
-            self._objects = self.objects()
-        except UnavailableError:
-            return self._objects or [{}]
-        return self._objects
+    def found(self, at: int) -> JsonObject:
+        """Return a pod as the API has it."""
+        name = manifests.pod_name(at)
+        return self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dra_driver.admin.bench import commands, lines
-from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy, watcher
+from dra_driver.admin.bench.workload import Workload
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.claims.report.claim_status import stored_entries, understood
 from dra_driver.dataclass import dataclass
@@ -132,14 +132,13 @@ def claim(strategy: Strategy) -> JsonObject | None:
 
 def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonObject:
     """Return the pod of one tenant."""
-    seat = strategy.seats(work)[number]
-    work, environment = seat.work, seat.environment()
-    is_command = work.kind is WorkloadKind.COMMAND
+    seats = strategy.seats(work)
+    seat, environment = seats[number], seats[number].environment()
     container: JsonObject = {
         "name": TENANT,
-        "image": (is_command and place.command_image) or place.image,
+        "image": (seat.is_command and place.command_image) or place.image,
         "imagePullPolicy": place.pull_policy,
-        "command": _command(work, number, place),
+        "command": _command(seats, number, place),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -153,7 +152,7 @@ def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonOb
         "terminationGracePeriodSeconds": 1,
         # What a killed run leaves ends by itself, and its GPU is free.
         "activeDeadlineSeconds": math.ceil(
-            place.patience + seat.after + work.warm_up + work.seconds
+            place.patience + seat.after + seat.work.warm_up + seat.work.seconds
         )
         + 60,
         "tolerations": _TOLERATIONS,
@@ -162,7 +161,7 @@ def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonOb
     start = {"items": [{"path": "start", "fieldRef": shown}]}
     spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
     container["volumeMounts"] = [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}]
-    if not is_command:
+    if not seat.is_command:
         environment["LD_LIBRARY_PATH"] = _LIBRARIES
     if environment:
         container["env"] = [{"name": name, "value": one} for name, one in environment.items()]
@@ -206,9 +205,9 @@ def _request_names(strategy: Strategy) -> Sequence[str]:
     return ("gpu",)
 
 
-def _command(work: Workload, number: int, place: Place) -> list[str]:
-    start = f"{_FOLDER}/start"
-    if work.kind is WorkloadKind.COMMAND:
+def _command(seats: Sequence[Part], number: int, place: Place) -> list[str]:
+    start, work = f"{_FOLDER}/start", seats[number].work
+    if seats[number].is_command:
         words = commands.words(work, LATENCIES)
         if place.command_image:
             return list(commands.held_by_sh(start, words))
@@ -219,7 +218,7 @@ def _command(work: Workload, number: int, place: Place) -> list[str]:
         work=work,
         start=start,
         patience=place.patience,
-        watches=number == 0,
+        watches=number == watcher(seats),
     )
     return [place.python, "-m", "dra_driver.admin.bench.tenant.program", spec.model_dump_json()]
 

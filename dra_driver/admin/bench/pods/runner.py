@@ -17,7 +17,6 @@ from dra_driver.admin.bench import commands, lines
 from dra_driver.admin.bench.gathering import (
     CommandEnd,
     case_of,
-    case_of_commands,
     failed,
     tenant_of_command,
 )
@@ -31,7 +30,15 @@ from dra_driver.admin.bench.pods.pod_status import (
     why_not_running,
 )
 from dra_driver.admin.bench.stopping import Say, Stop
-from dra_driver.admin.bench.strategies import ALONE, OF_MIG, UNDER_MPS, Sharing, Strategy
+from dra_driver.admin.bench.strategies import (
+    ALONE,
+    OF_MIG,
+    UNDER_MPS,
+    Sharing,
+    Strategy,
+    beginnings,
+    longest,
+)
 from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import (
     ApiError,
@@ -201,7 +208,7 @@ class PodRunner:
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
         seats = strategy.seats(work)
-        pods = CasePods(self._client, self.namespace, strategy.tenants)
+        pods = CasePods(self._client, self.namespace, [one.is_command for one in seats])
         launches = sorted({seat.launch for seat in seats})
         # The first wait for the beginning until the last are ready.
         patience = self._place.patience + (len(launches) - 1) * self._patience
@@ -213,26 +220,25 @@ class PodRunner:
                     self._make(PODS, manifests.pod(strategy, work, number, place))
             self._await_ready(pods)
         self._check_sharing(strategy, pods)
-        moment = pods.now() + _LEAD_SECONDS
+        moment, after = pods.now() + _LEAD_SECONDS, beginnings(seats)
         for number in pods.able():
             name = manifests.pod_name(number)
-            body = manifests.beginning(moment + seats[number].after)
+            body = manifests.beginning(moment + after[number])
             self._client.merge(PODS, name, body, namespace=self.namespace, timeout=_TIMEOUT)
         seen = (
             f"{len(pods.able())} of {strategy.tenants} pods running",
             *self._claims_said(_LEAD_SECONDS),
         )
-        if seats[0].work.kind is WorkloadKind.COMMAND:
-            longest = max(one.after + one.work.seconds for one in seats)
-            self._wait(pods.have_ended, _LEAD_SECONDS + longest)
-            tenants = tuple(
-                self._ended(number, one, seats[number].work)
-                for number, one in enumerate(pods.objects())
-            )
-            return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
-        longest = max(one.after + one.work.warm_up + one.work.seconds for one in seats)
-        self._wait(lambda: pods.look().are_over, _LEAD_SECONDS + longest + self._patience)
-        return case_of(strategy, pods.gathered(), seen=seen, is_simulated=self._is_simulated)
+        self._wait(lambda: pods.look().are_over(), _LEAD_SECONDS + longest(seats))
+        commands_ended = {
+            number: self._ended(number, pods.found(number), one.work)
+            for number, one in enumerate(seats)
+            if one.is_command
+        }
+        if len(commands_ended) < len(seats):  # what works by itself may be a little late
+            self._wait(lambda: pods.look().are_over(commands_ended), self._patience)
+        found = [commands_ended.get(number) or one for number, one in enumerate(pods.heard)]
+        return case_of(strategy, found, seen=seen, is_simulated=self._is_simulated)
 
     @property
     def _is_simulated(self) -> bool:

@@ -178,15 +178,23 @@ def _progress(tenant: Tenant, base: Result | None) -> float | None:
 
 
 def _base(measures: Sequence[Case], strategy: Strategy, number: int) -> Result | None:
-    """Return the result that a tenant is compared with: of its role, else of its work."""
+    """Return the result that a tenant is compared with."""
+    found = _base_tenant(measures, strategy, number)
+    return None if found is None else found[1].result
+
+
+def _base_tenant(
+    measures: Sequence[Case], strategy: Strategy, number: int
+) -> tuple[Case, Tenant] | None:
+    """Return which one a tenant is compared with: the first of its role, else of its work."""
     role, work = strategy.role(number), _work(strategy, number)
     have = [(case, one) for case in measures for one in case.tenants if one.result is not None]
     for case, one in have:
         if case.strategy.role(one.number) == role:
-            return one.result
+            return case, one
     for case, one in have:
         if work is not None and _work(case.strategy, one.number) == work:
-            return one.result
+            return case, one
     return None
 
 
@@ -228,7 +236,8 @@ def _isolation(
 
 
 def _energy_ratio(case: Case, measures: Sequence[Case]) -> float | None:
-    return _ratio(energy_per_work(case), energy_per_work(measures[0])) if measures else None
+    found = _base_tenant(measures, case.strategy, case.tenants[0].number)
+    return None if found is None else _ratio(energy_per_work(case), energy_per_work(found[0]))
 
 
 def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:

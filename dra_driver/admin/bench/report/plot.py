@@ -16,9 +16,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dra_driver.admin.bench.model import Figure as FigureName
-from dra_driver.admin.bench.model import Report, Sweep
+from dra_driver.admin.bench.model import Report, Result, Sweep
 from dra_driver.admin.bench.report.spread import Spread
 from dra_driver.admin.bench.report.summary import Row, summary
+from dra_driver.admin.bench.report.view import absolute, throughput, unit_of
 from dra_driver.admin.bench.strategies import Sharing
 from dra_driver.dataclass import dataclass
 
@@ -112,48 +113,114 @@ def _drawn(report: Report) -> Figure:
 
 
 _ROLES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
-_PANELS: tuple[tuple[FigureName, str], ...] = (
-    ("throughput", "Throughput"),
-    ("p99", "99th percentile of latency"),
-    ("time", "Run time"),
-    ("isolation", "Isolation"),
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bars:
+    """One panel of a scenario: a bar for each row that has the figure."""
+
+    title: str
+    unit: str
+    figure: Callable[[Row], Spread | None]
+    is_ratio: bool = True
+
+
+def _ratio(figure: FigureName, title: str, against: str = "what it is compared with") -> _Bars:
+    return _Bars(title=title, unit=f"times {against}", figure=lambda row: row.figure(figure))
+
+
+_RATIOS = (
+    _ratio("throughput", "Throughput"),
+    _ratio("p99", "99th percentile of latency"),
+    _ratio("time", "Run time"),
+    _ratio("isolation", "Isolation", "without neighbours"),
 )
+_MEMORY = _Bars(
+    title="Memory of a tenant",
+    unit="GiB, the mean",
+    figure=lambda row: row.over(_memory_gib),
+    is_ratio=False,
+)
+
+
+def _memory_gib(found: Sequence[Result]) -> float | None:
+    known = [one.memory_mib / 1024 for one in found if one.memory_mib is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _panels(report: Report, rows: Sequence[Row]) -> list[_Bars]:
+    """Return what is drawn of a scenario: ratios, and memory if that is the question.
+
+    A scenario that compares nothing has a panel for each unit of work.
+    """
+    found = [one for one in _RATIOS if any(map(one.figure, rows))]
+    if not found:
+        return [_absolute(unit) for unit in dict.fromkeys(map(unit_of, rows)) if unit]
+    if any(one.title == "99th percentile of latency" for one in found):
+        found = [one for one in found if one.title != "Run time"]
+    goals = report.study.goals if report.study is not None else ()
+    if any(one.figure == "memory fairness" for one in goals):
+        found = [found[0], _MEMORY]
+    return found
+
+
+def _absolute(unit: str) -> _Bars:
+    return _Bars(
+        title="Throughput",
+        unit=f"{unit}/s",
+        figure=lambda row: row.over(throughput) if unit_of(row) == unit else None,
+        is_ratio=False,
+    )
 
 
 def _study(report: Report) -> Figure:
     """Draw a scenario: bars of each role in each case, with the 95 % interval of repetitions."""
     rows = [row for row in summary(report) if row.role or len(row.strategy.roles) == 1]
-    rows = [row for row in rows if any(row.figure(name) for name, _ in _PANELS)]
-    panels = [one for one in _PANELS if any(row.figure(one[0]) for row in rows)]
-    if any(name == "p99" for name, _ in panels):
-        panels = [one for one in panels if one[0] != "time"]
-    figure = Figure(figsize=(12, 1.6 + 0.34 * len(rows)), layout="constrained")
+    panels = _panels(report, rows)
+    drawn = {row.strategy.name for row in rows if any(one.figure(row) for one in panels)}
+    # Of a case something is drawn, or at least said beside its name.
+    rows = [
+        row
+        for row in rows
+        if row.strategy.name not in drawn or any(one.figure(row) for one in panels)
+    ]
+    figure = Figure(figsize=(12, 1.4 + 0.34 * max(2, len(rows))), layout="constrained")
     axes = figure.subplots(1, max(1, len(panels)), squeeze=False, sharey=True)[0]
     roles = list(dict.fromkeys(_role(row) for row in rows))
-    for one, (name, title) in zip(axes, panels, strict=False):
-        for line, row in enumerate(rows):
-            value = row.figure(name)
-            if value is not None:
-                colour = _ROLES[roles.index(_role(row)) % len(_ROLES)]
-                one.barh(line, value.mean, color=colour, xerr=value.half, capsize=3, height=0.7)
-        one.axvline(1.0, color="#555555", linestyle="--", linewidth=1)
-        one.set_title(title)
-        against = "without neighbours" if name == "isolation" else "what it is compared with"
-        one.set_xlabel(f"times {against}")
-        one.grid(visible=False, axis="y")
-        values = [found.mean for row in rows if (found := row.figure(name)) and found.mean > 0]
-        if values and max(values) > 20 * min(values):
-            one.set_xscale("log")
-            one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    labels = [
-        f"{row.strategy.label}: {_role(row)}" if len(row.strategy.roles) > 1 else row.strategy.label
-        for row in rows
-    ]
-    axes[0].set_yticks(range(len(rows)), labels, fontsize=8)
-    axes[0].invert_yaxis()
-    handles = [Patch(color=_ROLES[at % len(_ROLES)]) for at in range(len(roles))]
+    colours = {role: _ROLES[at % len(_ROLES)] for at, role in enumerate(roles)}
+    for one, panel in zip(axes, panels, strict=False):
+        _panel(one, panel, rows, [colours[_role(row)] for row in rows])
+    axes[0].set_yticks(range(len(rows)), list(map(_named, rows)), fontsize=8)
+    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    handles = [Patch(color=colours[role]) for role in roles]
     figure.legend(handles, roles, loc="outside upper center", ncols=6, frameon=False)
     return figure
+
+
+def _panel(axes: Axes, panel: _Bars, rows: Sequence[Row], colours: Sequence[str]) -> None:
+    values = [panel.figure(row) for row in rows]
+    for line, (value, colour) in enumerate(zip(values, colours, strict=True)):
+        if value is not None:
+            axes.barh(line, value.mean, color=colour, xerr=value.half, capsize=3, height=0.7)
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.unit)
+    axes.grid(visible=False, axis="y")
+    if not panel.is_ratio:
+        return
+    axes.axvline(1.0, color="#555555", linestyle="--", linewidth=1)
+    known = [value.mean for value in values if value is not None and value.mean > 0]
+    if known and max(known) > 20 * min(known):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _named(row: Row) -> str:
+    """Return what a row is called, with its absolute throughput."""
+    label = row.strategy.label
+    if len(row.strategy.roles) > 1:
+        label = f"{label}: {_role(row)}"
+    unit = unit_of(row)
+    return f"{label}  ({absolute(row.over(throughput), half=False)} {unit}/s)" if unit else label
 
 
 def _role(row: Row) -> str:
@@ -245,7 +312,9 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
 
 def _busy(axes: Axes, rows: Sequence[Row]) -> None:
     firsts = [row.cases[0] for row in rows]
-    known = [(case, case.usage) for case in firsts if case.usage and case.usage.samples]
+    known = [
+        (case, case.usage) for case in firsts if case.usage and case.usage.sm_percent is not None
+    ]
     for row, (_, usage) in enumerate(known):
         for shift, value, colour, name in (
             (-0.2, usage.sm_percent, "#4c4c4c", "a kernel runs"),

@@ -11,7 +11,7 @@ from dra_driver.admin.bench.report.figures import in_containers, of_role, result
 from dra_driver.admin.bench.report.spread import Spread, spread
 from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.report.verdict import advice
-from dra_driver.admin.bench.strategies import OF_MIG
+from dra_driver.admin.bench.strategies import OF_MIG, Sharing
 from dra_driver.admin.table import aligned
 from dra_driver.dataclass import dataclass
 
@@ -24,6 +24,7 @@ SIMULATED = (
 READY = "Ready to copy, for"
 IN_CONTAINERS = "Containers of pods against bare processes, as ratios"
 _LATE_SECONDS = 0.5
+_MOST_OF_IT = 0.8
 _ENOUGH = 200
 """Latencies: the 99th percentile is the second largest of so many, or what follows it."""
 
@@ -44,12 +45,13 @@ def ratio_of(value: float) -> str:
     return f"{value:.2f}"
 
 
-def absolute(value: Spread | None, unit: str = "") -> str:
+def absolute(value: Spread | None, unit: str = "", *, half: bool = True) -> str:
     """Return a figure with the half of its interval, in three digits; a dash for none."""
     if value is None:
         return NONE
     digits = max(0, 2 - math.floor(math.log10(abs(value.mean)))) if value.mean else 0
-    return _with_half(value, min(digits, 3)) + unit
+    digits = min(digits, 3)
+    return (_with_half(value, digits) if half else f"{value.mean:.{digits}f}") + unit
 
 
 def _with_half(value: Spread, digits: int) -> str:
@@ -79,12 +81,15 @@ def _ratio(figure: Figure) -> _Cell:
     return cell
 
 
-def _rate(row: Row) -> str:
-    """Return the throughput with its unit; tenants of different works have none together."""
+def unit_of(row: Row) -> str:
+    """Return what a row's work is counted in; empty for tenants of different works."""
     units = {one.unit for case in row.cases for one in row.results(case)}
-    if len(units) != 1 or row.is_mixed:
-        return NONE
-    return absolute(row.over(throughput), f" {units.pop()}/s")
+    return units.pop() if len(units) == 1 and not row.is_mixed else ""
+
+
+def _rate(row: Row) -> str:
+    unit = unit_of(row)
+    return absolute(row.over(throughput), f" {unit}/s") if unit else NONE
 
 
 def _latency(name: str) -> _Cell:
@@ -99,10 +104,29 @@ def _fair(row: Row) -> str:
     return NONE if row.is_mixed or row.number == 1 else _ratio("fairness")(row)
 
 
+def _memory_fair(row: Row) -> str:
+    return NONE if row.number == 1 else _ratio("memory fairness")(row)
+
+
 def _usage(name: str) -> _Cell:
     def cell(row: Row) -> str:
         values = [getattr(case.usage or Usage(), name) for case in row.cases]
         value = spread(values) if row.role is None else None
+        return NONE if value is None else _with_half(value, 0)
+
+    return cell
+
+
+def _by_gpm(name: str) -> _Cell:
+    """Return the mean of tenants: each says it of its own MIG device, or one of the whole GPU."""
+
+    def figure(found: Sequence[Result]) -> float | None:
+        known = [value for one in found if (value := getattr(one, name)) is not None]
+        return sum(known) / len(known) if known else None
+
+    def cell(row: Row) -> str:
+        has_own = row.strategy.sharing is Sharing.MIG
+        value = row.over(figure) if has_own or row.role is None else None
         return NONE if value is None else _with_half(value, 0)
 
     return cell
@@ -126,8 +150,8 @@ def _refused(row: Row) -> str:
         without += sum(one.result is None for one in tenants)
     if not refused and not without:
         return "none"
-    parts = [f"{refused} tenants" if refused else "", f"{without} failed" if without else ""]
-    return ", ".join(filter(None, parts))
+    parts = [str(refused) if refused else "", f"{without} failed" if without else ""]
+    return f"{' and '.join(filter(None, parts))} of {row.number * len(row.cases)}"
 
 
 def _slowest(name: str) -> _Cell:
@@ -170,7 +194,11 @@ COLUMNS = (
         means="Jain's index of the tenants' throughputs: 1.00 all alike, 1/n one has all",
         cell=_fair,
     ),
-    Column(head="refused", means="tenants that got less memory, or no result", cell=_refused),
+    Column(
+        head="refused",
+        means="tenants that got less memory, or no result, of those of all rounds",
+        cell=_refused,
+    ),
 )
 """What tenants got. Ratios come with the half of their 95 % interval, if there were repetitions."""
 
@@ -185,11 +213,22 @@ COSTS = (
         means="share of time in which GPU memory was read or written, by NVML",
         cell=_usage("memory_percent"),
     ),
+    Column(
+        head="busy SMs %",
+        means="how many of the SMs were busy, by GPM (cards from Hopper on); of MIG devices the"
+        " mean of tenants",
+        cell=_by_gpm("busy_sm_percent"),
+    ),
+    Column(
+        head="bandwidth %",
+        means="how much of the memory's bandwidth was used, likewise",
+        cell=_by_gpm("bandwidth_percent"),
+    ),
     Column(head="MiB", means="GPU memory that a tenant took for its work", cell=_memory),
     Column(
         head="mem fair",
         means="Jain's index of the memory that tenants had",
-        cell=_ratio("memory fairness"),
+        cell=_memory_fair,
     ),
     Column(
         head="context s", means="the making of a CUDA context", cell=_slowest("context_seconds")
@@ -241,18 +280,21 @@ def remarks(report: Report) -> list[str]:
     if any(map(_is_without_utilisation, report.cases)):
         found.append(
             "SM % and mem % are not available of MIG devices: NVML does not tell them of a GPU in"
-            " MIG mode; DCGM does (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
+            " MIG mode. GPM tells the like of works of bench on cards from Hopper on; DCGM does of"
+            " others (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
         )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
-    if report.cases and not has_ratios and not report.card.is_simulated:
+    has_bases = report.study is None or any(one.against for one in report.study.relations)
+    if report.cases and has_bases and not has_ratios and not report.card.is_simulated:
         found.append("there is no result of the work alone, so there are no ratios")
     return list(dict.fromkeys(found))
 
 
 def _is_without_utilisation(case: Case) -> bool:
     usage = case.usage or Usage()
-    is_mig = case.strategy.sharing in OF_MIG
-    return is_mig and case.state == "measured" and usage.sm_percent is None
+    is_told = any(one.busy_sm_percent is not None for one in results(case))
+    is_mig = case.strategy.sharing in OF_MIG and case.state == "measured"
+    return is_mig and usage.sm_percent is None and not is_told
 
 
 def _doubts(case: Case) -> list[str]:
@@ -263,6 +305,7 @@ def _doubts(case: Case) -> list[str]:
         for one in case.tenants
         if one.result and one.result.wrong_results
     ]
+    found += _early_commands(case)
     late = [one.late_seconds for one in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
         found.append(
@@ -280,6 +323,22 @@ def _doubts(case: Case) -> list[str]:
             f" {_ENOUGH} the 99th percentile is hardly more than the largest: work for longer"
         )
     return found
+
+
+def _early_commands(case: Case) -> list[str]:
+    """Name commands that ended long before what works beside them for all of its time."""
+    parts = case.strategy.parts
+    if all(part.is_command for part in parts):
+        return []
+    return [
+        f"{case.strategy.label}: the command of tenant {one.number} ended after"
+        f" {one.result.seconds:.3g} s, and the others worked on without it: choose --seconds"
+        " close to the time that it takes"
+        for one in case.tenants
+        if (part := parts[one.number]).is_command
+        and one.result
+        and one.result.seconds < _MOST_OF_IT * part.work.seconds
+    ]
 
 
 def pairs(reports: Sequence[Report]) -> list[tuple[Report, Report]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from dra_driver.admin.bench.model import Card, Usage
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.devices.model import Gpu, MigDevice
+from dra_driver.devices.nvml.gpm import GpmCount
 from dra_driver.devices.nvml.library import LIBRARY, NvmlLibrary, find_library
 from dra_driver.devices.nvml.load import Busy
 from dra_driver.errors import DeviceError
@@ -68,6 +69,11 @@ class CardDoor:
         return self._facts.mig_mode.value == "enabled"
 
     @property
+    def mig_problem(self) -> str:
+        """Why the GPU's MIG devices cannot be listed; empty if they can."""
+        return (self._facts.mig and self._facts.mig.problem) or ""
+
+    @property
     def mig_devices(self) -> Mapping[str, tuple[str, ...]]:
         """The UUIDs of the GPU's MIG devices, by their profiles."""
         found: dict[str, tuple[str, ...]] = {}
@@ -98,6 +104,18 @@ class CardDoor:
     def busy(self) -> Busy:
         """Return how busy the card is."""
         return self._nvml.busy(self.uuid)
+
+    def count(self, visible: str = "") -> GpmCount | None:
+        """Return what counts how much of the GPU is used; None where a tenant's part is not known.
+
+        In MIG mode it is of the MIG device that is `visible` (CUDA_VISIBLE_DEVICES), or else of
+        the only one that this process sees.
+        """
+        if not self.is_divided:
+            return GpmCount(self._nvml, self.uuid)
+        seen = self._nvml.gpu_load(self._facts.index).migs
+        meant = [one for one in seen if one.uuid == visible] or seen
+        return GpmCount(self._nvml, self.uuid, meant[0].gpu_instance) if len(meant) == 1 else None
 
     def close(self) -> None:
         """Close NVML."""

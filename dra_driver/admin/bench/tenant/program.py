@@ -27,9 +27,11 @@ from dra_driver.admin.bench.tenant import arrivals
 from dra_driver.admin.bench.tenant.card import CardDoor, Watch
 from dra_driver.admin.bench.tenant.device import RefusedError
 from dra_driver.admin.bench.tenant.programs import Program, program_of
+from dra_driver.admin.bench.tenant.supervised import uptime
 from dra_driver.admin.bench.tenant.task import Task
 from dra_driver.admin.bench.tenant.tasks import task
 from dra_driver.admin.bench.workload import WorkloadKind
+from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
 from dra_driver.errors import DeviceError, DriverError, SetupError
 
 _POLL_SECONDS = 0.02
@@ -61,10 +63,10 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
     try:
         if card is not None and card.is_simulated:
             _say(_ready(card=card, is_simulated=True))
-            late = max(0.0, time.time() - _wait(spec))
-            began = time.time()
+            late = max(0.0, uptime() - _wait(spec))
+            began = uptime()
             time.sleep(min(1.0, spec.work.seconds))
-            _say(lines.Done(began=began, seconds=time.time() - began, late_seconds=late))
+            _say(lines.Done(began=began, seconds=uptime() - began, late_seconds=late))
             return
         before = time.monotonic()
         with open_gpu() as gpu:
@@ -84,10 +86,11 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
                     refused_mib=todo.refused_mib,
                 )
             )
-            wanted = _wait(spec) + spec.work.warm_up
-            _warm_up(spec, todo, wanted - time.time())
             watch = Watch(door.busy) if door is not None and spec.watches else None
-            _say(_worked(spec, todo, watch, wanted=wanted))
+            count = _count(spec, door)
+            wanted = _wait(spec) + spec.work.warm_up
+            _warm_up(spec, todo, wanted - uptime())
+            _say(_worked(spec, todo, watch, count, wanted=wanted))
     finally:
         if door is not None:
             door.close()
@@ -96,7 +99,7 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
 def _ready(**facts: Any) -> lines.Ready:
     environment = os.environ
     return lines.Ready(
-        at=time.time(),
+        at=uptime(),
         mps=environment.get("CUDA_MPS_PIPE_DIRECTORY", ""),
         thread_percentage=environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""),
         **facts,
@@ -117,17 +120,22 @@ def _serve(spec: lines.Spec, todo: Task, seconds: float) -> arrivals.Timings:
     return arrivals.closed_loop(todo.step, seconds, time.monotonic)
 
 
-def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float) -> lines.Done:
+def _worked(
+    spec: lines.Spec, todo: Task, watch: Watch | None, count: GpmCount | None, *, wanted: float
+) -> lines.Done:
     """Do what counts; `wanted` is the moment at which it was to begin."""
+    if count is not None:
+        count.start()
     if watch is not None:
         watch.start()
     usage: Usage | None = None
-    began = time.time()
+    began = uptime()
     try:
         done = _serve(spec, todo, spec.work.seconds)
     finally:
         if watch is not None:
             usage = watch.stop()
+    gpm = GpmUsage() if count is None else count.stop()
     if done.steps:
         todo.check()
     return lines.Done(
@@ -140,7 +148,22 @@ def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float)
         wrong=None if todo.wrong is None else todo.wrong(),
         latency=done.latency(),
         usage=usage,
+        busy_sm_percent=gpm.busy_sms,
+        bandwidth_percent=gpm.bandwidth,
     )
+
+
+def _count(spec: lines.Spec, door: CardDoor | None) -> GpmCount | None:
+    """Return what counts by GPM; None where the card does not answer: the work is done anyway.
+
+    A MIG device is each tenant's own; of a whole GPU one of them tells.
+    """
+    if door is None or not (spec.watches or door.is_divided):
+        return None
+    try:
+        return door.count(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    except DeviceError:
+        return None
 
 
 def _wait(spec: lines.Spec) -> float:
@@ -152,11 +175,11 @@ def _wait(spec: lines.Spec) -> float:
         if time.monotonic() > end:
             raise SetupError(f"nobody said within {spec.patience:g} s when to begin")
         if time.monotonic() - said >= _SAY_EVERY:
-            _say(lines.Waiting(at=time.time()))
+            _say(lines.Waiting(at=uptime()))
             said = time.monotonic()
         time.sleep(_POLL_SECONDS)
         moment = _moment(file)
-    time.sleep(max(0.0, min(moment - time.time(), spec.patience)))
+    time.sleep(max(0.0, min(moment - uptime(), spec.patience)))
     return moment
 
 

@@ -1,0 +1,108 @@
+"""GPM: how much of a GPU, or of a GPU instance, was used between two moments; read, never set.
+
+In: NVML that is open, and a GPU. Out: `GpmUsage`. Rules (nvml.h): there is GPM from Hopper on; two
+samples are to be more than 100 ms apart; in MIG mode the GPU is asked, with the id of one of its
+instances, and never a MIG device. What a driver does not tell, or not this process, is None. It is
+for people's commands: no process of a node loads it.
+"""
+
+import math
+from typing import Any
+
+import pynvml
+
+from dra_driver.dataclass import dataclass
+from dra_driver.devices.nvml.errors import NOT_TOLD, nvml_errors, optional
+from dra_driver.devices.nvml.library import NvmlLibrary
+from dra_driver.errors import DeviceError
+
+_METRICS = (pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpmUsage:
+    """Of the time in between, in percent.
+
+    Attributes:
+        busy_sms: how many of the SMs were busy.
+        bandwidth: how much of the memory's bandwidth was used.
+    """
+
+    busy_sms: float | None = None
+    bandwidth: float | None = None
+
+
+class GpmCount:
+    """Counts once, from `start` to `stop`: nothing, of a card without GPM or without an answer.
+
+    In MIG mode it is of the GPU instance of this id.
+    """
+
+    def __init__(self, nvml: NvmlLibrary, uuid: str, gpu_instance: int | None = None) -> None:
+        """Take what is counted; nothing is asked yet."""
+        self._nvml = nvml
+        self._uuid = uuid
+        self._instance = gpu_instance
+        self._first: Any = None
+
+    def start(self) -> None:
+        """Take the first sample."""
+        self._first = self._in_time(self._supported_sample)
+
+    def stop(self) -> GpmUsage:
+        """Take the second sample; return what lies between the two."""
+        if self._first is None:
+            return GpmUsage()
+        found = self._in_time(self._between)
+        return GpmUsage() if found is None else GpmUsage(busy_sms=found[0], bandwidth=found[1])
+
+    def _in_time(self, call: Any) -> Any:
+        def ask() -> Any:
+            with nvml_errors():
+                return optional(call, absent=NOT_TOLD)
+
+        try:
+            return self._nvml.in_time(self._uuid, ask)
+        except DeviceError:  # what is measured is worth more than this
+            return None
+
+    def _supported_sample(self) -> Any:
+        handle = self._nvml.handle(self._uuid)
+        if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            return None
+        return self._sample()
+
+    def _sample(self) -> Any:
+        handle = self._nvml.handle(self._uuid)
+        sample = pynvml.nvmlGpmSampleAlloc()
+        try:
+            if self._instance is None:
+                return pynvml.nvmlGpmSampleGet(handle, sample)
+            return pynvml.nvmlGpmMigSampleGet(handle, self._instance, sample)
+        except pynvml.NVMLError:
+            pynvml.nvmlGpmSampleFree(sample)
+            raise
+
+    def _between(self) -> list[float | None]:
+        asked = pynvml.c_nvmlGpmMetricsGet_t()
+        asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        asked.numMetrics = len(_METRICS)
+        for metric, number in zip(asked.metrics, _METRICS, strict=False):
+            metric.metricId = number
+        try:
+            asked.sample1, asked.sample2 = self._first, self._sample()
+            try:
+                pynvml.nvmlGpmMetricsGet(asked)
+            finally:
+                pynvml.nvmlGpmSampleFree(asked.sample2)
+        finally:
+            pynvml.nvmlGpmSampleFree(self._first)
+        return [_percent(metric) for metric in asked.metrics[: len(_METRICS)]]
+
+
+def _percent(metric: Any) -> float | None:
+    """Return a metric's value; None for one without, or that is no share."""
+    value = float(metric.value)
+    if metric.nvmlReturn != pynvml.NVML_SUCCESS or not math.isfinite(value) or value < 0:
+        return None
+    return min(value, 100.0)

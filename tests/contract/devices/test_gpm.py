@@ -1,0 +1,108 @@
+"""What GPM counts, through the driver's door to NVML and that of a benchmark's tenant."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.admin.bench.tenant.card import CardDoor
+from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
+from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.processes import Activity, let_do
+
+MIB = 1 << 20
+NO_PERMISSION, UNKNOWN = 4, 999
+
+MakeMachine = Callable[[str], Machine]
+
+
+@pytest.fixture
+def h100(tmp_path: Path) -> Machine:
+    return Machine.create(tmp_path / "root", "h100x8")
+
+
+@pytest.fixture
+def divided(h100: Machine) -> list[str]:
+    """Two MIG devices of GPU 0; the first is busy."""
+    gpu = h100.find("0").uuid
+    h100.set_mig_mode(gpu, enabled=True)
+    devices = [h100.create_mig(gpu, "1g.10gb") for _ in range(2)]
+    h100.hold_instance(devices[0], pid=21, memory=MIB)
+    let_do(h100, 21, Activity(sm=60, memory_access=30))
+    return devices
+
+
+@pytest.fixture
+def doors() -> Iterator[list[CardDoor]]:
+    opened: list[CardDoor] = []
+    yield opened
+    for door in opened:
+        door.close()
+
+
+def usage(machine: Machine, doors: list[CardDoor], visible: str = "") -> GpmUsage | None:
+    """What was used of GPU 0 during a moment."""
+    doors.append(CardDoor(machine.driver_root))
+    count = doors[-1].count(visible)
+    if count is None:
+        return None
+    assert isinstance(count, GpmCount)
+    count.start()
+    time.sleep(0.12)
+    return count.stop()
+
+
+def test_the_whole_gpu_is_counted_where_it_is_not_divided(
+    h100: Machine, doors: list[CardDoor]
+) -> None:
+    assert h100.take_memory(h100.find("0").uuid, MIB, pid=11)
+    let_do(h100, 11, Activity(sm=80, memory_access=25))
+    assert usage(h100, doors) == GpmUsage(busy_sms=80.0, bandwidth=25.0)
+
+
+def test_in_mig_mode_it_is_the_device_that_the_tenant_has(
+    h100: Machine, divided: list[str], doors: list[CardDoor]
+) -> None:
+    busy, idle = divided
+    assert usage(h100, doors, busy) == GpmUsage(busy_sms=60.0, bandwidth=30.0)
+    assert usage(h100, doors, idle) == GpmUsage(busy_sms=0.0, bandwidth=0.0)
+    assert usage(h100, doors) is None  # there are two, and nobody says which
+
+
+@pytest.mark.parametrize("code", [NO_PERMISSION, UNKNOWN])
+@pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])
+def test_what_is_refused_is_not_told(
+    function: str, code: int, h100: Machine, doors: list[CardDoor]
+) -> None:
+    h100.fail_call(function, code)
+    assert usage(h100, doors) == GpmUsage()
+
+
+def test_an_older_card_has_none(tmp_path: Path, doors: list[CardDoor]) -> None:
+    assert usage(Machine.create(tmp_path / "root", "a100x8"), doors) == GpmUsage()
+
+
+def test_in_a_container_with_one_mig_device_the_card_and_its_part_are_known(
+    h100: Machine,
+    divided: list[str],
+    doors: list[CardDoor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = h100.find("0")
+    mine = h100.mig_devices(gpu.uuid)[0].gpu_instance
+    first = 3 + (gpu.minor * 15 + mine) * 9
+    dev = tmp_path / "dev"
+    (dev / "nvidia-caps").mkdir(parents=True)
+    for name in ("nvidiactl", f"nvidia{gpu.minor}"):
+        (dev / name).touch()
+    for minor in (first, first + 1):
+        (dev / "nvidia-caps" / f"nvidia-cap{minor}").touch()
+    monkeypatch.setenv("NVML_SIMULATOR_DEV", str(dev))
+    assert usage(h100, doors) == GpmUsage(busy_sms=60.0, bandwidth=30.0)
+    # The memory of all instances is told to no container that has one of them.
+    assert (doors[-1].card().name, doors[-1].card().memory_mib) == ("NVIDIA H100 80GB HBM3", None)
+    assert doors[-1].busy().memory_used_bytes is None
+    # Nor may it list them, which is the reason, and not that there are none.
+    assert "may not list MIG devices" in doors[-1].mig_problem
