@@ -10,7 +10,7 @@ from testbed.claims import gpu_config
 
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, find_program
 from dra_driver.devices.mig.partitions import partition_name
-from dra_driver.devices.model import MigMode
+from dra_driver.devices.model import MigDevice, MigMode
 from hardware.mig import free_place
 from hardware.run import Run
 from hardware.stage import Prepared
@@ -137,12 +137,15 @@ def mig(run: Run) -> None:
         raise LeftOut("the card changes its MIG mode only by a reset: set it, and run this again")
     place = free_place(card)
     run.stage.set_driver(MIG="on-demand")
-    run.makes(place.profile.id, place.placement.start)
+    run.makes(place)
     before = time.monotonic()
     with prepared(run, [partition_name(card, place)]):
         run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s,"
                  f" MIG mode included: {not is_on}")  # fmt: skip
-        if len(run.card.facts().mig_instances) != len(card.mig_instances) + 1:
-            raise Unexpected("the claim is prepared, and NVML lists no MIG device more")
-    if len(run.card.facts().mig_instances) != len(card.mig_instances):
+        there = {one.slot: one for one in run.card.facts().mig_instances}
+        if not isinstance(made := there.get(place.slot), MigDevice):
+            raise Unexpected("the claim is prepared, and NVML does not list its MIG device")
+        run.makes(place, uuid=made.uuid)
+    if place.slot in {one.slot for one in run.card.facts().mig_instances}:
         raise Unexpected("the claim has ended, and its MIG device is still there")
+    run.destroyed(place)

@@ -17,7 +17,8 @@ def _containers(run: Run) -> Containers:
     if os.geteuid() != 0:
         raise LeftOut("runc needs root")
     try:
-        return Containers(Path(mkdtemp(dir=run.folder)), programs=[built(run.folder)])
+        folder = Path(mkdtemp(dir=run.folder))
+        return Containers(folder, programs=[built(run.folder)], name=run.name)
     except ClusterError as error:
         raise LeftOut(f"runc and the rest of a container cannot be had: {error}") from error
 

@@ -65,16 +65,17 @@ def device_names(run: Run) -> None:
     run.stop_stage()
     place = free_place(card)
     found = []
-    at = (place.profile.id, place.placement.start)
     for number in ("first", "second"):
-        run.makes(*at)
+        run.makes(place)
         run.reached(f"about to be made, {number} time,")
         with run.timed(f"made, {number} time"):
             found.append(run.card.mig.make(place).uuid)
-        run.makes(*at, uuid=found[-1])
+        run.makes(place, uuid=found[-1])
         run.reached(f"made, {number} time,")
         with run.timed(f"destroyed, {number} time"):
             run.card.mig.destroy(place.slot)
+        run.destroyed(place)
+        run.reached(f"destroyed, {number} time,")
     form = "MIG- and 32 digits" if len(found[0]) == len("MIG-") + 36 else "MIG-GPU-…/instance ids"
     same = "the same" if found[0] == found[1] else "another"
     run.answer("mig-uuid", f"{form}; made again in the same place it has {same} UUID.")

@@ -58,7 +58,7 @@ def shared_memory(run: Run) -> None:
     """Look what daemon, server and a client map from /dev/shm."""
     with _daemon(run) as (_, env), Client(built(run.folder), env) as client:
         run.note(f"a client had a context: {'context' in client.said.facts}")
-        pids = of_run(_name(run), run.folder)
+        pids = of_run(run.name, run.folder)
         names = sorted(_program(pid) for pid in pids)
         run.note(f"looked at {', '.join(names)}")
         if MPS_SERVER not in names:
@@ -68,10 +68,6 @@ def shared_memory(run: Run) -> None:
         run.answer("mps-shm", "No: daemon, server and client map no file of /dev/shm.")
     else:
         run.answer("mps-shm", f"Yes: they map {', '.join(found)}… of /dev/shm.")
-
-
-def _name(run: Run) -> str:
-    return next(iter(run.mark.values()))
 
 
 def _program(pid: int) -> str:
