@@ -61,7 +61,7 @@ def prepared(run: Run, devices: Sequence[str], config: Object | None = None) -> 
 def gpu(run: Run) -> None:
     """A claim for the whole card."""
     with prepared(run, [whole(run)]) as claim:
-        run.note(f"{len(claim.cdi_devices)} CDI device")
+        run.note(f"CDI devices: {len(claim.cdi_devices)}")
         with run.timed("prepare again"):
             run.stage.kubelet.must_prepare(claim.name)
 
@@ -122,7 +122,9 @@ def mps(run: Run) -> None:
     with supervised(run), prepared(run, [name], MPS):
         if run.allows(Change.COMPUTE_MODE):
             mode = run.card.settings().compute_mode
-            run.note(f"the compute mode is {mode} while the claim is prepared (3 is EXCLUSIVE)")
+            run.note(
+                f"the compute mode is {mode} while the claim is prepared (3 is EXCLUSIVE_PROCESS)"
+            )
             if mode not in (3, None):
                 raise Unexpected(f"the compute mode is {mode} under MPS, not 3")
 
@@ -136,8 +138,8 @@ def mig(run: Run) -> None:
     run.makes(place)
     before = time.monotonic()
     with prepared(run, [partition_name(card, place)]):
-        run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s,"
-                 f" MIG mode included: {not is_on}")  # fmt: skip
+        run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s"
+                 f"{'' if is_on else ', MIG mode included'}")  # fmt: skip
         there = {one.slot: one for one in run.card.facts().mig_instances}
         if not isinstance(made := there.get(place.slot), MigDevice):
             raise Unexpected("the claim is prepared, and NVML does not list its MIG device")

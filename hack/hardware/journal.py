@@ -57,8 +57,14 @@ class Journal:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other runs out. Raises ConflictError while there is another."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateError(
+                f"the undo journal cannot be kept in {self._folder}: {error.strerror}; name another"
+                " folder by --state"
+            ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -81,7 +81,9 @@ def device_names(run: Run) -> None:
 def free_place(card: Gpu) -> Partition:
     """Return the first partition of one slice that can be made; LeftOut if none can."""
     if _mig_of(card).needs_reset and card.mig_mode is not MigMode.ENABLED:
-        raise LeftOut("the card changes its MIG mode only by a reset: set it, and run this again")
+        raise LeftOut(
+            "its MIG mode changes only by a reset: turn it on yourself, then run this again"
+        )
     small = [one for one in partitions(card) if one.profile.name.startswith("1g.")]
     taken = {one.placement.start for one in card.mig_instances}
     # Which places a larger one leaves is not worth working out here.

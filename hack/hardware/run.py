@@ -77,6 +77,7 @@ class Run:
             self.card = Card(self.wishes.root, self.wishes.gpu)
             self._check_rights()
             self._check_unused()
+            self._check_settled()
             self._begin()
             self._stage: Stage | None = None
             self._outcome = Outcome(step="")
@@ -109,6 +110,15 @@ class Run:
             raise ConflictError(
                 f"others use the card (processes {pids}); end them, or say --in-use: they keep"
                 " running, and may be disturbed by whatever is changed"
+            )
+
+    def _check_settled(self) -> None:
+        gpu = self.card.gpu
+        is_changing = gpu.mig is not None and gpu.mig.pending_mode is not gpu.mig_mode
+        if is_changing and Change.MIG_MODE in self.wishes.allow:
+            raise ConflictError(
+                "a change of the card's MIG mode waits for a reset, and would be lost; reset the"
+                f" card first, or do not allow {Change.MIG_MODE}"
             )
 
     def _begin(self) -> None:
@@ -208,7 +218,7 @@ class Run:
         before = time.monotonic()
         if missing := sorted(step.changes - self.wishes.allow):
             outcome.verdict = Verdict.LEFT_OUT
-            outcome.reason = f"it changes something: ALLOW={','.join(missing)}"
+            outcome.reason = f"it needs ALLOW={','.join(missing)}"
         else:
             changed = step.changed(self.wishes.allow)
             self._entry = self._journal.touch(self._entry, changed)

@@ -27,7 +27,7 @@ class Tried:
     def __init__(self, machine: Machine, folder: Path, *options: object) -> None:
         self.machine = machine
         self.state, self.report = folder / "state", folder / "report"
-        self.options = ("--driver-root", machine.driver_root, *options)
+        self.options = ("--nvidia-driver-root", machine.driver_root, *options)
         self.before = self.settings()
         self.dead: Entry | None = None
 
