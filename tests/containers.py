@@ -102,8 +102,11 @@ class Container:
 class Containers:
     """Runs commands in containers of one image, each in a root file system of its own."""
 
-    def __init__(self, folder: Path, programs: Sequence[Path] = ()) -> None:
+    def __init__(self, folder: Path, programs: Sequence[Path] = (), name: str = "") -> None:
         """Take a folder for all files, and programs that the image is to have as well.
+
+        Containers' control groups are called `dra-NAME-container-NUMBER`; by default NAME is the
+        PID of this process.
 
         Raises:
             ClusterError: the programs could not be had.
@@ -111,7 +114,7 @@ class Containers:
         store = Store(
             cache=default_cache(os.environ), env=os.environ, progress=Progress(stream=sys.stderr)
         )
-        self._folder = folder
+        self._folder, self._own = folder, name or str(os.getpid())
         self._binaries = store.fetch(resolve(DEFAULT_MINOR), ["runc", "busybox", "cdi"])
         self._image = _unpacked(self._binaries, folder / "image")
         for path in programs:
@@ -164,15 +167,14 @@ class Containers:
     def _runc(self, verb: str) -> tuple[str, ...]:
         return self.program("runc"), "--root", str(self._folder / "runc"), verb
 
-    @staticmethod
-    def _name(bundle: Path) -> str:
-        return f"{os.getpid()}-{bundle.name}"
+    def _name(self, bundle: Path) -> str:
+        return f"{self._own}-{bundle.name}"
 
     def _bundle(self, container: Container, specs: Path) -> Path:
         bundle = self._folder / f"container-{next(self._numbers)}"
         bundle.mkdir()
         do("cp", "-a", str(self._image), str(bundle / "rootfs"))
-        config = json.dumps(_config(container, cgroup=f"dra-{os.getpid()}-{bundle.name}"))
+        config = json.dumps(_config(container, cgroup=f"dra-{self._name(bundle)}"))
         if container.devices:
             inject = (str(self._binaries.path("cdi-inject")), str(specs), *container.devices)
             config = do(*inject, stdin=config)

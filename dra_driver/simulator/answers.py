@@ -7,6 +7,7 @@ fact is what the simulated library answers that call with, so this is its getter
 that is divided, counts as not asked.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -103,6 +104,11 @@ _FIELDS: Mapping[Fact, int] = MappingProxyType(
 _OF_THE_MOMENT = (f"{_GET}ProcessUtilization", f"{_GET}MemoryLimits_v1")
 """Calls that are refused or not by what processes and control groups there are."""
 
+_PARTS = ("nvlinks", "migProfiles", "gpuInstances", "computeProfiles", "migDevices")
+"""Lists of answers beside the calls, in the order of asking."""
+
+_FUNCTION = re.compile(r"nvml[A-Za-z0-9_]{1,59}")
+
 _OF_ECC = (Fact.ECC_UNCORRECTED_VOLATILE, Fact.ECC_UNCORRECTED)
 _OF_ROWS = (Fact.ROWS_CORRECTABLE, Fact.ROWS_UNCORRECTABLE, Fact.ROWS_PENDING, Fact.ROWS_FAILED)
 _OF_LOAD = (Fact.UTILIZATION_GPU, Fact.UTILIZATION_MEMORY)
@@ -198,6 +204,32 @@ class Answers:
         return all(
             code != SUCCESS for call, code in codes.items() if call != f"{_GET}HandleByIndex_v2"
         )
+
+    @property
+    def hung(self) -> str | None:
+        """The function whose call hung, * if it was the first; the GPU was given up on with it."""
+        for name, answer in self._asked():
+            if mapping_of("an answer", answer).get("silent") is True:
+                return "*" if self.is_mute else name
+        return None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was asked everything, and told something."""
+        return not self.is_mute and self.hung is None
+
+    def _asked(self) -> Iterator[tuple[str, Any]]:
+        """Yield all functions that it was asked, with the answers, in the order of asking."""
+        listed = [self._calls, *(one for part in _PARTS for one in self.part(part))]
+        for name, answer in (item for answers in listed for item in answers.items()):
+            function = name.partition("(")[0]
+            if _FUNCTION.fullmatch(function):
+                yield function, answer
+
+    def answered(self) -> set[str]:
+        """Return the functions that the library there has, by what they were asked of it."""
+        codes = [(name, code_of(answer)) for name, answer in self._asked()]
+        return {name for name, code in codes if code not in (None, FUNCTION_NOT_FOUND)}
 
     @property
     def is_divided(self) -> bool:

@@ -2,13 +2,13 @@
 
 In: an archive that `dra-driver gather` wrote (dra_driver/gathered.py), by whomever. Out: a profile
 whose cards are what the node's cards said; what of a GPU is not its card's is in its part `told`. A
-call that hung, and one that the simulated library does not have, is left out. Not played: the
-processes themselves (there are as many as there were), and what of a node is not its GPUs.
+function that the simulated library does not have is named. Not played: the processes themselves
+(there are as many as there were), and what of a node is not its GPUs.
 """
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,12 @@ _DISPLAY = "0x03"
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
-def profile_of(path: Path) -> Profile:
+def profile_of(path: Path, report: Callable[[str], None] = lambda _sentence: None) -> Profile:
     """Return the profile of the node in an archive.
+
+    Args:
+        path: the archive.
+        report: told in a sentence what of NVML is not played.
 
     Raises:
         StateError: the archive is damaged or not one, or newer than this program.
@@ -52,11 +56,15 @@ def profile_of(path: Path) -> Profile:
     archive = gathered.unpack(path)
     try:
         content = _content(archive.documents, _name(path))
-        return _told(Profile.model_validate(content), archive.documents)
+        profile = _told(Profile.model_validate(content), archive.documents)
+        unknown = _unknown(archive.documents)
     except pydantic.ValidationError as error:
         raise ConfigError(f"the archive {path}: {profiles.problems(error)}") from error
     except (StateError, *MALFORMED) as error:
         raise StateError(f"the archive {path} cannot be played: {error}") from error
+    if unknown:
+        report(f"not played, as the simulated NVML does not have it: {', '.join(unknown)}")
+    return profile
 
 
 def _name(path: Path) -> str:
@@ -68,7 +76,7 @@ def _name(path: Path) -> str:
 def _gpus(documents: Mapping[str, Any]) -> list[Answers]:
     """Return the GPUs, in NVML's order."""
     if gathered.NVML not in documents:
-        raise StateError(f"it has no {gathered.NVML}: NVML was not asked on that node")
+        raise StateError(f"it has no {gathered.NVML}; its {gathered.MANIFEST} says why")
     nvml = mapping_of(gathered.NVML, documents[gathered.NVML])
     gpus = list_of("gpus", nvml.get("gpus", []))
     if len(gpus) > MAX_GPUS:
@@ -144,12 +152,18 @@ def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
+def _unknown(documents: Mapping[str, Any]) -> list[str]:
+    """Return functions that were answered there, and that the simulated library does not have."""
+    answered = {name for gpu in _gpus(documents) for name in gpu.answered()}
+    return sorted(answered - build.functions())
+
+
 def _missing(gpus: Iterable[Answers]) -> list[str]:
     """Return the functions that the library there does not have, for every GPU alike."""
     each = [
         {name for name, code in gpu.refusals().items() if code == FUNCTION_NOT_FOUND}
         for gpu in gpus
-        if not gpu.is_mute
+        if gpu.is_whole
     ]
     return sorted(set.intersection(*each) & build.functions()) if each else []
 
@@ -278,6 +292,7 @@ def _difference(gpu: Answers, profile: Profile, made: hardware.SimulatedGpu) -> 
     codes = set(refusals.values())
     if gpu.is_mute:
         refusals = {} if codes == {_LOST} or not codes else {"*": min(codes)}
+    hung = gpu.hung
     differences = {
         "lost": gpu.is_mute and codes == {_LOST},
         "facts": {
@@ -292,6 +307,7 @@ def _difference(gpu: Answers, profile: Profile, made: hardware.SimulatedGpu) -> 
         "fabric_cluster": uuid.UUID(cluster) if cluster.strip("0") else None,
         "instances": _instances(gpu),
         "refusals": refusals,
+        "hangs": hung if hung == "*" or hung in build.functions() else None,
     }
     return Told.model_validate(differences)
 

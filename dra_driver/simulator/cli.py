@@ -90,7 +90,9 @@ class Up(CommandSettings):
             raise ValueError("which machine? give either --profile or --from")
 
     def _profile(self) -> profiles.Profile:
-        made = profiles.load(self.profile) if self.from_ is None else profile_of(self.from_)
+        made = (
+            profiles.load(self.profile) if self.from_ is None else profile_of(self.from_, _report)
+        )
         given = {"driver_version": self.driver_version, "memory_limits": self.memory_limits}
         changes: dict[str, object] = {
             name: value for name, value in given.items() if value is not None
@@ -328,6 +330,8 @@ def _mig_word(status: GpuStatus) -> str:
 def _effect(fault: state.Fault) -> str:
     if fault.kill is not Kill.NEVER:
         return f"kills its caller {fault.kill.name.lower()} call {fault.skip + 1}"
+    if fault.delay_ms == state.HANGING_MS:
+        return "hangs"
     return f"returns {fault.code}" if fault.code else f"takes {fault.delay_ms} ms longer"
 
 

@@ -301,13 +301,16 @@ def _write_state(root: Path, description: Description, options: Options) -> None
 
 
 def _restore(now: state.State, profile: Profile) -> None:
-    """Divide GPUs as they were when a node was gathered, and let calls fail that failed there."""
+    """Divide GPUs as they were when a node was gathered; let calls fail and hang that did there."""
     for slot, gpu in enumerate(profile.gpus):
         mig.restore(now, slot, gpu.told)
         if gpu.told.lost:
             now.set_lost(slot, lost=True)
         for function, code in gpu.told.refusals.items():
             now.add_fault(state.Fault(function=function, slot=slot, code=code))
+        if gpu.told.hangs is not None:
+            hung = state.Fault(function=gpu.told.hangs, slot=slot, delay_ms=state.HANGING_MS)
+            now.add_fault(hung)
 
 
 def _settle(root: Path, profile: Profile) -> None:

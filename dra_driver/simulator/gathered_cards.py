@@ -21,11 +21,11 @@ _ENDS = {0: "gpu", 2: "switch"}
 def cards_of(
     gpus: Iterable[tuple[Answers, str, dict[str, Any]]], version: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the cards of the GPUs that told of theirs, by made-up names."""
+    """Return the cards of the GPUs that told all of theirs, by made-up names."""
     cards: dict[str, dict[str, Any]] = {}
     for gpu, _, said in gpus:
         card = _card(gpu, said, version)
-        if not gpu.is_mute and card not in cards.values():
+        if gpu.is_whole and card not in cards.values():
             cards[f"gathered-{len(cards) + 1}"] = card
     return cards
 
@@ -33,10 +33,10 @@ def cards_of(
 def card_name(
     gpu: Answers, said: Mapping[str, Any], version: str, cards: dict[str, dict[str, Any]]
 ) -> str:
-    """Return the name of a GPU's card; of one that tells nothing, that of one of its model."""
+    """Return the name of a GPU's card; of one that did not tell all, that of one of its model."""
     card = _card(gpu, said, version)
     for name, known in cards.items():
-        if known == card or (gpu.is_mute and known["name"] == card["name"]):
+        if known == card or (not gpu.is_whole and known["name"] == card["name"]):
             return name
     name = f"gathered-{len(cards) + 1}"
     cards[name] = card

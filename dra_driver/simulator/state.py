@@ -34,6 +34,7 @@ from dra_driver.simulator.residents import Resident, occupy, vacate
 
 FILE_PREFIX = "libnvidia-simulator.so."
 FOR_EVER = -1
+HANGING_MS = 2**32 - 1  # 49 days, or until the fault is cleared
 ANY_GPU = -1
 EVENT_XID = 0x8
 

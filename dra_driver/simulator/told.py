@@ -73,8 +73,8 @@ class Told(_Part):
 
     `facts` and `texts` are by the names in `layout` (null: NVML does not tell it), `links` one by
     one (null: there is none of that number), `instances` what it is divided into at first, and
-    `refusals` calls that fail, with their return code (* for all). One that is `lost` has fallen
-    off the bus.
+    `refusals` calls that fail, with their return code (* for all). A call that `hangs` does not
+    return. One that is `lost` has fallen off the bus.
     """
 
     lost: bool = False
@@ -84,6 +84,7 @@ class Told(_Part):
     fabric_cluster: uuid.UUID | None = None
     instances: list[GpuInstance] = []
     refusals: dict[FunctionName, Annotated[int, pydantic.Field(gt=0, le=999)]] = {}
+    hangs: FunctionName | None = None
 
     @pydantic.field_validator("facts")
     @classmethod

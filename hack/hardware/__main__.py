@@ -4,12 +4,15 @@ Says first what it would change, changes only what `--allow` names, and keeps wh
 report. A run that was killed is taken back by the next one, or by `--restore`.
 """
 
+import os
 import sys
 from pathlib import Path
 
 # Python put this folder on its path; what it imports lies one folder up, and among the tests.
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(2, str(Path(__file__).resolve().parents[2] / "tests"))
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # that a driver has ended is no news
 
 from hardware.command import main
 

@@ -50,12 +50,18 @@ class Settings:
 
     def differences(self, now: "Settings") -> list[str]:
         """Say what is not as it was."""
-        names = ("compute_mode", "time_slice", "mig_mode", "mig")
-        return [
-            f"{name.replace('_', ' ')} was {getattr(self, name)} and is {getattr(now, name)}"
-            for name in names
-            if getattr(self, name) != getattr(now, name)
+        changed = [
+            f"{name.replace('_', ' ')} was {before} and is {after}"
+            for name, before in asdict(self).items()
+            if name != "mig" and (after := getattr(now, name)) != before
         ]
+        if self.mig != now.mig:
+            changed.append(f"MIG devices were {_listed(self.mig)} and are {_listed(now.mig)}")
+        return changed
+
+
+def _listed(mig: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"profile {profile} at {start}" for profile, start in mig) or "none"
 
 
 class Card:

@@ -10,7 +10,7 @@ from testbed.claims import gpu_config
 
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, find_program
 from dra_driver.devices.mig.partitions import partition_name
-from dra_driver.devices.model import MigMode
+from dra_driver.devices.model import MigDevice, MigMode
 from hardware.mig import free_place
 from hardware.run import Run
 from hardware.stage import Prepared
@@ -61,7 +61,7 @@ def prepared(run: Run, devices: Sequence[str], config: Object | None = None) -> 
 def gpu(run: Run) -> None:
     """A claim for the whole card."""
     with prepared(run, [whole(run)]) as claim:
-        run.note(f"{len(claim.cdi_devices)} CDI device")
+        run.note(f"CDI devices: {len(claim.cdi_devices)}")
         with run.timed("prepare again"):
             run.stage.kubelet.must_prepare(claim.name)
 
@@ -122,7 +122,9 @@ def mps(run: Run) -> None:
     with supervised(run), prepared(run, [name], MPS):
         if run.allows(Change.COMPUTE_MODE):
             mode = run.card.settings().compute_mode
-            run.note(f"the compute mode is {mode} while the claim is prepared (3 is EXCLUSIVE)")
+            run.note(
+                f"the compute mode is {mode} while the claim is prepared (3 is EXCLUSIVE_PROCESS)"
+            )
             if mode not in (3, None):
                 raise Unexpected(f"the compute mode is {mode} under MPS, not 3")
 
@@ -130,19 +132,18 @@ def mps(run: Run) -> None:
 def mig(run: Run) -> None:
     """A claim for a MIG device that the driver makes, and the mode with it."""
     card = run.card.facts()
-    if card.mig is None or not card.mig.profiles:
-        raise LeftOut("the card has no MIG")
-    is_on = card.mig_mode is MigMode.ENABLED
-    if card.mig.needs_reset and not is_on:
-        raise LeftOut("the card changes its MIG mode only by a reset: set it, and run this again")
     place = free_place(card)
+    is_on = card.mig_mode is MigMode.ENABLED
     run.stage.set_driver(MIG="on-demand")
-    run.makes(place.profile.id, place.placement.start)
+    run.makes(place)
     before = time.monotonic()
     with prepared(run, [partition_name(card, place)]):
-        run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s,"
-                 f" MIG mode included: {not is_on}")  # fmt: skip
-        if len(run.card.facts().mig_instances) != len(card.mig_instances) + 1:
-            raise Unexpected("the claim is prepared, and NVML lists no MIG device more")
-    if len(run.card.facts().mig_instances) != len(card.mig_instances):
+        run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s"
+                 f"{'' if is_on else ', MIG mode included'}")  # fmt: skip
+        there = {one.slot: one for one in run.card.facts().mig_instances}
+        if not isinstance(made := there.get(place.slot), MigDevice):
+            raise Unexpected("the claim is prepared, and NVML does not list its MIG device")
+        run.makes(place, uuid=made.uuid)
+    if place.slot in {one.slot for one in run.card.facts().mig_instances}:
         raise Unexpected("the claim has ended, and its MIG device is still there")
+    run.destroyed(place)

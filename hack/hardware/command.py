@@ -8,7 +8,9 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -26,12 +28,15 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = "hardware-run"
 
 
+@dataclass(frozen=True, slots=True)
 class Plugin:
-    """Gives the run to tests/hardware, which is skipped without it."""
+    """Gives the run, which has begun, to tests/hardware, which is skipped without it.
 
-    def __init__(self, run: Run) -> None:
-        """Take the run, which has begun."""
-        self.run = run
+    `keep` writes down what it has found so far: a card that is tried may take its machine down.
+    """
+
+    run: Run
+    keep: Callable[[], object]
 
 
 def main(words: Sequence[str]) -> int:
@@ -59,7 +64,7 @@ def main(words: Sequence[str]) -> int:
 def _try(options: argparse.Namespace) -> int:
     wishes = Wishes(
         state=options.state,
-        root=options.driver_root,
+        root=options.nvidia_driver_root,
         gpu=options.gpu,
         allow=frozenset(options.allow),
         in_use=options.in_use,
@@ -70,20 +75,26 @@ def _try(options: argparse.Namespace) -> int:
     if options.plan:
         return 0
     run = Run(wishes=wishes, say=_say)
+
+    def keep() -> None:
+        report.write(report.found(run, identify=options.identify), options.report)
+
     with run:
         card = run.card
+        keep()
         _say(f"card: {card.gpu.product_name}, GPU driver {card.inventory.driver_version}"
              f"{', simulated' if card.is_simulated else ''}")  # fmt: skip
-        status = _pytest(run, chosen)
-    interrupted = status == pytest.ExitCode.INTERRUPTED
-    found = report.found(run, identify=options.identify, interrupted=interrupted)
-    report.write(found, options.report, _say)
+        status = _pytest(Plugin(run, keep), chosen)
+    interrupted = status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    found = report.found(run, identify=options.identify, interrupted=interrupted, has_ended=True)
+    for path in report.write(found, options.report):
+        _say(f"written: {path}")
     for difference in run.differences:
         _say(f"not as before: {difference}")
-    failed = [one for one in run.outcomes if one.verdict is Verdict.FAILED]
-    _say(f"{len(run.outcomes)} steps, {len(failed)} failed; the card is"
-         f" {'NOT ' if run.differences else ''}as it was")  # fmt: skip
-    return int(bool(failed or run.differences or interrupted))
+    verdicts = Counter(one.verdict for one in run.outcomes)
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict)
+    _say(f"steps: {counts}; the card is {'NOT ' if run.differences else ''}as it was")
+    return int(bool(verdicts[Verdict.FAILED] or run.differences or interrupted))
 
 
 def _say_plan(chosen: Sequence[Step], allowed: frozenset[Change]) -> None:
@@ -94,19 +105,20 @@ def _say_plan(chosen: Sequence[Step], allowed: frozenset[Change]) -> None:
         by = ", ".join(step.name for step in taken if change in step.changed(allowed))
         _say(f"  {change}: {MEANING[change]} ({by})")
     for step in taken:
-        _say(f"  {step.name} {step.does}")
+        _say(f"  {step.name}: {step.does}")
     if left := [step for step in chosen if step not in taken]:
         wanted = ",".join(sorted({one for step in left for one in step.changes}))
         _say(f"left out without ALLOW={wanted}: {', '.join(step.name for step in left)}")
 
 
-def _pytest(run: Run, chosen: Sequence[Step]) -> int:
-    words = ["-m", "gpu", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout", "900", "-q"]
-    # A test's name is its step's. Output is not captured: answers are to be seen at once.
+def _pytest(plugin: Plugin, chosen: Sequence[Step]) -> int:
+    words = ["-m", "gpu", "--timeout", "900", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    # A test's name is its step's. What pytest would print, the steps say, and at once.
+    words += ["-p", "no:first-failure", "-qq", "-s", "-rN", "--tb", "no", "--no-header"]
     tests = REPOSITORY / "tests" / "hardware" / "test_card.py"
     names = [f"{tests}::test_on_the_card[{step.name}]" for step in chosen]
-    words += ["-s", "-rN", "--tb", "line", "--no-header", "--rootdir", str(REPOSITORY)]
-    return int(pytest.main([*words, *names], plugins=[_Registered(Plugin(run))]))
+    words += ["--rootdir", str(REPOSITORY), *names]
+    return int(pytest.main(words, plugins=[_Registered(plugin)]))
 
 
 class _Registered:
@@ -141,25 +153,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--in-use", action="store_true", help="go on although others use the card")
     add("--identify", action="store_true", help="leave UUIDs and serial number in the report")
     add("--report", type=Path, default=REPOSITORY / "build" / "hardware", help="folder for it")
-    add("--driver-root", type=Path, default=Path("/"), help="root of the NVIDIA driver")
+    add("--nvidia-driver-root", type=Path, default=Path("/"), help="root of the GPU driver")
     add("--cgroup-root", type=Path, help="root of the control groups (default: looked for)")
     add("--state", type=Path, default=state / "dra-driver-hardware", help="undo journal's folder")
     return parser
 
 
 def _changes(text: str) -> tuple[Change, ...]:
-    try:
-        return tuple(Change(word) for word in text.split(",") if word)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}: there are {', '.join(Change)}") from error
+    return tuple(map(Change, _words(text, list(Change))))
 
 
 def _steps(text: str) -> tuple[str, ...]:
-    names = [step.name for step in STEPS]
-    for word in text.split(","):
-        if word not in names:
-            raise argparse.ArgumentTypeError(f"{word!r}: there are {', '.join(names)}")
-    return tuple(text.split(","))
+    return _words(text, [step.name for step in STEPS])
+
+
+def _words(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    words = tuple(filter(None, text.split(",")))
+    for word in words:
+        if word not in known:
+            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(known)}")
+    return words
 
 
 def _say(text: str) -> None:

@@ -32,7 +32,11 @@ STEPS = (
     _step("read-time-slice", reads.time_slice, "reads the time-slice", asks="slice-read"),
     _step("slices", reads.slices, "starts the driver and waits for its slices"),
     _step("claim-gpu", claims.gpu, "prepares and unprepares a claim for the card"),
-    _step("claim-share", claims.share, "the same for a quarter of the card, by time-slicing"),
+    _step(
+        "claim-share",
+        claims.share,
+        "prepares one for a quarter of the card, by time-slicing",
+    ),
     _step("container", injected.container, "runs nvidia-smi in a container with a claim"),
     _step("container-computes", injected.computes, "runs a CUDA program in such a container"),
     _step("computes", client.computes, "runs a CUDA program on this host"),
@@ -100,7 +104,7 @@ STEPS = (
     _step(
         "mps-shared-memory",
         mps.shared_memory,
-        "looks what the processes of MPS map",
+        "looks for files in /dev/shm that processes of MPS map",
         changes="mps",
         asks="mps-shm",
     ),

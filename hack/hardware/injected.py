@@ -17,7 +17,8 @@ def _containers(run: Run) -> Containers:
     if os.geteuid() != 0:
         raise LeftOut("runc needs root")
     try:
-        return Containers(Path(mkdtemp(dir=run.folder)), programs=[built(run.folder)])
+        folder = Path(mkdtemp(dir=run.folder))
+        return Containers(folder, programs=[built(run.folder)], name=run.name)
     except ClusterError as error:
         raise LeftOut(f"runc and the rest of a container cannot be had: {error}") from error
 
@@ -25,7 +26,8 @@ def _containers(run: Run) -> Containers:
 def _run(run: Run, where: Containers, claim: Prepared, command: Sequence[str]) -> str:
     env = CUDA_ENV | run.mark
     container = Container(command=command, env=env, devices=claim.cdi_devices)
-    with run.timed(f"container with {command[-1].split()[0]}"):
+    program = command[-1].split()[0] if command[0] == "sh" else command[0]
+    with run.timed(f"container with {program}"):
         return where.run(container, run.stage.place.cdi_root)
 
 
@@ -58,7 +60,7 @@ def limited(run: Run) -> None:
         where = _containers(run)
         for mib in (1, 2 * MEMORY_LIMIT_MIB):
             said = _client(run, where, claim, mib)
-            run.note(f"asked for {mib} MiB: {said.failed or 'got them'}, {dict(said.facts)}")
+            run.note(f"asked for {mib} MiB: {said.failed or 'got them'}")
             if mib == 1:
                 said.check(is_simulated=run.card.is_simulated)
         if not said.is_refused:

@@ -18,7 +18,7 @@ from dra_driver.host.files import read_whole, write_whole
 from hardware.card import Settings
 from hardware.steps import Change, Made
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,18 +26,17 @@ class Entry:
     """What is known of a run that has not been taken back.
 
     Attributes:
-        run: stands in the environment of each of its processes (processes.py).
-        pid: of the run itself, which names its containers' control groups.
+        run: stands in the environment of each of its processes, and in the names of its containers'
+            control groups (processes.py).
         root: the driver root, and `gpu` the UUID of the card there.
         folder: holds all of its files.
         group: the control group that it makes for memory limits.
         before: how the card was set.
         touched: what may have been changed since.
-        made: MIG devices that the run has made or was about to make.
+        made: MIG devices that the run has made or was about to make, and has not destroyed.
     """
 
     run: str
-    pid: int
     root: Path
     gpu: str
     folder: Path
@@ -58,8 +57,14 @@ class Journal:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other runs out. Raises ConflictError while there is another."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateError(
+                f"the undo journal cannot be kept in {self._folder}: {error.strerror}; name another"
+                " folder by --state"
+            ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +104,6 @@ class Journal:
         known = {
             "version": _VERSION,
             "run": entry.run,
-            "pid": entry.pid,
             "root": str(entry.root),
             "gpu": entry.gpu,
             "folder": str(entry.folder),
@@ -122,12 +126,26 @@ class Journal:
 
     def make(self, entry: Entry, made: Made) -> Entry:
         """Note a MIG device that is about to be made, or has been; return the entry with it."""
-        place = (made.profile_id, made.start)
-        others = (one for one in entry.made if (one.profile_id, one.start) != place)
-        entry = replace(entry, made=(*others, made))
+        entry = replace(entry, made=(*_beside(entry, made), made))
+        self.write(entry)
+        return entry
+
+    def unmake(self, entry: Entry, *made: Made) -> Entry:
+        """Note that MIG devices are destroyed; return the entry without them.
+
+        What is in their places from now on is others'.
+        """
+        if not made:
+            return entry
+        for one in made:
+            entry = replace(entry, made=_beside(entry, one))
         self.write(entry)
         return entry
 
     def forget(self) -> None:
         """Remove the journal: all is as it was."""
         self.file.unlink(missing_ok=True)
+
+
+def _beside(entry: Entry, made: Made) -> tuple[Made, ...]:
+    return tuple(one for one in entry.made if one.place != made.place)

@@ -1,23 +1,23 @@
 """What is not documented of MIG: who keeps a mode from changing, and what devices are called."""
 
 from dra_driver.devices.mig.partitions import partitions
-from dra_driver.devices.model import Gpu, MigMode, Partition
+from dra_driver.devices.model import Gpu, Mig, MigMode, Partition
 from dra_driver.errors import DeviceError, HeldError
 from hardware.reads import holder
 from hardware.run import Run
 from hardware.steps import LeftOut
 
 
-def _card(run: Run) -> Gpu:
-    card = run.card.facts()
+def _mig_of(card: Gpu) -> Mig:
     if card.mig is None or not card.mig.profiles:
         raise LeftOut("the card has no MIG")
-    return card
+    return card.mig
 
 
 def mode_while_open(run: Run) -> None:
     """Switch the MIG mode while another process has NVML open, and while none has."""
-    card = _card(run)
+    card = run.card.facts()
+    _mig_of(card)
     if card.mig_instances:
         raise LeftOut("the card has MIG devices, which a change of its mode would destroy")
     run.stop_stage()  # the driver has NVML open, too
@@ -59,29 +59,31 @@ def _switched(run: Run, mode: MigMode) -> str:
 
 def device_names(run: Run) -> None:
     """Make a MIG device twice in the same place, and compare the UUIDs."""
-    card = _card(run)
-    if card.mig.needs_reset and card.mig_mode is not MigMode.ENABLED:  # type: ignore[union-attr]
-        raise LeftOut("the card changes its MIG mode only by a reset: set it, and run this again")
+    place = free_place(run.card.facts())
     run.stop_stage()
-    place = free_place(card)
     found = []
-    at = (place.profile.id, place.placement.start)
     for number in ("first", "second"):
-        run.makes(*at)
+        run.makes(place)
         run.reached(f"about to be made, {number} time,")
         with run.timed(f"made, {number} time"):
             found.append(run.card.mig.make(place).uuid)
-        run.makes(*at, uuid=found[-1])
+        run.makes(place, uuid=found[-1])
         run.reached(f"made, {number} time,")
         with run.timed(f"destroyed, {number} time"):
             run.card.mig.destroy(place.slot)
+        run.destroyed(place)
+        run.reached(f"destroyed, {number} time,")
     form = "MIG- and 32 digits" if len(found[0]) == len("MIG-") + 36 else "MIG-GPU-…/instance ids"
     same = "the same" if found[0] == found[1] else "another"
     run.answer("mig-uuid", f"{form}; made again in the same place it has {same} UUID.")
 
 
 def free_place(card: Gpu) -> Partition:
-    """Return the first partition of one slice whose place is free; LeftOut if none is."""
+    """Return the first partition of one slice that can be made; LeftOut if none can."""
+    if _mig_of(card).needs_reset and card.mig_mode is not MigMode.ENABLED:
+        raise LeftOut(
+            "its MIG mode changes only by a reset: turn it on yourself, then run this again"
+        )
     small = [one for one in partitions(card) if one.profile.name.startswith("1g.")]
     taken = {one.placement.start for one in card.mig_instances}
     # Which places a larger one leaves is not worth working out here.

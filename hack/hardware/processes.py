@@ -1,7 +1,8 @@
 """The processes, mounts, control groups and files of a run, and how they are taken back.
 
-All processes of a run have a variable with its name, and MPS daemons one with their folder, which
-is below the run's. So those of a run that was killed are found, and no others.
+All processes of a run have a variable with its name, MPS daemons one with their folder, which is
+below the run's, and those of a container, also while it is being made, a control group with the
+run's name. So those of a run that was killed are found, and no others.
 """
 
 import os
@@ -25,12 +26,15 @@ def of_run(run: str, folder: Path) -> set[int]:
     """Return the PIDs of a run's processes, but for this one."""
     wanted = os.fsencode(f"{MARK}={run}")
     found = set(mps.processes(folder))
+    for group in groups(run):
+        with suppress(OSError):  # gone meanwhile
+            found |= {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # another user's, or it has ended
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
                     found.add(int(entry.name))
-    return found - {os.getpid()}
+    return found - {0, os.getpid()}  # 0 is one that this PID namespace does not have
 
 
 def end_all(run: str, folder: Path) -> None:
@@ -45,9 +49,14 @@ def end_all(run: str, folder: Path) -> None:
         time.sleep(0.05)
 
 
-def remove_groups(pid: int) -> None:
-    """Remove the control groups of the containers that a run's process has made."""
-    for group in (*CGROUPS.glob(f"dra-{pid}-*"), *CGROUPS.glob(f"*/dra-{pid}-*")):
+def groups(run: str) -> list[Path]:
+    """Return the control groups of a run's containers; of cgroup v1 one in each hierarchy."""
+    return [*CGROUPS.glob(f"dra-{run}-*"), *CGROUPS.glob(f"*/dra-{run}-*")]
+
+
+def remove_groups(run: str) -> None:
+    """Remove the control groups of a run's containers, whose processes have ended."""
+    for group in groups(run):
         with suppress(OSError):  # gone meanwhile
             group.rmdir()
 

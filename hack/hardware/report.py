@@ -6,27 +6,32 @@ UUIDs and serial numbers are left out unless a person asks for them: a report is
 import json
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, StateError
 from dra_driver.host.files import write_whole
 from hardware.card import Card
+from hardware.every_step import STEPS
 from hardware.questions import QUESTIONS
 from hardware.run import Run
+from hardware.steps import Outcome
 
 FORMAT = 1
 _NAMES = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{4,27}", re.IGNORECASE)
 _HIDDEN = "left out"
 
 
-def found(run: Run, *, identify: bool, interrupted: bool) -> dict[str, Any]:
-    """Return all that a run found, as JSON has it."""
+def found(
+    run: Run, *, identify: bool, interrupted: bool = True, has_ended: bool = False
+) -> dict[str, Any]:
+    """Return all that a run found, as JSON has it; until it has ended, what it found so far."""
     report = {
         "format": FORMAT,
         "dra_driver": version("dra-driver"),
@@ -35,7 +40,7 @@ def found(run: Run, *, identify: bool, interrupted: bool) -> dict[str, Any]:
         "card": _card(run.card, identify=identify),
         "allowed": sorted(run.wishes.allow),
         "interrupted": interrupted,
-        "as_before": not run.differences,
+        "as_before": not run.differences if has_ended else None,
         "differences": run.differences,
         "steps": [
             {
@@ -67,6 +72,7 @@ def _card(card: Card, *, identify: bool) -> dict[str, Any]:
     }
 
 
+@cache
 def _serial(card: Card) -> str:
     try:
         with card.nvml() as library:
@@ -76,19 +82,28 @@ def _serial(card: Card) -> str:
 
 
 def _questions(run: Run) -> list[dict[str, Any]]:
-    by = {question: one for one in run.outcomes for question in one.answers}
+    steps = {question: step.name for step in STEPS for question in step.asks}
+    taken = {one.step: one for one in run.outcomes}
     return [
         {
             "id": one.id,
             "question": one.text,
-            "answer": by[one.id].answers[one.id] if one.id in by else None,
-            "step": by[one.id].step if one.id in by else None,
-            "seconds": round(by[one.id].seconds, 3) if one.id in by else None,
-            "evidence": by[one.id].evidence if one.id in by else [],
+            "step": steps[one.id],
             "simulator": one.simulated,
+            **_answer(one.id, taken.get(steps[one.id], Outcome(step=""))),
         }
         for one in QUESTIONS
     ]
+
+
+def _answer(question: str, outcome: Outcome) -> dict[str, Any]:
+    answer = outcome.answers.get(question)
+    return {
+        "answer": answer,
+        "why_not": outcome.reason if answer is None else "",
+        "seconds": None if answer is None else round(outcome.seconds, 3),
+        "evidence": outcome.evidence,
+    }
 
 
 def _without_names(value: Any, serial: str) -> Any:
@@ -112,14 +127,17 @@ def page(report: Mapping[str, Any]) -> str:
         f" {card['kernel']}, MIG mode {card['mig_mode']}. Allowed to be changed: {allowed}."
     )
     state = "All is as it was before."
-    if not report["as_before"]:
+    if report["as_before"] is None:
+        state = "**It has not ended: `make hardware RESTORE=1` puts back what it has changed.**"
+    elif not report["as_before"]:
         state = f"**Not as before: {'; '.join(report['differences'])}.**"
-    if report["interrupted"]:
+    if report["interrupted"] and report["as_before"] is not None:
         state += " **The run was interrupted.**"
     lines = [f"# {card['name']}, GPU driver {card['gpu_driver']}{simulated}", "", facts, "", state]
     lines += ["", f"| question | answer of the {by} | seconds |", "|---|---|---|"]
     for one in report["questions"]:
-        lines.append(_row(one["question"], one["answer"] or "*not asked*", _number(one["seconds"])))
+        answer = one["answer"] or f"*no answer: {one['why_not'] or 'it was not asked'}*"
+        lines.append(_row(one["question"], answer, _number(one["seconds"])))
     lines += ["", "| step | | seconds | found |", "|---|---|---|---|"]
     for one in report["steps"]:
         lines.append(_row(one["name"], one["verdict"], _number(one["seconds"]), _details(one)))
@@ -139,12 +157,20 @@ def _number(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.1f}"
 
 
-def write(report: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> None:
-    """Write both files. Raises StateError."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(report: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write both files, and return them. Raises StateError."""
+    written = []
     for name, text in (
         ("hardware.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n"),
         ("hardware.md", page(report)),
     ):
-        write_whole(folder / name, text.encode(), mode=0o644, durable=False)
-        say(f"written: {folder / name}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / name, text.encode(), mode=0o644, durable=True)
+        except OSError as error:
+            raise StateError(
+                f"the report cannot be written to {folder}: {error.strerror}; name another folder"
+                " by --report"
+            ) from error
+        written.append(folder / name)
+    return written

@@ -18,6 +18,7 @@ from typing import Self
 from testbed.commands import TestbedError
 
 from dra_driver.devices.control_groups import find_hierarchy
+from dra_driver.devices.model import Partition
 from dra_driver.errors import ConflictError, DriverError, SetupError, StateError
 from hardware import processes
 from hardware.card import PATIENCE, Card
@@ -76,6 +77,7 @@ class Run:
             self.card = Card(self.wishes.root, self.wishes.gpu)
             self._check_rights()
             self._check_unused()
+            self._check_settled()
             self._begin()
             self._stage: Stage | None = None
             self._outcome = Outcome(step="")
@@ -110,6 +112,15 @@ class Run:
                 " running, and may be disturbed by whatever is changed"
             )
 
+    def _check_settled(self) -> None:
+        gpu = self.card.gpu
+        is_changing = gpu.mig is not None and gpu.mig.pending_mode is not gpu.mig_mode
+        if is_changing and Change.MIG_MODE in self.wishes.allow:
+            raise ConflictError(
+                "a change of the card's MIG mode waits for a reset, and would be lost; reset the"
+                f" card first, or do not allow {Change.MIG_MODE}"
+            )
+
     def _begin(self) -> None:
         name = uuid.uuid4().hex[:8]
         group = None
@@ -118,7 +129,6 @@ class Run:
             group = hierarchy and hierarchy / f"dra-hardware-{name}"
         self._entry = Entry(
             run=name,
-            pid=os.getpid(),
             root=self.wishes.root,
             gpu=self.card.uuid,
             folder=Path(f"/tmp/dra-hw-{name}"),  # noqa: S108  # short: sockets are below it
@@ -138,9 +148,14 @@ class Run:
         return self._entry.folder
 
     @property
+    def name(self) -> str:
+        """What the run is called in the environment of its processes, and in names."""
+        return self._entry.run
+
+    @property
     def mark(self) -> dict[str, str]:
         """The variable that each process of the run has to have."""
-        return {MARK: self._entry.run}
+        return {MARK: self.name}
 
     @property
     def group(self) -> Path | None:
@@ -177,10 +192,15 @@ class Run:
         """Pass a point inside of a step, where something is not as it was."""
         self.at(f"{what} in {self._outcome.step}")
 
-    def makes(self, profile_id: int, start: int, uuid: str = "") -> None:
+    def makes(self, place: Partition, uuid: str = "") -> None:
         """Note that a MIG device is about to be made, or, with its UUID, that it was."""
-        made = Made(profile_id=profile_id, start=start, uuid=uuid)
+        made = Made(profile_id=place.profile.id, start=place.placement.start, uuid=uuid)
         self._entry = self._journal.make(self._entry, made)
+
+    def destroyed(self, place: Partition) -> None:
+        """Note that a MIG device of the run is gone."""
+        made = Made(profile_id=place.profile.id, start=place.placement.start)
+        self._entry = self._journal.unmake(self._entry, made)
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -198,7 +218,7 @@ class Run:
         before = time.monotonic()
         if missing := sorted(step.changes - self.wishes.allow):
             outcome.verdict = Verdict.LEFT_OUT
-            outcome.reason = f"it changes something: ALLOW={','.join(missing)}"
+            outcome.reason = f"it needs ALLOW={','.join(missing)}"
         else:
             changed = step.changed(self.wishes.allow)
             self._entry = self._journal.touch(self._entry, changed)
@@ -227,6 +247,8 @@ class Run:
                 processes.end_all(self._entry.run, self.folder)
                 for change in sorted(changed):
                     self.card.restore(change, self._entry.before, self._entry.made)
+                if Change.MIG_MODE in changed:
+                    self._entry = self._journal.unmake(self._entry, *self._entry.made)
         except DriverError as error:
             outcome.verdict = Verdict.FAILED
             outcome.reason += f" It cannot be put back yet: {error}"
@@ -247,14 +269,14 @@ def restore_leftovers(journal: Journal, say: Say, patience: float = PATIENCE) ->
     differences = _put_back(entry, journal, Card(entry.root, entry.gpu, patience))
     for difference in differences:
         say(f"not as before: {difference}")
-    say("all is as it was" if not differences else "set these back by hand")
+    say("set these back by hand, unless others changed them" if differences else "all is as it was")
     return True
 
 
 def _put_back(entry: Entry, journal: Journal, card: Card) -> list[str]:
     """Put everything of a run back; return what is not as it was. Forgets the journal."""
     processes.end_all(entry.run, entry.folder)
-    processes.remove_groups(entry.pid)
+    processes.remove_groups(entry.run)
     _remove_group(entry, card)
     for change in entry.touched:
         card.restore(change, entry.before, entry.made)

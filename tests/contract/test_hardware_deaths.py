@@ -1,4 +1,7 @@
-"""`make hardware` killed at each of its points: its next run, or restore, puts everything back."""
+"""`make hardware` killed at each of its points: its next run, or restore, puts everything back.
+
+Steps in containers need runc, and are killed by tests/e2e/test_hardware_run.py.
+"""
 
 from pathlib import Path
 
@@ -34,8 +37,9 @@ INSIDE = {
     "cgroup-path": ["limited in cgroup-path"],
     "mig-mode-while-open": ["switched in mig-mode-while-open"],
     "mig-device-names": [
-        "about to be made, second time, in mig-device-names",
         "made, first time, in mig-device-names",
+        "destroyed, first time, in mig-device-names",
+        "about to be made, second time, in mig-device-names",
     ],
     "claim-mig": ["prepared in claim-mig"],
 }
@@ -86,19 +90,11 @@ class Killed:
         return tried
 
 
-def check_put_back(killed: Killed, step: str, at: str) -> None:
-    tried, said = killed.at(step, at), []
-    assert restore_leftovers(Journal(tried.state), said.append)
-    assert said[-1] == "all is as it was"
-    tried.check_as_before()
-    assert not restore_leftovers(Journal(tried.state), said.append), "there is nothing left"
-
-
 @pytest.mark.parametrize(("step", "at"), QUICK, ids=[step for step, _ in QUICK])
 def test_a_run_that_was_killed_in_the_midst_of_a_step_is_taken_back(
     killed: Killed, step: str, at: str
 ) -> None:
-    check_put_back(killed, step, at)
+    killed.at(step, at).check_taken_back()
 
 
 @pytest.mark.long(
@@ -109,7 +105,7 @@ def test_a_run_that_was_killed_in_the_midst_of_a_step_is_taken_back(
 def test_a_run_that_was_killed_at_any_other_point_is_taken_back(
     killed: Killed, step: str, at: str
 ) -> None:
-    check_put_back(killed, step, at)
+    killed.at(step, at).check_taken_back()
 
 
 def test_the_next_run_takes_a_killed_one_back_before_it_looks_at_the_card(killed: Killed) -> None:
@@ -145,8 +141,25 @@ def test_a_mig_device_that_others_made_after_the_death_is_left(killed: Killed) -
     others = machine.create_mig(machine.gpus[0].uuid, "1g.10gb", 4)
     assert restore_leftovers(Journal(tried.state), said.append)
     assert [one.uuid for one in tried.devices(machine.gpus[0].uuid)] == [others]
-    assert said[-1] == "set these back by hand"
-    assert [line for line in said if line.startswith("not as before: mig")]
+    assert said[-2:] == [
+        "not as before: MIG devices were none and are profile 19 at 4",
+        "set these back by hand, unless others changed them",
+    ]
+
+
+@pytest.mark.parametrize(
+    "at", ["destroyed, first time, in mig-device-names", "undid mig-device-names"]
+)
+def test_a_mig_device_that_others_made_where_the_run_had_one_is_left(
+    killed: Killed, at: str
+) -> None:
+    tried = killed.at("mig-device-names", at)
+    machine = tried.machine
+    gpu = machine.gpus[0].uuid
+    machine.set_mig_mode(gpu, enabled=True)
+    others = machine.create_mig(gpu, "1g.10gb", 0)
+    assert restore_leftovers(Journal(tried.state), [].append)
+    assert [one.uuid for one in tried.devices(gpu)] == [others]
 
 
 def test_the_command_takes_a_killed_run_back(killed: Killed) -> None:

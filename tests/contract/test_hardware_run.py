@@ -114,6 +114,18 @@ def test_a_card_in_mig_mode_gets_its_mig_devices_and_no_reset(
     }
 
 
+def test_a_mig_mode_that_waits_for_a_reset_is_not_touched(
+    tmp_path: Path, real_userspace: None
+) -> None:
+    machine = made(tmp_path, "a100-sxm4-40gb-x8")
+    machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
+    tried = Tried(machine, tmp_path)
+    said = tried.run("--allow", "mig-mode", "--only", "mig-mode-while-open", status=1)
+    assert "error: a change of the card's MIG mode waits for a reset" in said
+    tried.check_as_before()
+    assert machine.status()[0].mig_pending == 1
+
+
 def test_from_r615_on_a_control_group_is_limited(tmp_path: Path, needs_root: None) -> None:
     machine, groups = limited(tmp_path, "misc")
     tried = Tried(machine, tmp_path, "--cgroup-root", groups.root)
@@ -189,12 +201,33 @@ def test_an_interrupted_run_puts_back_what_it_has_changed(
         for line in process.stdout or ():
             if "read-time-slice: passed" in line:
                 break
+        so_far = tried.found()
         process.send_signal(number)
         process.communicate(timeout=100)
+    assert (so_far["as_before"], so_far["interrupted"]) == (None, True)
+    assert [one["name"] for one in so_far["steps"]] == ["read-time-slice"]
     assert process.returncode == 1
     tried.check_as_before()
     assert tried.found()["interrupted"] is True
     assert tried.found()["as_before"] is True
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--report", "the report cannot be written to"),
+        ("--state", "the undo journal cannot be kept"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_done(
+    machine: Machine, tmp_path: Path, option: str, said: str
+) -> None:
+    tried = Tried(machine, tmp_path)
+    (file := tmp_path / "file").touch()
+    output = tried.run("--only", "uuids", option, file / "folder", status=1)
+    assert f"error: {said}" in output
+    assert f"Not a directory; name another folder by {option}" in output
+    assert "uuids: passed" not in output
 
 
 def test_two_runs_at_once_are_refused(machine: Machine, tmp_path: Path) -> None:

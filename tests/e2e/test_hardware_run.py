@@ -1,8 +1,14 @@
 """`make hardware` with containers of runc, on a simulated card: what tests/contract leaves out."""
 
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from testbed.commands import wait_until
 
 from containers import Containers
 from dra_driver.errors import SetupError
@@ -10,21 +16,35 @@ from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from e2e.needs import cannot_run
+from hardware import processes
+from hardware.every_step import STEPS
+from hardware.journal import Journal
 from worlds.hardware_run import Tried
 
 pytestmark = pytest.mark.e2e
 
-ONLY = "container,container-computes,container-mps"
+IN_CONTAINERS = [step for step in STEPS if step.name.startswith("container")]
+ALLOW = "mps,compute-mode"
+AT = [
+    (step.name, at.format(step.name))
+    for step in IN_CONTAINERS
+    for at in ("before {}", "prepared in {}", "did {}", "undid {}")
+]
 
 
-def test_containers_get_the_card_of_their_claim(containers: Containers, tmp_path: Path) -> None:
+@pytest.fixture
+def tried(containers: Containers, tmp_path: Path) -> Tried:
+    """A machine on which containers can be made."""
     options = Options(userspace="real", nodes=NodeKind.DEVICE)
     try:
         machine = Machine.create(tmp_path / "machine", "h100x8", options)
     except SetupError as error:
         cannot_run(str(error))
-    tried = Tried(machine, tmp_path)
-    tried.run("--allow", "mps,compute-mode", "--only", ONLY)
+    return Tried(machine, tmp_path)
+
+
+def test_containers_get_the_card_of_their_claim(tried: Tried) -> None:
+    tried.run("--allow", ALLOW, "--only", ",".join(step.name for step in IN_CONTAINERS))
     tried.check_as_before()
     steps = {one["name"]: one for one in tried.found()["steps"]}
     assert steps["container"]["verdict"] == "passed"
@@ -32,3 +52,51 @@ def test_containers_get_the_card_of_their_claim(containers: Containers, tmp_path
         assert steps[name]["reason"] == (
             "nothing computes on a simulated GPU; a context was made"
         ), "the program ran in its container and found the driver's library"
+
+
+def in_containers(tried: Tried) -> Iterator[str]:
+    """Programs of the processes in a run's containers."""
+    entry = Journal(tried.state).read()
+    for group in processes.groups(entry.run) if entry else ():
+        with suppress(OSError):  # gone meanwhile
+            for pid in (group / "cgroup.procs").read_text().split():
+                yield Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def test_a_run_that_was_killed_while_a_container_runs_is_taken_back(tried: Tried) -> None:
+    tried.machine.slow_call("cuCtxCreate_v2", 600_000)
+    with tried.start("--only", "container-computes") as process:
+        wait_until(
+            lambda: "cuda-client" in in_containers(tried), "a program in a container", timeout=60
+        )
+        process.kill()
+    tried.died()
+    tried.check_taken_back()
+
+
+def test_a_process_of_a_container_that_is_not_started_yet_is_ended(tmp_path: Path) -> None:
+    """It has the run's control group already, and not yet the environment of the container."""
+    name = f"test{os.getpid()}"
+    hierarchy = processes.CGROUPS
+    if not (hierarchy / "cgroup.procs").exists():
+        hierarchy /= "pids"  # cgroup v1
+    (group := hierarchy / f"dra-{name}-container-0").mkdir()
+    with subprocess.Popen(("sleep", "600")) as process:
+        (group / "cgroup.procs").write_text(str(process.pid))
+        assert processes.of_run(name, tmp_path) == {process.pid}
+        threading.Thread(target=process.wait).start()  # or it would be a zombie
+        processes.end_all(name, tmp_path)
+    processes.remove_groups(name)
+    assert processes.groups(name) == []
+
+
+@pytest.mark.long(
+    "tests/e2e/test_hardware_run.py"
+    "::test_a_run_that_was_killed_while_a_container_runs_is_taken_back"
+)
+@pytest.mark.parametrize(("step", "at"), AT, ids=[at for _, at in AT])
+def test_a_run_that_was_killed_at_a_point_of_a_step_with_containers_is_taken_back(
+    tried: Tried, step: str, at: str
+) -> None:
+    tried.die(step, at)
+    tried.check_taken_back()

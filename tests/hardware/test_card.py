@@ -2,10 +2,9 @@
 
 import pytest
 
-from hardware.command import PLUGIN
+from hardware.command import PLUGIN, Plugin
 from hardware.every_step import STEPS
 from hardware.questions import QUESTIONS
-from hardware.run import Run
 from hardware.steps import Step, Verdict
 
 pytestmark = pytest.mark.gpu
@@ -14,13 +13,17 @@ NOT_HERE = "a real GPU is asked by `make hardware` alone"
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest) -> Run:
+def plugin(request: pytest.FixtureRequest) -> Plugin:
     """The run that `make hardware` has begun."""
-    plugin = request.config.pluginmanager.get_plugin(PLUGIN)
-    if plugin is None:
+    found: Plugin | None = request.config.pluginmanager.get_plugin(PLUGIN)
+    if found is None:
         pytest.skip(NOT_HERE)
-    found: Run = plugin.run
     return found
+
+
+@pytest.fixture(autouse=True)
+def logs_restored() -> None:
+    """Keep the logging of `make hardware`, where other tests get back that of before."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,12 +32,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("step", steps, ids=[step.name for step in steps])
 
 
-def test_on_the_card(step: Step, run: Run) -> None:
+def test_on_the_card(step: Step, plugin: Plugin) -> None:
+    run = plugin.run
     outcome = run.take(step)
-    run.say(outcome.sentence())
+    plugin.keep()
+    if step.changes <= run.wishes.allow:  # others were named before
+        run.say(outcome.sentence())
+    mark = "(simulator) " if run.card.is_simulated else ""
     for one in QUESTIONS:
         if one.id in outcome.answers:
-            run.say(f"  {one.text} {outcome.answers[one.id]}")
+            run.say(f"  {one.text} {mark}{outcome.answers[one.id]}")
     if outcome.verdict is Verdict.LEFT_OUT:
         pytest.skip(outcome.reason)
     assert outcome.verdict is Verdict.PASSED, outcome.reason

@@ -10,8 +10,10 @@ from typing import Any
 from testbed.mounts import mounts_below
 
 from dra_driver.simulator.machine import Machine
+from hardware import processes
 from hardware.every_step import STEPS
-from hardware.run import Run, Wishes
+from hardware.journal import Entry, Journal
+from hardware.run import Run, Wishes, restore_leftovers
 from hardware.steps import Change
 from worlds.child import TESTS, die_at, start
 
@@ -25,9 +27,9 @@ class Tried:
     def __init__(self, machine: Machine, folder: Path, *options: object) -> None:
         self.machine = machine
         self.state, self.report = folder / "state", folder / "report"
-        self.options = ("--driver-root", machine.driver_root, *options)
+        self.options = ("--nvidia-driver-root", machine.driver_root, *options)
         self.before = self.settings()
-        self.run_folder: Path | None = None
+        self.dead: Entry | None = None
 
     def settings(self) -> list[object]:
         return [
@@ -67,21 +69,34 @@ class Tried:
         return {one["id"]: one["answer"] for one in self.found()["questions"] if one["answer"]}
 
     def die(self, step: str, at: str, groups: Path | None = None) -> None:
-        """Have a run of one step killed at a point of it; note its folder."""
+        """Have a run of one step killed at a point of it."""
         path = os.pathsep.join([str(REPOSITORY / "hack"), str(TESTS)])
         words = (self.machine.driver_root, self.state, groups or "", step, at)
         env = os.environ | {"PYTHONPATH": path}
         with start(*words, module="worlds.hardware_run", env=env, stdout=subprocess.PIPE) as child:
             said, _ = child.communicate(timeout=100)
         assert child.returncode == -9, f"it passed {at}: {said}"
-        self.run_folder = Path(json.loads((self.state / "undo.json").read_text())["folder"])
+        self.died()
+
+    def died(self) -> None:
+        """Note what there is of the run that was killed."""
+        self.dead = Journal(self.state).read()
 
     def check_as_before(self) -> None:
         assert self.settings() == self.before
         assert not (self.state / "undo.json").exists()
-        if self.run_folder is not None:
-            assert not self.run_folder.exists()
-            assert mounts_below(self.run_folder) == []
+        if self.dead is not None:
+            assert not self.dead.folder.exists()
+            assert mounts_below(self.dead.folder) == []
+            assert processes.of_run(self.dead.run, self.dead.folder) == set()
+            assert processes.groups(self.dead.run) == []
+
+    def check_taken_back(self) -> None:
+        said: list[str] = []
+        assert restore_leftovers(Journal(self.state), said.append)
+        assert said[-1] == "all is as it was"
+        self.check_as_before()
+        assert not restore_leftovers(Journal(self.state), said.append), "there is nothing left"
 
 
 def main(root: str, state: str, groups: str, step: str, at: str) -> None:

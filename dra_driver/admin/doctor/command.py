@@ -41,8 +41,6 @@ from dra_driver.common_settings import (
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
 
-_MOST_OF_A_REQUEST = 10.0
-
 
 class Doctor(CommandSettings):
     """Look for what keeps pods from their GPUs, on this node and in the cluster."""
@@ -153,7 +151,7 @@ class Doctor(CommandSettings):
             client,
             node=self.node_name,
             is_driver=own_account,
-            timeout=min(self.timeout, _MOST_OF_A_REQUEST),
+            timeout=self.timeout,
         )
 
 

@@ -47,10 +47,10 @@ from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.devices.nvml.survey import Document, survey
 from dra_driver.errors import SetupError
+from dra_driver.host.files import write_whole
 from dra_driver.kube.connect import connect
 from dra_driver.ops.logs import configure_logs
 
-_MOST_OF_A_REQUEST = 10.0
 _SHARE_OF_A_GPU = 6
 """A GPU that hangs has this part of the time; the others are asked after it."""
 
@@ -66,7 +66,7 @@ class Gather(CommandSettings):
     archive: str = argument(help="File to write, such as node.tar.gz; - is standard output.")
     identify: bool = option(
         default=False,
-        help="Keep UUIDs, serial numbers, addresses and names, which else are replaced.",
+        help="Keep UUIDs, serial numbers, addresses and names, which are otherwise replaced.",
     )
     timeout: float = option(
         check=SECONDS, default=60.0, help="Seconds that all parts have, made side by side."
@@ -166,8 +166,8 @@ class Gather(CommandSettings):
     def _slices(self, learn: software.Learn) -> list[dict[str, Any]]:
         client = connect(self.kubeconfig, self.context, environment=os.environ)
         node = self.node_name or platform.node().lower()
-        timeout = min(self.timeout, _MOST_OF_A_REQUEST)
-        with closing(Cluster(client, node=node, is_driver=False, timeout=timeout)) as cluster:
+        cluster = Cluster(client, node=node, is_driver=False, timeout=self.timeout)
+        with closing(cluster):
             return software.slices_document(cluster, learn)
 
 
@@ -196,7 +196,11 @@ def _in_order(documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Write the archive, all of it or nothing; a pipe or device is written to, not replaced."""
     try:
-        path.write_bytes(data)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            write_whole(path.resolve(), data, mode=0o644, durable=False)
     except OSError as error:
         raise SetupError(f"the archive {path} cannot be written: {error.strerror}") from error

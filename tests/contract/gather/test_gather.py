@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -321,6 +323,38 @@ def test_it_goes_to_standard_output(
     (tmp_path / "piped.tar.gz").write_bytes(shown.out)
     assert gathered.NVML in gathered.unpack(tmp_path / "piped.tar.gz").documents
     assert shown.err.endswith(b" bytes written to standard output\n")
+
+
+def test_on_a_full_disk_the_archive_that_was_there_stays(
+    node: GatheredNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "out/node.tar.gz"
+    write(archive, "of yesterday")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        assert main(node.words(archive)) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert "node.tar.gz cannot be written: File too large" in capsys.readouterr().err
+    assert [(one.name, one.read_text()) for one in archive.parent.iterdir()] == [
+        ("node.tar.gz", "of yesterday")
+    ]
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(node: GatheredNode, tmp_path: Path) -> None:
+    (link := tmp_path / "link").symlink_to("linked.tar.gz")
+    assert main(node.words(link)) == 0
+    assert link.is_symlink()
+    assert gathered.NVML in gathered.unpack(tmp_path / "linked.tar.gz").documents
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (tmp_path / "piped").touch()
+    with subprocess.Popen(["cp", "--copy-contents", pipe, tmp_path / "piped"]) as reader:
+        assert main(node.words(pipe)) == 0
+    assert reader.returncode == 0
+    assert pipe.is_fifo()
+    assert gathered.NVML in gathered.unpack(tmp_path / "piped").documents
 
 
 def test_a_folder_that_is_not_there_is_an_error(

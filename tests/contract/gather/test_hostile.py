@@ -80,7 +80,7 @@ def test_a_file_of_another_kind_is_refused(
 
 def test_without_nvml_nothing_can_be_played(documents: dict[str, Any], tmp_path: Path) -> None:
     del documents[gathered.NVML]
-    with pytest.raises(StateError, match="NVML was not asked on that node"):
+    with pytest.raises(StateError, match=r"it has no nvml\.json; its manifest\.json says why"):
         profile_of(archive(tmp_path, documents))
 
 

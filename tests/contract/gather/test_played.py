@@ -20,6 +20,7 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.nodes import inventory_of
 
 MEMORY_INFO, NAME = "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetName"
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
 
 @pytest.mark.parametrize("name", profiles.names())
@@ -147,6 +148,55 @@ def test_calls_that_failed_fail_again_with_their_codes(tmp_path: Path) -> None:
     calls = [gpu["calls"] for gpu in gathering.facts(archive)[gathered.NVML]["gpus"]]
     assert calls[1][MEMORY_INFO] == {"code": 999}
     assert calls[0][NAME] == {"code": 4}
+
+
+@pytest.mark.parametrize(
+    ("function", "hanging"),
+    [
+        ("nvmlDeviceGetSerial", "nvmlDeviceGetSerial"),
+        ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkState"),
+        ("nvmlDeviceGetHandleByIndex_v2", "*"),
+        ("nvmlDeviceGetName", "*"),
+    ],
+)
+def test_a_call_that_hung_hangs_again(function: str, hanging: str, tmp_path: Path) -> None:
+    node = gathering.node(tmp_path, "h100x8")
+    one = node.machine.find("1")
+    node.machine.slow_call(function, 600_000, uuid=one.uuid)
+    archive = node.gathered("--identify", "--timeout=3")
+    node.machine.clear_faults()
+
+    again = gathering.played(tmp_path / "again", archive)
+
+    (fault,) = again.machine.faults()
+    assert (fault.function, again.machine.gpus[fault.slot].uuid) == (hanging, one.uuid)
+    assert again.machine.find("1").card == again.machine.find("0").card
+    if hanging == "*":
+        return
+    facts = gathering.facts(again.gathered("--identify", "--timeout=3"))
+    again.machine.clear_faults()
+    assert facts == gathering.facts(archive)
+
+
+def test_a_function_that_the_simulator_does_not_have_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = gathered.unpack(gathering.node(tmp_path, "l4x2").gathered()).documents
+    calls = documents[gathered.NVML]["gpus"][1]["calls"]
+    assert calls[ENERGY] == {"code": 13}, "the simulator has it now: take another one"
+    calls[ENERGY] = {"code": 0, "value": True}
+    calls["nvmlDeviceGetNews_v9(1)"] = {"code": 3}
+    calls["nvmlDeviceGetOlder"] = {"code": 13}
+    archive = tmp_path / "newer.tar.gz"
+    archive.write_bytes(gathered.pack({}, documents))
+    capsys.readouterr()
+
+    up = ["simulate", "up", f"--root={tmp_path / 'again'}", "--nodes=placeholder"]
+    assert main([*up, f"--from={archive}"]) == 0
+
+    said = capsys.readouterr().err
+    named = f"nvmlDeviceGetNews_v9, {ENERGY}"
+    assert f"not played, as the simulated NVML does not have it: {named}\n" in said
 
 
 def test_that_there_was_nothing_to_tell_is_no_refusal(tmp_path: Path) -> None:

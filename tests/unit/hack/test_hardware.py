@@ -15,7 +15,7 @@ from hardware.client import Client, built, understood
 from hardware.every_step import STEPS
 from hardware.journal import Entry, Journal
 from hardware.run import restore_leftovers
-from hardware.steps import Change, LeftOut, Unexpected
+from hardware.steps import Change, LeftOut, Made, Unexpected
 
 SETTINGS = Settings(compute_mode=0, time_slice=None, mig_mode="enabled", mig=((9, 4),))
 PAGE = Path(__file__).parents[3] / "docs" / "hardware.md"
@@ -79,7 +79,6 @@ def test_only_on_a_simulated_gpu_a_missing_function_is_no_failure() -> None:
 def entry(folder: Path) -> Entry:
     return Entry(
         run="abcd",
-        pid=42,
         root=Path("/"),
         gpu="GPU-1",
         folder=folder,
@@ -101,6 +100,20 @@ def test_the_journal_has_what_was_written_and_what_was_touched(tmp_path: Path) -
         assert set(touched.touched) == both
         journal.forget()
         assert journal.read() is None
+
+
+def test_the_journal_has_the_mig_devices_of_the_run_until_they_are_destroyed(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    first, second = (Made(profile_id=19, start=start) for start in (0, 1))
+    known = journal.make(journal.make(entry(tmp_path), first), second)
+    known = journal.make(known, replace(first, uuid="MIG-1"))
+    assert journal.read() == known
+    assert set(known.made) == {replace(first, uuid="MIG-1"), second}
+    known = journal.unmake(known, first)
+    assert journal.read() == known
+    assert known.made == (second,)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 1}', '{"version": 99}', "[]"])
@@ -125,7 +138,7 @@ def test_settings_name_what_differs() -> None:
     assert SETTINGS.differences(SETTINGS) == []
     assert SETTINGS.differences(now) == [
         "compute mode was 0 and is 3",
-        "mig was ((9, 4),) and is ()",
+        "MIG devices were profile 9 at 4 and are none",
     ]
     assert Settings.from_json(json.loads(json.dumps(SETTINGS.to_json()))) == SETTINGS
 

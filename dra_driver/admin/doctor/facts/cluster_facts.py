@@ -39,6 +39,7 @@ from dra_driver.kube.resource import (
 from dra_driver.slices.publish.publication import CONSUMES_COUNTERS, stores
 
 _PAGE = 100
+_MOST_OF_A_REQUEST = 10.0
 _MOST_KUBELETS = 5
 """A kubelet's configuration comes through the API server from the kubelet itself."""
 
@@ -123,14 +124,15 @@ class Cluster:
     """The cluster as doctor sees it; for any thread.
 
     `node` is the one that is asked about, empty for all; `is_driver` tells whether the client has
-    the ServiceAccount of the driver's own pod; `timeout` is seconds for each request.
+    the ServiceAccount of the driver's own pod; `timeout` is seconds for all, of which a request
+    gets ten at most.
     """
 
     def __init__(self, api: KubeClient, *, node: str, is_driver: bool, timeout: float) -> None:
         self._api = api
         self.node = node
         self.is_driver = is_driver
-        self._timeout = timeout
+        self._timeout = min(timeout, _MOST_OF_A_REQUEST)
         self._lists = {resource: Once(partial(self._list, resource)) for resource in _LISTED}
         self._server = Once(self._ask_server)
         self._features = Once(self._try_features)
