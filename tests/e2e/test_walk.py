@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from testbed.commands import wait_until
+from testbed.commands import REPOSITORY, wait_until
 from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
 from testbed.pods import wait_gone
 
+from dra_driver import gathered
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.gathered import Archive
 from e2e.conftest import missing
 from e2e.kubernetes import cluster_of_pods, needs
 from e2e.needs import cannot_run
@@ -50,7 +52,7 @@ def reader(node: InstalledNode, tmp_path: Path) -> Reader:
 
 @needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
 def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
-    node: InstalledNode, reader: Reader
+    node: InstalledNode, reader: Reader, tmp_path: Path
 ) -> None:
     two_commands, namespace = blocks(INSTALL, "With Helm")
     assert two_commands == blocks("README.md", "Install it on a cluster")[1]
@@ -69,6 +71,11 @@ def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
     found = reader.types(looks)
     for word in ("dra-driver-", "driver-library", f"gpu.nvidia.com-{node.cluster.node}"):
         assert word in found, found
+
+    archive = gathered_in_the_pod(node, reader, tmp_path)
+    assert archive.documents[gathered.SLICES]
+    assert len(archive.documents[gathered.NVML]["gpus"]) == len(node.devices()) == 8
+    assert node.cluster.node not in str(archive.documents)
 
     scene = Scene(node)
     manifest, resources = blocks("README.md", "Install it on a cluster", "yaml")
@@ -94,6 +101,15 @@ def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
     wait_gone(node.cluster.api, NAMESPACE)
     assert not node.place.data.exists()
     wait_until(lambda: node.slices() == [], "the kubelet to delete the slices", timeout=60)
+
+
+def gathered_in_the_pod(node: InstalledNode, reader: Reader, folder: Path) -> Archive:
+    """What the driver's pod gathers, by the command of the page."""
+    page = (REPOSITORY / "docs/gather.md").read_text().splitlines()
+    (command,) = [line for line in page if line.startswith("kubectl exec ")]
+    (pod,) = node.driver_pods(labelSelector="app.kubernetes.io/component=kubelet-plugin")
+    reader.types(f"cd {folder}\n{command.replace('POD', pod['metadata']['name'])}")
+    return gathered.unpack(folder / "node.tar.gz")
 
 
 def shares(node: InstalledNode) -> list[str]:
