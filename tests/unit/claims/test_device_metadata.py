@@ -191,7 +191,7 @@ def test_a_file_is_for_every_user_and_is_left_alone_when_it_says_the_same(
     assert before.st_mode & 0o777 == 0o644
     assert path.parent.stat().st_mode & 0o777 == 0o755
     path.chmod(0o600)
-    files.write(UID, {"gpu": DOCUMENT})
+    assert files.write(UID, {"gpu": DOCUMENT})
     assert (path.stat().st_ino, path.stat().st_mode & 0o777) == (before.st_ino, 0o644)
 
 
@@ -254,6 +254,7 @@ def test_whatever_is_there_of_a_claim_can_be_deleted(files: MetadataFiles, kind:
         assert files.uids() == {UID}
     files.delete(UID)
     files.delete(UID)
+    assert files._written == {}
     assert files.uids() == set()
     assert (elsewhere / "kept").exists()
 
