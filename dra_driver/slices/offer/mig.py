@@ -126,7 +126,7 @@ class MigOffer:
 
         Claims got theirs under other settings, from NVIDIA's driver, or before MIG mode ended.
         """
-        if self.switches_modes or self.divides(gpu) or self.keeps_whole(gpu):
+        if self.divides(gpu) or self.keeps_whole(gpu):
             return False
         is_on_for_claims = gpu.mig_mode is MigMode.ENABLED and not gpu.was_put_in_mig_mode
         return is_on_for_claims or bool(self.kept(gpu))

@@ -3,6 +3,7 @@
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 import make
 from dra_driver.claims.prepare.preparer import PrepareTiming
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.errors import ConflictError, TransientError, UnavailableError
+from dra_driver.errors import ConflictError, DeviceError, TransientError, UnavailableError
+from dra_driver.sharing.base import SharingPlan
 from worlds import child
-from worlds.configs import PATIENCE
+from worlds.configs import MPS, PATIENCE
 from worlds.driver import FAST, Driver
+
+SOON = 0.3
 
 
 def soon(seconds: float = PATIENCE) -> float:
@@ -92,13 +96,39 @@ def test_unprepare_ends_a_prepare_that_waits(driver: Driver) -> None:
     patient.close()
 
 
+def test_unprepare_ends_a_prepare_that_waits_for_a_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, survives_reboot=True)
+    waits = threading.Event()
+
+    def wait_ready(plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        waits.set()
+        while not given_up():
+            if time.monotonic() > deadline:
+                raise DeviceError("the daemon is not ready")
+            time.sleep(0.001)
+        raise TransientError("given up")
+
+    monkeypatch.setattr(driver.sharing, "wait_ready", wait_ready)
+    ref = driver.api.add("gpu-1", configs=[MPS])
+    with ThreadPoolExecutor(1) as pool:
+        prepare = pool.submit(driver.prepare, ref, 5.0)
+        assert waits.wait(PATIENCE)
+        driver.unprepare(ref)
+        with pytest.raises(TransientError, match="given up"):
+            prepare.result(PATIENCE)
+    assert driver.left() == []
+    driver.close()
+
+
 def test_stopping_ends_all_waiting(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     asked = threading.Event()
 
     def away(_: str) -> None:
         asked.set()
-        raise UnavailableError("the API server is away", retry_after=PATIENCE)
+        raise UnavailableError("the API server is away", retry_after=SOON / 5)
 
     driver.api.trouble = away
     with ThreadPoolExecutor(1) as pool:
@@ -107,6 +137,10 @@ def test_stopping_ends_all_waiting(driver: Driver) -> None:
         driver.preparer.stop()
         with pytest.raises(TransientError):
             prepare.result(PATIENCE)
+    driver.api.asked.clear()
+    with pytest.raises(TransientError):
+        driver.prepare(ref, SOON)
+    assert len(driver.api.asked) == 1, "and later calls do not wait"
 
 
 def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(driver: Driver) -> None:

@@ -1,13 +1,13 @@
 """How long processes on a claim's MIG device keep its pod: some minutes, over all calls."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, PendingCleanup
 from dra_driver.claims.prepare.preparer import PrepareTiming
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import TransientError
@@ -56,6 +56,63 @@ def test_a_foreign_handle_keeps_the_pod_for_some_minutes_and_the_place_for_ever(
     node.machine.release_instance(made.uuid)
     assert node.driver.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
+
+
+Tries = list[ClaimRecord]
+
+
+@pytest.fixture
+def on_try(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], Tries]:
+    """Have something done before each try of a release; return a list of the tries."""
+
+    def watch(act: Callable[[], None]) -> Tries:
+        tries: Tries = []
+        release = node.driver.claims.cleanup.release
+
+        def watched(record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
+            tries.append(record)
+            act()
+            return release(record, deadline=deadline)
+
+        monkeypatch.setattr(node.driver.claims.cleanup, "release", watched)
+        return tries
+
+    return watch
+
+
+def held(node: Node) -> tuple[ClaimRef, str]:
+    """A claim whose MIG device somebody uses, and that device."""
+    ref = node.claim(node.name("1g.10gb", 0))
+    node.driver.prepare(ref)
+    (made,) = node.migs()
+    node.machine.hold_instance(made.uuid)
+    return ref, made.uuid
+
+
+def test_processes_that_end_within_the_call_are_waited_for(
+    node: Node, on_try: Callable[[Callable[[], None]], Tries]
+) -> None:
+    ref, uuid = held(node)
+    tries = on_try(lambda: node.machine.release_instance(uuid) if len(tries) == 3 else None)
+    node.driver.unprepare(ref)
+    assert len(tries) == 3
+    assert node.left() == []
+
+
+def test_between_two_tries_there_is_a_pause_that_the_end_of_the_driver_ends(
+    node: Node, on_try: Callable[[Callable[[], None]], Tries]
+) -> None:
+    node.driver.preparer._timing = PrepareTiming(margin=0.0, first_pause=2 * SOON)
+    ref, _ = held(node)
+    tries = on_try(lambda: None)
+    with pytest.raises(TransientError, match="cannot be unprepared yet"):
+        node.driver.unprepare(ref, SOON)
+    assert len(tries) <= 2, "one at once, one at the end"
+    node.driver.preparer.stop()
+    tries.clear()
+    with pytest.raises(TransientError, match="cannot be unprepared yet"):
+        node.driver.unprepare(ref)
+    assert len(tries) == 1
 
 
 def test_it_is_kept_no_longer_when_the_node_s_clock_is_set_back(node: Node) -> None:

@@ -252,48 +252,19 @@ def test_a_mig_device_whose_sharing_lives_on_is_not_destroyed_below_it(node: Nod
     assert node.left() == []
 
 
-# Static
-
-
-def test_a_mig_device_that_others_made_is_used_and_left(node: Node) -> None:
-    uuid = node.uuid(0)
-    node.machine.set_mig_mode(uuid, enabled=True)
-    static = node.machine.create_mig(uuid, "2g.20gb", 2)
-    node.look()
-    ref = node.claim(node.name("2g.20gb", 2))
+def test_below_daemons_of_a_lost_record_that_have_not_ended_nothing_is_destroyed(
+    node: Node,
+) -> None:
+    node.restart(survives_reboot=True)
+    ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
     node.driver.prepare(ref)
-    record = node.driver.claims.records.read(ref.uid)
-    assert record is not None
-    assert record.devices[0].device.device_uuid == static
-    assert record.plans == ()
+    node.driver.claims.records.delete(ref.uid)
+    node.driver.sharing.refuse_undo = TransientError("the daemon has not ended")
     node.driver.unprepare(ref)
-    assert (node.mig_shapes(), node.mig_modes()) == ({0: ["2g.20gb@2"]}, {0: 1})
-
-
-def test_a_bare_gpu_instance_of_others_is_not_completed(node: Node) -> None:
-    node.machine.set_mig_mode(node.uuid(0), enabled=True)
-    node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
-    node.look()
-    (device,) = node.gpu().mig.devices  # type: ignore[union-attr]
-    with node.session.mig() as calls:
-        calls.destroy_compute_instance(device.parent, device.gpu_instance, device.compute_instance)
-    with pytest.raises(DeviceError, match="it is not a whole MIG device"):
-        node.driver.prepare(node.claim(node.name("1g.10gb", 0)))
-
-
-def test_a_static_mig_device_that_went_is_told_of_when_prepared_again(node: Node) -> None:
-    uuid = node.uuid(0)
-    node.machine.set_mig_mode(uuid, enabled=True)
-    static = node.machine.create_mig(uuid, "1g.10gb", 0)
-    node.look()
-    ref = node.claim(node.name("1g.10gb", 0))
-    node.driver.prepare(ref)
-    node.machine.destroy_mig(static)
-    node.driver.specs.delete(ref.uid)
-    with pytest.raises(DeviceError, match=f"{static}.* was removed by others"):
-        node.driver.prepare(ref)
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
+    node.driver.sharing.refuse_undo = None
     node.driver.unprepare(ref)
-    assert node.driver.left() == []
+    assert node.left() == []
 
 
 # Admin access

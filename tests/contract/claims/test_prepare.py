@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.contextvars import clear_contextvars, get_contextvars
+from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
@@ -53,6 +55,22 @@ def test_a_claim_gets_its_gpus(driver: Driver) -> None:
     )
     assert driver.nodes(ref) == ["/dev/nvidia1", "/dev/nvidia3"]
     assert driver.spec(ref)["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def test_log_lines_say_which_claim_which_devices_and_for_whom(driver: Driver) -> None:
+    ref = driver.api.add("gpu-1", "gpu-3")
+    users = driver.api.claims[ref.namespace, ref.name]["status"]["reservedFor"]
+    users.append(make.pod_group("group"))
+    with capture_logs() as logs:
+        driver.prepare(ref)
+        driver.unprepare(ref)
+    facts = {"claim": "default/claim", "claim_uid": UID, "devices": ["gpu-1", "gpu-3"]}
+    assert logs == [
+        {"event": f"claim {word}", "log_level": "info", **facts}
+        for word in ("prepared", "unprepared")
+    ]
+    assert get_contextvars() == {"pods": ["pod"], "pod_groups": ["group"]}
+    clear_contextvars()
 
 
 @pytest.mark.parametrize(
@@ -377,6 +395,7 @@ def test_an_api_server_that_is_away_is_waited_for(driver: Driver) -> None:
         if len(driver.api.asked) < 3:
             away("")
 
+    driver.unprepare(ref)  # for an earlier pod with the claim
     driver.api.trouble = away_twice
     assert len(driver.prepare(ref)) == 1
 

@@ -39,6 +39,7 @@ def test_a_whole_gpu_is_laid_out_as_the_cdi_fields_say() -> None:
                 minor=0,
                 file_mode=0o666,
                 permissions="rwm",
+                gid=44,
             ),
         ),
         hooks=(Hook(hook_name="createContainer", path="/hook", args=("hook", "do"), env=("A=",)),),
@@ -65,6 +66,7 @@ def test_a_whole_gpu_is_laid_out_as_the_cdi_fields_say() -> None:
                             "minor": 0,
                             "fileMode": 438,
                             "permissions": "rwm",
+                            "gid": 44,
                         }
                     ],
                     "hooks": [
@@ -93,7 +95,11 @@ def test_empty_common_edits_are_left_out() -> None:
 def test_mounts_and_nodes_are_sorted_by_depth_then_path_and_env_is_not() -> None:
     edits = Edits(
         env=("B=1", "A=2"),
-        device_nodes=(node(path="/dev/dri/card0"), node(path="/dev/b"), node(path="/dev/a")),
+        device_nodes=(
+            node(path="/dev/dri/card0"),
+            node(path="/dev/b", permissions=""),
+            node(path="/dev/a"),
+        ),
         mounts=tuple(
             Mount(host_path="/h", container_path=path, options=()) for path in ("/a/b", "/b", "/a")
         ),
@@ -102,6 +108,7 @@ def test_mounts_and_nodes_are_sorted_by_depth_then_path_and_env_is_not() -> None
     edited = device["containerEdits"]  # type: ignore[has-type]
 
     assert edited["env"] == ["B=1", "A=2"]
+    assert edited["deviceNodes"][1] == {"path": "/dev/b"}
     assert [entry["path"] for entry in edited["deviceNodes"]] == [
         "/dev/a",
         "/dev/b",
@@ -144,7 +151,9 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
         (spec(kind="v/claim"), "vendor 'v' must have 2 to 253 characters"),
         (spec(kind="vendor/c"), "class 'c' must have 2 to 63 characters"),
         (spec(kind="1vendor/class"), "vendor '1vendor' is not valid"),
-        (spec(kind="vendor/class-"), "class 'class-' is not valid"),
+        (spec(kind="vendor/class-"), "and must start with a letter and end with a letter or"),
+        (spec(kind=f"{'v' * 254}/claim"), "must have 2 to 253 characters"),
+        (spec(kind=f"vendor/{'c' * 64}"), "must have 2 to 63 characters"),
         (spec(kind="vendor/class/more"), "class 'class/more' is not valid"),
         (
             Spec(kind=KIND, devices=(SpecDevice(name="1g+me", edits=SOME_EDITS),)),
@@ -153,11 +162,14 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
         (Spec(kind=KIND, devices=(SpecDevice(name="", edits=SOME_EDITS),)), "name '' is not valid"),
         (
             Spec(kind=KIND, devices=(SpecDevice(name="a\n", edits=SOME_EDITS),)),
-            "is not valid: it may",
+            "is not valid: it may have only letters, digits and _ - . :, and must start",
         ),
         (spec(Edits()), "'gpu-0' has no container edits"),
         (spec(Edits(additional_gids=(0,))), "'gpu-0' has no container edits"),
-        (spec(Edits(env=("NOVALUE",))), "env 'NOVALUE' is not of the form NAME=value"),
+        (
+            spec(Edits(env=("NOVALUE",))),
+            "written: device 'gpu-0': env 'NOVALUE' is not of the form NAME=value",
+        ),
         (spec(Edits(env=("=x",))), "env '=x'"),
         (spec(Edits(env=("=x=y",))), "env '=x=y'"),
         (spec(common=Edits(env=("A=\0",))), "common edits: env"),
@@ -165,7 +177,7 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
         (spec(Edits(device_nodes=(node(path="/dev/a\0"),))), "the path is not absolute"),
         (spec(Edits(device_nodes=(node(host_path=""),))), "host path '' is not absolute"),
         (spec(Edits(device_nodes=(node(type="x"),))), "type 'x' is not one of b, c, u, p"),
-        (spec(Edits(device_nodes=(node(permissions="rwx"),))), "permissions 'rwx'"),
+        (spec(Edits(device_nodes=(node(permissions="rwX"),))), "permissions 'rwX'"),
         (spec(Edits(device_nodes=(node(major=-1),))), "major -1 is not between"),
         (
             spec(Edits(device_nodes=(node(file_mode=2**32),))),
@@ -174,7 +186,7 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
         (spec(Edits(device_nodes=(node(major=2**63),))), "not between 0 and 9223372036854775807"),
         (
             spec(Edits(mounts=(Mount(host_path="", container_path="/c", options=()),))),
-            "mount '' to '/c'",
+            "mount '' to '/c': both must be absolute paths",
         ),
         (
             spec(Edits(mounts=(Mount(host_path="/h", container_path="c", options=()),))),
@@ -182,7 +194,7 @@ def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
         ),
         (
             spec(Edits(hooks=(Hook(hook_name="later", path="/h"),))),
-            "hook 'later': the name is not one",
+            "hook 'later': the name is not one of prestart, createRuntime, createContainer, start",
         ),
         (spec(Edits(hooks=(Hook(hook_name="prestart", path=""),))), "path '' is not absolute"),
         (
@@ -215,6 +227,11 @@ def test_the_largest_numbers_and_every_kind_of_hook_and_node_are_written() -> No
         "bcup", 2**63 - 1
     )
     assert written["additionalGids"] == [2**32 - 1]
+
+
+@pytest.mark.parametrize("kind", ["ve/cl", f"{'v' * 253}/{'c' * 63}"])
+def test_the_shortest_and_the_longest_kinds_are_written(kind: str) -> None:
+    assert render(spec(kind=kind))["kind"] == kind
 
 
 def test_claim_devices_are_named_as_the_peer_names_them() -> None:

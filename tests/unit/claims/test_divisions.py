@@ -99,7 +99,9 @@ def test_a_first_division_holds_at_once_where_counters_keep_claims_apart() -> No
     node = Node({WHOLE: TWO})
     node.claim(GPU)
     assert node.offer() == {WHOLE: TWO} == node.forced
-    assert node.divisions.changes() == ()
+    node.config[OTHER_WHOLE] = TWO
+    assert node.divisions.changes() == (), "nor is another one looked for that comes later"
+    assert node.divisions.waiting([OTHER.uuid]) == frozenset()
 
 
 @pytest.mark.parametrize("with_consumables", [True, False])
@@ -254,7 +256,8 @@ def test_a_change_that_waits_is_offered_as_before() -> None:
 
 def test_changes_come_in_one_order_and_none_of_a_gpu_that_has_gone() -> None:
     gone = GpuPart(gpu=make.gpu(5).uuid)
-    wanted = {OTHER_WHOLE: TWO, OF_BESIDE: TWO, gone: TWO, OF_MIG: TWO}
-    node = Node(wanted)
+    places = [make.mig_device(0, start=start).placement for start in range(7)]
+    parts = [*(GpuPart(gpu=GPU.uuid, placement=one) for one in places), OTHER_WHOLE]
+    node = Node(dict.fromkeys([*reversed(parts), gone], TWO))
     node.offer(with_counters=False)
-    assert [one.part for one in node.divisions.changes()] == [OF_MIG, OF_BESIDE, OTHER_WHOLE]
+    assert [one.part for one in node.divisions.changes()] == parts

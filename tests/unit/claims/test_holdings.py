@@ -167,6 +167,10 @@ def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:
     assert node.holdings.holds_any([GPU.uuid], [part], but=ME)
     assert not node.holdings.holds_any([OTHER.uuid], [part], but=ME)
     assert not node.holdings.holds_any([GPU.uuid], [part], but=ClaimUid("newer"))
+    node.claim("older", GPU)
+    node.claim("a-third", GPU)
+    found = {record.ref.uid for record in node.holdings.users_of(GPU.uuid)}
+    assert found == {"older", "a-third"}, "and hides no other"
 
 
 def test_what_overlaps_a_part_is_held_and_what_lies_beside_it_is_not(node: Node) -> None:

@@ -29,8 +29,10 @@ def division(count: int, strategy: ShareStrategy = ShareStrategy.MPS) -> Divisio
 
 def test_they_outlive_the_driver(tmp_path: Path) -> None:
     wanted = {GPU: division(4), MIG: division(2, ShareStrategy.TIME_SLICING)}
-    DivisionsInForce(tmp_path).change(wanted)
-    assert DivisionsInForce(tmp_path).current() == wanted
+    directory = tmp_path / "plugins" / "gpu.nvidia.com"
+    DivisionsInForce(directory).change(wanted)
+    assert DivisionsInForce(directory).current() == wanted
+    assert (directory / FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_division_that_ended_is_forgotten_and_others_stay(tmp_path: Path) -> None:

@@ -17,6 +17,15 @@ def test_nobody_but_the_driver_may_open_the_file_of_locks(tmp_path: Path) -> Non
     assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o600
 
 
+def test_the_file_is_let_go_of_in_the_end(tmp_path: Path) -> None:
+    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    file = locks._file
+    assert file is not None
+    locks.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
+
+
 def test_a_file_that_cannot_be_made_is_an_error_until_it_can(tmp_path: Path) -> None:
     file = tmp_path / "driver" / "locks"
     locks = NodeLocks(file, time.monotonic)

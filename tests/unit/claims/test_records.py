@@ -80,7 +80,9 @@ def test_damaged_records_are_kept_side_by_side_for_a_person(
 def test_a_record_of_another_claim_is_damaged(tmp_path: Path, store: RecordStore) -> None:
     path_of(tmp_path, "other").write_bytes(encode(RECORD, "1.2.3"))
     assert store.peek(ClaimUid("other")) is None
-    assert store.read(ClaimUid("other")) is None
+    with capture_logs() as logs:
+        assert store.read(ClaimUid("other")) is None
+    assert [one["reason"] for one in logs] == [f"it is the record of claim UID {UID}"]
     assert [path.name for path in (tmp_path / "quarantine").iterdir()] == ["other.json"]
     (reason,) = stored_records(tmp_path).damaged.values()
     assert reason == f"it is not the record of claim {RECORD.ref}"
@@ -128,7 +130,11 @@ def test_half_a_record_counts_as_one_and_goes_with_it(tmp_path: Path, store: Rec
     for name in ("other.txt", ".hidden", "-.json"):
         (tmp_path / "claims" / name).touch()
     assert store.uids() == {UID}
-    assert set(stored_records(tmp_path).damaged) == set()
+    other = replace(RECORD, ref=replace(RECORD.ref, uid=ClaimUid("other")))
+    store.write(other)
+    stored = stored_records(tmp_path)
+    assert (stored.records, stored.damaged) == ((other,), {})
+    store.delete(other.ref.uid)
     store.delete(UID)
     assert (store.uids(), half.exists()) == (set(), False)
 

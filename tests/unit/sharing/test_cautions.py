@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 import make
 from dra_driver.cdi.model import Hook
 from dra_driver.devices.model import GpuUuid
-from dra_driver.sharing.enforcement import Backend, MemoryPart
+from dra_driver.devices.shares import ShareStrategy
+from dra_driver.sharing.enforcement import Backend, DividedDevice, MemoryPart
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
 
@@ -89,3 +90,15 @@ def test_it_is_logged_once_until_it_has_changed() -> None:
             told.caution(gpu)
     assert [line["event"] for line in lines] == ["memory limits can be lost"] * 2
     assert lines[0]["log_level"] == "warning"
+
+
+def test_what_limits_the_tenants_of_a_gpu_is_said_once() -> None:
+    device = DividedDevice(gpu=ON, is_mig=False, strategy=ShareStrategy.TIME_SLICING)
+    found = memory(Pods(reason="no control groups"))
+    with capture_logs() as logs:
+        (choice, again) = (found.choose(device) for _ in range(2))
+    assert choice == again
+    (said,) = logs
+    assert said["event"] == "memory enforcement chosen"
+    assert (said["gpu"], said["limited_by"]) == (ON.uuid, "nothing")
+    assert said["why"] == choice.why == "no control groups; time-slicing divides no memory"

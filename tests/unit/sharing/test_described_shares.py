@@ -93,6 +93,7 @@ def test_a_limit_goes_by_what_enforces_it(
     by: Backend, field: str, words: str, enforced: str
 ) -> None:
     said = Shares.describe(limited(by), KEY)
+    assert (said.settings["shares"], said.settings["of"]) == (1, 10)
     assert said.settings["enforcedBy"] == enforced
     assert {name for name in said.settings if name.endswith("emoryMiB")} == {field}
     assert said.settings[field] == 8192

@@ -58,6 +58,7 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
     ]
     described = [mps.describe(plan, DeviceKey(one.uuid)) for one in (ONE, TWO)]
     assert [one.settings.get("activeThreadPercentage") for one in described] == [50, 30]
+    assert [one.settings["multiUser"] for one in described] == [True, True]
     other = mps.describe(plan, DeviceKey(make.gpu(7).uuid))
     assert "activeThreadPercentage" not in other.settings
 

@@ -113,6 +113,9 @@ def test_a_card_that_refuses_only_when_set_keeps_its_compute_mode() -> None:
     card.has_slices = False
     with pytest.raises(ConfigError, match=r"gpu-1 .*: Not Supported"):
         strategy.apply(plan, 0.0)
+    del plan.changes["device"]  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=rf"{GPU.uuid}.*: Not Supported"):
+        strategy.apply(plan, 0.0)
     assert card.mode == EXCLUSIVE_PROCESS
 
 

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, Division, ShareStrategy
 from dra_driver.slices.consumable import Consumable, ConsumableMode, consumable
+from dra_driver.slices.counters import memory_of
 from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.wire import wire_form
 from resource_nvidia_com.quantity import Quantity
 
 GIB, MIB = 1024**3, 1024**2
@@ -63,6 +65,28 @@ def test_the_policies_are_those_of_nvidias_driver_and_one_of_cores(mode: str) ->
         name: {"value": values[name], "requestPolicy": one} for name, one in NVIDIA[mode].items()
     }
     assert found["capacity"] == wanted | {"cores": CORES}
+
+
+@pytest.mark.parametrize("mode", ["disabled", "memory", "unlimited", "4"])
+def test_a_setting_is_told_as_it_was_given(mode: str) -> None:
+    assert str(Consumable.of(mode)) == mode
+
+
+def test_what_a_claim_consumes_is_told_as_the_device_of_which_it_is_a_part() -> None:
+    slot = ConsumableSlot(share_id="s1", strategy=ShareStrategy.MPS)
+    of, part = (NodeDevice(gpu=T4, device=one) for one in (T4, ConsumableShare(of=T4, slot=slot)))
+    published = [
+        wire_form(
+            one,
+            make.inventory(T4),
+            joined={},
+            in_parts=False,
+            consumable_by=Consumable.of("memory"),
+        )[0].wire
+        for one in (of, part)
+    ]
+    assert published[0] == published[1]
+    assert memory_of(T4, part.device) == memory_of(T4, T4) == 15360 * MIB + 4096
 
 
 def test_disabled_publishes_what_it_did_before() -> None:

@@ -43,7 +43,11 @@ def test_what_is_allocatable_by_a_device_plugin_is_withheld_until_it_is_gone() -
     node = Node()
     plugin, changes = noticed(node)
     node.set(gpu="8")
-    assert "nvidia.com/gpu: 8" in (plugin.why_withheld() or "")
+    assert plugin.why_withheld() == (
+        "a device plugin gives out this node's GPUs (nvidia.com/gpu: 8), and they would be given "
+        "out twice: remove its pod from this node, or start this driver with "
+        "--beside-device-plugin publish if the two have different GPUs"
+    )
     node.set(gpu="8")
     node.set(gpu="0")
     assert plugin.why_withheld() is None

@@ -1,11 +1,14 @@
 """What a node offers of MIG, by settings, the peer's feature gate and the Node's labels."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 import make
 from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.kube.own_node import Labels
+from dra_driver.slices.node import NodeOffer
 from dra_driver.slices.offer.mig import (
     MIG_MANAGER_LABEL,
     MigOffer,
@@ -40,6 +43,71 @@ def test_the_more_explicit_setting_wins(
     offer = MigSettings.of(mig, "", gate=gate).offer(labels, (1, 37))
     assert (offer.source, offer.profiles) == (source, frozenset())
     assert why in offer.why
+
+
+class PlayedNode:
+    """The Node and the version of Kubernetes, as a watch tells them."""
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        self.listeners: list[Callable[[Labels], object]] = []
+
+    def listen(self, listener: Callable[[Labels], object]) -> None:
+        self.listeners.append(listener)
+
+    def tell(self, labels: Labels) -> None:
+        self.labels = labels
+        for listener in self.listeners:
+            listener(labels)
+
+    def current(self) -> Labels:
+        return self.labels
+
+
+def followed(node: Any, mig: str, on_change: Callable[[], None] = lambda: None) -> NodeOffer:
+    return NodeOffer(node, node, MigSettings.of(mig, ""), on_change=on_change)
+
+
+def test_a_label_that_is_told_again_changes_no_offer() -> None:
+    node, changes = PlayedNode(LABELLED), list[MigSource]()
+    offer = followed(node, "auto", lambda: changes.append(offer.current().source))
+    assert offer.current().source == "existing"
+    node.tell(LABELLED)
+    assert changes == []
+    node.tell({MIG_MANAGER_LABEL: ""})
+    assert changes == ["existing"]
+
+
+@pytest.mark.parametrize(
+    ("mig", "expected"), [("auto", [True, True]), ("on-demand", [False, True])]
+)
+def test_a_mode_that_others_set_is_waited_for_where_this_driver_could_not_set_it(
+    mig: str, expected: list[bool]
+) -> None:
+    offer = followed(PlayedNode({}), mig)
+    found = [
+        offer.waits_for_others(
+            make.gpu(0, mig=make.mig(pending_mode=MigMode.ENABLED, needs_reset=needs_reset))
+        )
+        for needs_reset in (False, True)
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("mig", "kubernetes", "why"),
+    [
+        ("auto", (1, 37), f"on Kubernetes 1.37, unless the Node has label {MIG_MANAGER_LABEL}"),
+        ("auto", (1, 36), "--mig auto makes none on Kubernetes 1.36"),
+        ("off", (1, 37), "--mig is off"),
+    ],
+)
+def test_without_a_node_it_is_said_what_would_decide(
+    mig: str, kubernetes: tuple[int, int], why: str
+) -> None:
+    offer = MigSettings.of(mig, "1g.10gb,2g.20gb").offer_of_any_node(kubernetes)
+    assert offer.why.startswith(why)
+    assert offer.profiles == {"1g.10gb", "2g.20gb"}
 
 
 def test_a_version_of_kubernetes_is_read_from_a_setting_and_named() -> None:

@@ -68,6 +68,11 @@ def test_a_gpu_in_mig_mode_is_offered_in_partitions_and_not_as_a_whole() -> None
     assert (found.notes, found.withheld) == ((), ())
 
 
+def test_what_was_made_for_claims_is_offered_beside_what_else_fits_while_the_mode_stays() -> None:
+    made = make.mig_device(0, "2g.20gb", 2, made_here=True)
+    assert names(auto(h100(0, made, on=True))) == names(auto(h100(on=True)))
+
+
 def test_whole_gpus_and_partitions_stand_side_by_side() -> None:
     found = auto(h100(0), h100(1, on=True), h100(2))
     assert names(found)[:2] == ["gpu-0", "gpu-2"]
@@ -96,7 +101,10 @@ def test_a_mode_that_awaits_a_reset_is_said() -> None:
     assert names(auto(waiting)) == ["gpu-0"]
     held = make.gpu(0, mig_mode=MigMode.DISABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
     (note,) = auto(held).notes
-    assert "others that have the GPU open keep it from" in note.text
+    assert note.text.endswith(
+        "made on it: MIG mode was to be turned on, which others that have the GPU open keep it "
+        "from; end these, and turn it on again (nvidia-smi -i 0000:10:00.0 -mig 1)"
+    )
 
 
 def test_without_counters_a_gpu_in_mig_mode_is_withheld_with_the_reason() -> None:

@@ -150,9 +150,12 @@ def test_an_update_is_of_what_was_seen_and_keeps_what_others_wrote() -> None:
     meta = existing[0]["metadata"]
     meta |= {"labels": {"theirs": "yes"}, "managedFields": [{}], "resourceVersion": "7"}
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}
-    meta["ownerReferences"].append(theirs)
+    former = OWNER.reference() | {"uid": "of-a-node-before"}
+    no_node = theirs | {"controller": True}
+    meta["ownerReferences"] += [theirs, former | {"controller": False}, no_node]
     (write,) = writes_for(pool(devices(2)), existing, owner=OWNER)
     assert isinstance(write, Update)
+    assert (write.body["apiVersion"], write.body["kind"]) == ("resource.k8s.io/v1", "ResourceSlice")
     assert write.body["metadata"] == {
         "name": name(0),
         "uid": "uid-0",
