@@ -76,14 +76,15 @@ class Command:
 
 
 _NO_SIMULATOR = (
-    "the simulator is not installed: production installs are without it; in a checkout of this "
-    "project `make setup` brings it, and `pip install ./dra_driver/simulator` adds it to this "
-    "install"
+    "the simulator is not installed, because production installs do not have it: in a checkout of "
+    "this project, `make setup` installs it, and `pip install ./dra_driver/simulator` adds it to "
+    "this install"
 )
 
 _NO_BENCH = (
-    "what benchmarks need is not installed: NVIDIA's Python bindings and matplotlib come with the "
-    "extra `bench`: pip install 'dra-driver[bench]'; the driver's image is without it"
+    "NVIDIA's Python bindings and matplotlib are not installed, which benchmarks need: in a "
+    "checkout of this project, run `.venv/bin/pip install '.[bench]'`; the driver's image does not "
+    "have them"
 )
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -96,7 +97,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "mps-supervisor": Command(
             module="dra_driver.mps.supervisor.command",
             model="MpsSupervisor",
-            summary="run the MPS control daemons that claims of this node ask for",
+            summary="run the MPS daemons that this node's claims ask for",
         ),
         "inspect": Command(
             module="dra_driver.admin.inspect",
@@ -111,7 +112,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "convert": Command(
             module="dra_driver.admin.convert.command",
             model="Convert",
-            summary="turn manifests of older APIs into what this driver takes",
+            summary="convert manifests of older APIs",
         ),
         "classes": Command(
             module="dra_driver.admin.classes",
@@ -121,7 +122,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "status": Command(
             module="dra_driver.admin.status.command",
             model="ShowStatus",
-            summary="show who has this node's GPUs and how, or what the cluster has left",
+            summary="show this node's claims and GPUs, or what the cluster has left",
         ),
         "explain": Command(
             module="dra_driver.admin.explain.command",
@@ -131,29 +132,29 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "bench": Command(
             module="dra_driver.admin.bench.command",
             model="Bench",
-            summary="measure which sharing strategy serves which work best",
+            summary="measure which sharing strategy is best for which work",
             missing=_NO_BENCH,
             needs=("cuda", "matplotlib"),
         ),
         "cleanup": Command(
             module="dra_driver.admin.cleanup",
             model="Cleanup",
-            summary="take everything of the driver from a node, after it was uninstalled",
+            summary="remove what the driver left on a node, after it was uninstalled",
         ),
         "doctor": Command(
             module="dra_driver.admin.doctor.command",
             model="Doctor",
-            summary="look for what keeps pods from their GPUs, and say what to do",
+            summary="find what keeps pods from their GPUs, and say what to do",
         ),
         "gather": Command(
             module="dra_driver.admin.gather.command",
             model="Gather",
-            summary="write what this node is into an archive, for issues and the simulator",
+            summary="describe this node in an archive, for issues and the simulator",
         ),
         "completion": Command(
             module="dra_driver.completion",
             model="Completion",
-            summary="print a script that completes command lines, for a shell",
+            summary="print a shell's completion script",
         ),
         "simulate": Command(
             module="dra_driver.simulator.cli",
@@ -164,7 +165,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "slices": Command(
             module="dra_driver.simulator.slices_cli",
             model="Slices",
-            summary="print what nodes with the GPUs of a profile would publish",
+            summary="print the ResourceSlices that nodes with given GPUs would publish",
             missing=_NO_SIMULATOR,
         ),
     }

@@ -5,6 +5,7 @@ of whose values are right, or an error that names each that is not. A flag wins 
 an empty variable counts as unset. `click` parses, writes the help and completes.
 """
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -402,15 +403,24 @@ def shown_default(one: Option) -> str:
     return "true" if one.default is True else str(one.default)
 
 
+class _Choice(click.Choice[str]):
+    """One of some words; a wrong one is answered with the nearest of them, too."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        near = difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.7)
+        meant = f": did you mean {near[0]!r}?" if near else ""
+        return super().get_invalid_choice_message(value, ctx).rstrip(".") + meant
+
+
 def _kind(annotation: object) -> tuple[click.ParamType[Any], bool]:
     """Return how click reads a value of a type, and whether there can be several."""
     options = [one for one in get_args(annotation) if one is not NoneType]
     if get_origin(annotation) is Literal:
-        return click.Choice([str(one) for one in options if one != ""]), False
+        return _Choice([str(one) for one in options if one != ""]), False
     if get_origin(annotation) is list:
         return _kind(options[0])[0], True
     if isinstance(annotation, EnumType):
-        return click.Choice([str(one.value) for one in cast("type[Enum]", annotation)]), False
+        return _Choice([str(one.value) for one in cast("type[Enum]", annotation)]), False
     if options:  # a type or None
         return _kind(options[0])
     return _KINDS[annotation], False

@@ -33,7 +33,7 @@ NVIDIA_DRIVER_ROOT = option(
     default=Path("/"),
     names=("host_driver_root",),
     variable=True,
-    help="Root of the GPU driver's installation, as the host sees it.",
+    help="Root of the GPU driver's installation, on the host.",
 )
 CONTAINER_DRIVER_ROOT = option(
     default=None,
@@ -45,45 +45,44 @@ CONTAINER_DRIVER_ROOT = option(
 NVIDIA_DEV_ROOT = option(
     default=None,
     variable=True,
-    help="Root above the device nodes' dev folder, as the host sees it; unset: the driver root if "
-    "it has dev/nvidiactl, else /.",
+    help="Folder that holds the device nodes' dev, on the host; unset: the driver root if it has "
+    "dev/nvidiactl, else /.",
 )
 CONTAINER_DEV_ROOT = option(
     default=None,
     names=("dev_root_ctr_path",),
     variable=True,
-    help="The folder of --nvidia-dev-root as this process sees it; unset: the driver root if that "
-    "is meant, else the same path.",
+    help="The same folder as this process sees it; unset: --container-driver-root if it is the "
+    "driver root, else the same path.",
 )
 NVIDIA_CDI_HOOK_PATH = option(
     default="",
     variable=True,
     metavar="PATH",
-    help="nvidia-cdi-hook as the host sees it; unset: looked for.",
+    help="Path of nvidia-cdi-hook on the host; unset: searched for.",
 )
 SYS_ROOT = option(default=Path("/sys"), variable=True, help="Where sysfs is mounted.")
 PROC_ROOT = option(default=Path("/proc"), variable=True, help="Where procfs is mounted.")
 HOST_ROOT = option(
     default=None,
     variable=True,
-    help="The node's root folder as this process sees it; unset: / on the node itself, "
-    "in a pod the driver root if that is the host's.",
+    help="The node's root folder as this process sees it; unset: / on the node itself, and in a "
+    "pod the driver root if that is the host's root.",
 )
 CGROUP_ROOT = option(
     default=None,
     variable=True,
-    help="The node's /sys/fs/cgroup; unset: where cgroup v2 is mounted.",
+    help="The node's cgroup file system; unset: where cgroup v2 is mounted.",
 )
 KUBECONFIG = option(
     default=None,
-    help="Kubeconfig file; without one, those of KUBECONFIG, ~/.kube/config, or the pod's service "
-    "account.",
+    help="Kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
 )
 CONTEXT = option(default="", help="Context of the kubeconfig.")
 KUBELET_PLUGINS_DIRECTORY_PATH = option(
     default=Path("/var/lib/kubelet/plugins"),
     variable=True,
-    help="Holds this driver's socket and its records; the same path as on the host.",
+    help="Folder of this driver's socket and records; the same path as on the host.",
 )
 KUBELET_REGISTRAR_DIRECTORY_PATH = option(
     default=Path("/var/lib/kubelet/plugins_registry"),
@@ -98,9 +97,9 @@ CDI_ROOT = option(
 MIG = option(
     default="auto",
     variable=True,
-    help="MIG devices for claims: on-demand: made on every GPU, switching MIG modes; existing: "
-    "those that others made; off: none; auto: made on GPUs that are in MIG mode, switching none, "
-    "but existing where mig-manager's label is on the Node, and on Kubernetes older than 1.37.",
+    help="MIG devices for claims; on-demand: made on every GPU, also switching MIG modes; "
+    "existing: only those made by others; off: none; auto: made on GPUs in MIG mode, or "
+    "existing if the Node has mig-manager's label or Kubernetes is older than 1.37.",
 )
 MIG_PROFILES = option(
     default="",
@@ -110,51 +109,50 @@ MIG_PROFILES = option(
         r"([0-9][0-9a-z.+-]*(,[0-9][0-9a-z.+-]*)*)?",
         "MIG profiles such as 1g.10gb,3g.40gb, separated by commas",
     ),
-    help="MIG profiles that are made on demand, such as 1g.10gb,3g.40gb; unset: all.",
+    help="MIG profiles made on demand, such as 1g.10gb,3g.40gb; unset: all.",
 )
 KUBERNETES = option(
     default="1.37",
     metavar="VERSION",
     check=shaped(r"1\.[0-9]{1,3}", "a version of Kubernetes such as 1.36"),
-    help="The version of Kubernetes to answer for, such as 1.36: before 1.37 less is offered by "
-    "default.",
+    help="Version of Kubernetes, such as 1.36: before 1.37 less is offered by default.",
 )
 WHOLE_GPUS_BESIDE_SHARES = option(
     default="auto",
     variable=True,
-    help="Offer a device that is divided into shares as a whole, too: always, which needs "
-    "counters, or never; auto: from Kubernetes 1.37 on.",
+    help="Offer a device that is divided into shares also as a whole, which needs counters; auto: "
+    "from Kubernetes 1.37 on.",
 )
 MEMORY_COUNTERS = option(
     default=False,
     variable=True,
-    help="Have every device consume its memory from a counter, also where no counters are needed "
-    "to keep devices apart, for quotas by memory such as Kueue's. It costs the scheduler time for "
-    "each pod; before Kubernetes 1.37 with the square of the nodes.",
+    help="Let every device consume its memory from a counter, for quotas by memory such as "
+    "Kueue's. This costs the scheduler time for each pod, before Kubernetes 1.37 with the "
+    "square of the nodes.",
 )
 CONSUMABLE_SHARES = option(
     default="disabled",
     variable=True,
     metavar="disabled|memory|unlimited|NUMBER",
     check=_checked_shares,
-    help="Let several claims have parts of one device, by consumable capacity: disabled; memory: a "
-    "claim that asks for none has all of it; unlimited: such a claim has none in particular; or a "
-    "number: such a claim has one of so many shares.",
+    help="Let several claims have parts of one device, by consumable capacity. What a claim "
+    "without a request gets: memory: all memory; unlimited: no particular amount; NUMBER: "
+    "one of so many shares.",
 )
 EXCLUDE_GPUS = option(
     default="",
     variable=True,
     metavar="GPUS",
     check=checked_words,
-    help="GPUs that are never offered and never changed, separated by commas: each by its index, "
-    "UUID, PCI address, or product name with * for any letters. A Node's label "
-    "nvidia.com/dra-driver.exclude-gpus names further ones.",
+    help="GPUs that are never offered or changed, separated by commas: index, UUID, PCI address, "
+    "or product name with * for any characters. A Node's label "
+    "nvidia.com/dra-driver.exclude-gpus adds to them.",
 )
 GPU_ORDER = option(
     default="least-capable",
     variable=True,
-    help="Which whole GPU a claim that names no card gets: that of the least capable card, or the "
-    "first by PCI address.",
+    help="Which whole GPU a claim that names no card gets: the least capable card, or the first "
+    "by PCI address.",
 )
 HTTP_ENDPOINT = option(
     default="",
@@ -167,7 +165,7 @@ METRICS_PATH = option(
     check=shaped("/.*", "a path that begins with /"),
     help="HTTP path of the metrics.",
 )
-LOG_LEVEL = option(default="info", help="Least severe log lines that are written.")
+LOG_LEVEL = option(default="info", help="Least severe log lines to write.")
 LOG_FORMAT = option(
-    default="auto", help="Form of log lines; auto: console on a terminal, json elsewhere."
+    default="auto", help="Format of log lines; auto: console on a terminal, else json."
 )

@@ -21,8 +21,8 @@ _NOTHING_ELSE = ":4"
 class Completion(CommandSettings):
     """Print a script that completes command lines.
 
-    For bash and zsh source it as in the example, in fish by `dra-driver completion fish | source`.
-    `kubectl gpu` is completed by kubectl's own script.
+    In bash and zsh, source it as in the example. In fish, run
+    `dra-driver completion fish | source`. kubectl's own script completes `kubectl gpu`.
     """
 
     example = "source <(dra-driver completion bash)"

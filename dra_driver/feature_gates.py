@@ -46,10 +46,10 @@ class FeatureGate:
     """A sentence for people: what a setting of it does, or why it has no effect."""
 
 
-_NOT_HERE = "not part of this driver"
-_COMPUTE_DOMAINS = "ComputeDomains are not part of this driver"
+_NOT_HERE = "not supported"
+_COMPUTE_DOMAINS = "ComputeDomains are not supported"
 _KLOG = "this driver does not log with klog"
-_STAGES = "this driver has no stages of features: name the gates that you mean"
+_STAGES = "features have no stages here: name the gates that you mean"
 
 _S, _ON, _NO = Meaning.SETTING, Meaning.ALWAYS_ON, Meaning.NOT_HERE
 
@@ -58,7 +58,7 @@ FEATURE_GATES: Final = (
         DYNAMIC_MIG,
         "25.12",
         _S,
-        "`true` is `--mig on-demand`, `false` is `--mig existing`, unless that flag is given",
+        "`true` is `--mig on-demand`, `false` is `--mig existing`, unless that flag is set",
     ),
     FeatureGate(
         CONSUMABLE_SHARES,
@@ -70,35 +70,34 @@ FEATURE_GATES: Final = (
         DEVICE_METADATA,
         "0.4",
         _S,
-        "`false` is `--no-device-metadata`, `true` does nothing: containers get these files of "
-        "every kind of device, unless that is switched off",
+        "`false` is `--no-device-metadata`, `true` does nothing: containers get these files for "
+        "every kind of device by default",
     ),
     FeatureGate(
         "TimeSlicingSettings",
         "25.8",
         _ON,
-        "time-slicing is always on here: a claim gets it by its config",
+        "always on: a claim gets it by its config",
     ),
-    FeatureGate("MPSSupport", "25.8", _ON, "MPS is always on here: a claim gets it by its config"),
+    FeatureGate("MPSSupport", "25.8", _ON, "always on: a claim gets it by its config"),
     FeatureGate(
         NVML_HEALTH,
         "25.12",
         _ON,
-        "health is always watched here, and --taint-fault off sets no taints; true adds taints "
-        "without effect for XIDs of programs (--taint-remark)",
+        "always on; --taint-fault off sets no taints; true adds taints without effect for XIDs of "
+        "programs (--taint-remark)",
     ),
     FeatureGate(
         "SeamlessUpgrades",
         "#1358",
         _ON,
-        "updates without a gap are always possible here: the update strategy of the DaemonSet "
-        "says whether they are made",
+        "always possible: it depends on the DaemonSet's update strategy",
     ),
     FeatureGate(
         "ResourceClaimDeviceStatus",
         "#1357",
         _ON,
-        "claims say in their status which devices they have: --no-claim-status switches it off",
+        "always on, unless --no-claim-status is set",
     ),
     FeatureGate("PassthroughSupport", "25.12", _NO, f"{_NOT_HERE}: no VFIO devices are published"),
     FeatureGate(
@@ -108,7 +107,7 @@ FEATURE_GATES: Final = (
         "FabricManagerPartitioning",
         "0.5",
         _NO,
-        f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
+        f"{_NOT_HERE}: this driver does not use Fabric Manager",
     ),
     FeatureGate("HostManagedIMEXDaemon", "0.5", _NO, _COMPUTE_DOMAINS),
     FeatureGate("IMEXDaemonsWithDNSNames", "25.8", _NO, _COMPUTE_DOMAINS),
@@ -125,14 +124,14 @@ FEATURE_GATES: Final = (
         "NodeAllocatableResources",
         "#1329",
         _NO,
-        f"{_NOT_HERE}: devices are published without what they take of the node's memory and CPU",
+        f"{_NOT_HERE}: devices are published without their use of the node's memory and CPU",
     ),
     FeatureGate(
         "LocalIPCDirectory",
         "#1391",
         _NO,
-        f"{_NOT_HERE}: containers of a claim get no common folder, and kind LocalIPCConfig is "
-        "not known",
+        f"{_NOT_HERE}: containers of a claim get no common folder, and the kind LocalIPCConfig "
+        "is unknown",
     ),
     FeatureGate("VGPUSupport", "#1439", _NO, f"{_NOT_HERE}: no vGPU devices are published"),
     FeatureGate(

@@ -104,7 +104,7 @@ def _members(data: bytes) -> dict[str, bytes]:
             if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                 raise StateError(f"{shown} in it is not a plain file")
             if _NAME.fullmatch(member.name) is None:
-                raise StateError(f"{shown} in it is no name of a gathered file")
+                raise StateError(f"{shown} in it is not the name of a gathered file")
             if member.name in found:
                 raise StateError(f"{shown} is in it twice")
             if len(found) >= _MOST_MEMBERS:
@@ -124,10 +124,10 @@ def _checked(members: dict[str, bytes]) -> Archive:
         raise StateError(f"its {MANIFEST} is of another program")
     version = manifest.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise StateError(f"the version in its {MANIFEST} is no number")
+        raise StateError(f"the version in its {MANIFEST} is not a number")
     if version > VERSION:
         raise VersionError(
-            f"has version {version} of the form, and this program reads up to {VERSION};"
+            f"has format version {version}, but this program reads only up to {VERSION};"
             " use the dra-driver that made it, or a newer one"
         )
     listed = manifest.get("files")

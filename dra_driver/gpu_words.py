@@ -92,10 +92,13 @@ def gpu_word(text: str) -> GpuWord:
         pattern = f"{domain:04x}:{place}{found['function'] or '.0'}"
         return GpuWord(text=text, kind="pci", pattern=pattern)
     if low.startswith("mig-"):
-        raise ValueError(f"{text!r} is a MIG device: name its GPU, of which all is left out")
+        raise ValueError(
+            f"{text!r} is a MIG device: name its GPU, which is then excluded as a whole"
+        )
     if low.startswith("gpu-") or not _PRODUCT.fullmatch(low):
         raise ValueError(
-            f"{text!r} is no index (3), UUID (GPU-5c9e7a1b-…, eight digits or more), PCI address "
+            f"{text!r} is not an index (3), UUID (GPU-5c9e7a1b-…, eight digits or more), PCI "
+            f"address "
             "(0000:65:00.0) or product name (Tesla P4, *A100*)"
         )
     return GpuWord(text=text, kind="product", pattern=_plain(low))

@@ -222,7 +222,7 @@ class _Reader:
         self._work += work
         if max(size, self._work) > self._most:
             raise BrokenManifestError(
-                "anchors and references make a huge value of this: write out what is meant",
+                "anchors and references make this value too large: write it out",
                 _place(node.start_mark),
             )
 

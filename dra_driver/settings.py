@@ -55,27 +55,26 @@ from dra_driver.feature_gates import (
 
 IGNORED = MappingProxyType(
     {
-        "namespace": "this driver makes no objects in a namespace",
-        "host_root": "passthrough is not part of this driver",
-        "image_name": "no pods are made for MPS",
-        "image_pull_secrets": "no pods are made for MPS",
-        "image_pull_policy": "no pods are made for MPS",
-        "service_account_name": "no pods are made for MPS",
-        "kube_api_qps": "calls to the API server are few and are not held back",
-        "kube_api_burst": "calls to the API server are few and are not held back",
-        "vmodule": "--log-level holds for all modules",
+        "namespace": "this driver creates no objects in a namespace",
+        "host_root": "this driver does not support passthrough",
+        "image_name": "this driver creates no pods for MPS",
+        "image_pull_secrets": "this driver creates no pods for MPS",
+        "image_pull_policy": "this driver creates no pods for MPS",
+        "service_account_name": "this driver creates no pods for MPS",
+        "kube_api_qps": "this driver does not limit its few calls to the API server",
+        "kube_api_burst": "this driver does not limit its few calls to the API server",
+        "vmodule": "--log-level applies to all modules",
         "log_flush_frequency": "each line is written at once",
         "log_text_split_stream": "all lines go to standard error",
         "log_json_split_stream": "all lines go to standard error",
         "log_text_info_buffer_size": "each line is written at once",
         "log_json_info_buffer_size": "each line is written at once",
-        "mask_nvidia_driver_params": "a script of NVIDIA's image does that, before its driver",
+        "mask_nvidia_driver_params": "a script in NVIDIA's image uses it",
         "alt_proc_devices_path": "/proc/devices is read below --proc-root",
-        "nvidia_fabricmanager_address": "Fabric Manager is not asked for anything",
-        "nvidia_fabricmanager_unix_socket": "Fabric Manager is not asked for anything",
-        "default_config": "in NVIDIA's DRA driver it names a profile of device types (feature gate "
-        "PerNodeGPUConfig), in the device plugin's config manager a config: here --mig says what a "
-        "node offers, and --share-config-default which share config holds",
+        "nvidia_fabricmanager_address": "this driver does not use Fabric Manager",
+        "nvidia_fabricmanager_unix_socket": "this driver does not use Fabric Manager",
+        "default_config": "it means different things in NVIDIA's DRA driver (PerNodeGPUConfig) and "
+        "in the device plugin's config manager: use --mig or --share-config-default",
     }
 )
 """Settings of the peer that are taken, have no effect and are no part of the help: why."""
@@ -99,12 +98,12 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="Name of the Node that this driver serves.",
     )
     kubeconfig: Path | None = option(
-        default=None, help="Kubeconfig file; without one, the pod's service account is used."
+        default=None, help="Kubeconfig file; unset: the pod's ServiceAccount."
     )
     pod_uid: str = option(
         default="",
         check=shaped("[A-Za-z0-9-]{0,36}", "the UID of a pod"),
-        help="UID of this pod: gives it sockets of its own, for updates with maxSurge.",
+        help="UID of this pod, for sockets of its own, which updates with maxSurge need.",
     )
     kubelet_registrar_directory_path: Path = changed(
         KUBELET_REGISTRAR_DIRECTORY_PATH, check=_absolute
@@ -118,38 +117,36 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     container_dev_root: Path | None = CONTAINER_DEV_ROOT
     nvidia_cdi_hook_path: str = changed(
         NVIDIA_CDI_HOOK_PATH,
-        help="nvidia-cdi-hook as the host sees it; unset: looked for; without one, driver "
-        "libraries are also mounted where CUDA images search.",
+        help="Path of nvidia-cdi-hook on the host; unset: searched for. Without one, driver "
+        "libraries are also mounted where CUDA images look.",
     )
     cdi_root: Path = changed(CDI_ROOT, check=_absolute)
     sys_root: Path = SYS_ROOT
     proc_root: Path = PROC_ROOT
     rescan_interval: float = option(
-        default=30.0, check=SECONDS, help="Seconds between looks for GPUs that came or went."
+        default=30.0, check=SECONDS, help="Seconds between scans for new and missing GPUs."
     )
     nvml_timeout: float = option(
         default=10.0,
         check=SECONDS,
-        help="Seconds that a GPU gets to answer NVML before it is taken for sick; more for GPUs "
-        "that are slow to initialise.",
+        help="Seconds after which a GPU that does not answer NVML counts as sick. Raise it if "
+        "GPUs are slow to initialise.",
     )
 
     health_settle: float = option(
         default=60.0,
         check=bounds(least=1),
-        help="Seconds for which a GPU has to look well before its taint is lifted, longer "
-        "if it keeps coming back, and for which a slowdown has to last.",
+        help="Seconds that a GPU must look healthy before its taint is removed (longer if the "
+        "fault keeps coming back), and that a slowdown must last.",
     )
     taint_remark: Literal["auto", "off", "None"] = option(
         default="auto",
-        help="Taint of a GPU on which a program failed, or whose XID is ignored: off, or "
-        "None, which keeps nobody away; auto: None where NVIDIA's feature gate "
-        "NVMLDeviceHealthCheck is true.",
+        help="Taint of a GPU on which a program failed, or whose XID is ignored. None keeps no "
+        "pod away; auto: None if NVIDIA's feature gate NVMLDeviceHealthCheck is true.",
     )
     taint_warning: TaintEffect = option(
         default="off",
-        help="Taint of a GPU that works and should be looked after: off, None, NoSchedule "
-        "or NoExecute.",
+        help="Taint of a GPU that works but needs care.",
     )
     taint_fault: TaintEffect = option(
         default="NoSchedule", help="Taint of a GPU on which new work fails or may be wrong."
@@ -160,7 +157,7 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     additional_xids_to_ignore: str = option(
         default="",
         check=shaped("[0-9, ]*", "numbers of XIDs, separated by commas, such as 92,119"),
-        help="XIDs that say nothing of this node's GPUs, beside those of programs: 92,119.",
+        help="XIDs to ignore, besides those of programs, such as 92,119.",
     )
 
     mig: MigSetting = MIG
@@ -171,50 +168,50 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     share_config: Path | None = option(
         default=None,
         names=("config_file",),
-        help="How this node's devices are shared, as the device plugin's config file says "
-        "it; in a folder of such files the Node's label nvidia.com/device-plugin.config names one; "
+        help="The device plugin's config file, which says how devices are shared, or a folder of "
+        "such files, from which the Node's label nvidia.com/device-plugin.config picks one; "
         "unset: nothing is shared.",
     )
     share_config_default: str = option(
         default="",
         check=shaped(".{0,253}", "a name of at most 253 characters"),
-        help="Name of the share config for a Node without that label; unset: the one named "
-        "default, else the only one.",
+        help="Share config of a Node without that label; unset: the one named default, else the "
+        "only one.",
     )
     beside_device_plugin: Literal["withhold", "publish"] = option(
         default="withhold",
-        help="What to do while a device plugin gives out this node's GPUs: publish none, so "
-        "that none is given out twice, or all the same.",
+        help="What to do while a device plugin gives out this node's GPUs: publish none of them, "
+        "or publish them anyway.",
     )
     share_placement: Literal["auto", "spread", "pack"] = option(
         default="auto",
-        help="Which GPU the next share is of: another one, or the same until it is full; "
-        "auto: packed where MPS lets a request have several, else spread.",
+        help="Where the next share comes from: another GPU, or the same until it is full; auto: "
+        "pack if MPS serves requests for several shares, else spread.",
     )
     whole_gpus_beside_shares: WholeGpusBesideShares = WHOLE_GPUS_BESIDE_SHARES
     share_memory: Literal["auto", "mps"] = option(
         default="auto",
-        help="What keeps shares to their memory; auto: the best that the node has, mps: not "
-        "control groups, so that pods can share one claim of a share.",
+        help="What limits the memory of shares; auto: the best that the node has; mps: not "
+        "control groups, so that several pods can use one claim of a share.",
     )
     cgroup_root: Path | None = CGROUP_ROOT
     claim_status: bool = option(
         default=True,
-        help="Write into each claim's own status which GPUs, MIG devices and shares it has.",
+        help="Write each claim's GPUs, MIG devices and shares into its status.",
     )
     device_metadata: bool = option(
         default=True,
-        help="Have files in containers that say which devices they were given, as KEP-5304 has it.",
+        help="Give containers files that describe their devices, as in KEP-5304.",
     )
     usage_metrics: bool = option(
         default=False,
-        help="Serve metrics of who uses the GPUs: memory, how busy, processes by container. "
-        "Processes of containers are seen from the host's PID namespace only (hostPID).",
+        help="Serve metrics of who uses the GPUs: memory, utilisation and processes of "
+        "containers. Needs the host's PID namespace (hostPID).",
     )
     mps_ready_timeout: float = option(
         check=SECONDS,
         default=35.0,
-        help="Seconds to wait for a claim's MPS daemon, within the kubelet's patience.",
+        help="Seconds to wait for a claim's MPS daemon; the kubelet waits 45.",
     )
 
     # Operations
@@ -236,33 +233,33 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         check=bounds(least=0),
         default=0,
         names=("log_verbosity",),
-        help="klog's verbosity: 4 and more is --log-level debug, unless that is given.",
+        help="Verbosity as in klog: 4 and higher means --log-level debug, unless that is set.",
     )
     logging_format: Literal["", "text", "json"] = option(
-        default="", help="klog's format: text is --log-format console, unless that is given."
+        default="", help="Format as in klog: text means --log-format console, unless that is set."
     )
     shutdown_grace: float = option(
-        check=SECONDS, default=20.0, help="Seconds that calls under way get to finish at SIGTERM."
+        check=SECONDS, default=20.0, help="Seconds for running calls to finish after SIGTERM."
     )
     shutdown_delay: float = option(
         check=SECONDS_OR_OFF,
         default=2.0,
-        help="Seconds that calls are still served after deregistering at SIGTERM, as the "
-        "kubelet needs a moment to notice.",
+        help="Seconds to serve calls after deregistering at SIGTERM, because the kubelet notices "
+        "late.",
     )
 
     eviction_wait: float = option(
         check=SECONDS_OR_OFF,
         default=600.0,
-        help="Seconds that the driver stays for claims of pods that are evicted after it, "
-        "as GPU Operator does before it replaces the GPU driver; 0: off.",
+        help="Seconds to wait for claims of pods that are evicted after the driver, as by GPU "
+        "Operator before it replaces the GPU driver; 0: off.",
     )
 
     # Settings of NVIDIA's driver that are accepted so that its DaemonSets work; see IGNORED, too.
     feature_gates: str = option(
         check=checked_gates,
         default="",
-        help="NVIDIA's feature gates, A=true,B=false; what a card can do is always on.",
+        help="NVIDIA's feature gates, such as A=true,B=false.",
     )
     consumable_shares: str = common_settings.CONSUMABLE_SHARES
 

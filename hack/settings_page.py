@@ -20,7 +20,7 @@ from dra_driver.command_line import (
     flags_of,
     shown_default,
 )
-from dra_driver.feature_gates import FeatureGate, Meaning
+from dra_driver.feature_gates import FeatureGate
 
 PAGE = Path("docs/settings.md")
 GATES = Path("manifests/chart/files/feature-gates.txt")
@@ -30,19 +30,19 @@ _HEAD = """\
 
 <!-- Written by hack/generate from the settings below dra_driver/: change those, not this page. -->
 
-Every flag of every command, as `dra-driver COMMAND --help` has it. Those of `kubelet-plugin` and
-`mps-supervisor` are also set by environment variables of the same name, `--node-name` by
-`NODE_NAME`; other commands read these variables for the flags that they share with the driver. A
-flag wins over its variable, and an empty variable counts as unset. In an
-[installation](install.md#values) the chart's values set most of them; set the others by their
-variables, in `kubeletPlugin.containers.gpus.env` and `mpsSupervisor.env`. A flag of one letter may
-have one dash or two.
+These are the flags of all commands, as in `dra-driver COMMAND --help`. You can also set those of
+`kubelet-plugin` and `mps-supervisor` by environment variables: `--node-name` by `NODE_NAME`. Other
+commands read these variables, too, for the flags that they share with the driver. A flag overrides
+its variable, and an empty variable counts as unset. In an [installation](install.md#values) the
+chart's values set most flags; set the others by their variables, in
+`kubeletPlugin.containers.gpus.env` and `mpsSupervisor.env`. A flag of one letter may have one dash
+or two.
 """
 _WITHOUT_EFFECT = """
 ### Accepted without effect
 
-Settings of NVIDIA's DRA driver that have no meaning here, so that a DaemonSet written for it
-works. The log names once those that are set.
+Flags of NVIDIA's DRA driver that have no meaning here are accepted, so that a DaemonSet written for
+it works. The log names those that are set.
 
 | flag | why it has no effect |
 |---|---|
@@ -50,12 +50,13 @@ works. The log names once those that are set.
 _GATES = """
 ### Feature gates
 
-Of NVIDIA's DRA driver, by `--feature-gates A=true,B=false`. The log names those that are set. One
-that is not in this table, such as a gate of a newer release, has no effect. A value other than true
-or false is an error.
+`--feature-gates A=true,B=false` sets feature gates of NVIDIA's DRA driver, including those
+proposed by September 2026 (with their issue). The log names those that are set. A gate that is not
+in this table, such as one of a newer release, has no effect. A value other than true or false is
+an error.
 
-| gate | from | here |
-|---|---|---|
+| gate | here |
+|---|---|
 """
 _PROPOSALS = "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/"
 
@@ -69,11 +70,16 @@ def rows(model: type[CommandSettings]) -> Iterator[str]:
             continue
         names = [one.metavar or name.upper()] if one.positional else flags_of(name, one)
         what = one.help
-        if isinstance(param.type, click.Choice):
+        if isinstance(param.type, click.Choice) and not explains(what, param.type.choices):
             what += f" One of {code(value for value in param.type.choices if value)}."
         default = "required" if one.is_required else shown_default(one)
         shown = default if default in ("required", "") else f"`{default}`"
         yield f"| {code(names)} | {shown} | {escaped(what)} |"
+
+
+def explains(text: str, choices: Iterable[str]) -> bool:
+    """Whether a text has a word on each choice already, such as `off: none`."""
+    return all(f"{one}:" in text for one in choices if one)
 
 
 def code(names: Iterable[str]) -> str:
@@ -82,8 +88,8 @@ def code(names: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text as a cell of a table: with its bars escaped, and what looks like HTML as code."""
-    return re.sub(r"(<[\w -]+>)", r"`\1`", text).replace("|", "\\|")
+    """A text as a cell of a table: its bars escaped, flags and what looks like HTML as code."""
+    return re.sub(r"(?<![`\w-])(<[\w -]+>|--[a-z][\w-]*)", r"`\1`", text).replace("|", "\\|")
 
 
 def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
@@ -106,24 +112,20 @@ def section(name: str, command: cli.Command, told: dict[str, str]) -> str:
 def without_effect() -> str:
     """The settings of NVIDIA's driver that are taken in vain."""
     return _WITHOUT_EFFECT + table(
-        (f"--{name.replace('_', '-')}", reason) for name, reason in settings.IGNORED.items()
+        (f"`--{name.replace('_', '-')}`", reason) for name, reason in settings.IGNORED.items()
     )
 
 
 def gates() -> str:
     """What each feature gate of NVIDIA's driver does here."""
-    said = {Meaning.NOT_HERE: "no effect: "}
-    lines = (
-        f"| `{gate.name}` | {source(gate)} | {said.get(gate.meaning, '')}{escaped(gate.here)} |\n"
-        for gate in feature_gates.FEATURE_GATES
-    )
-    return _GATES + "".join(lines)
+    return _GATES + table((named(gate), gate.here) for gate in feature_gates.FEATURE_GATES)
 
 
-def source(gate: FeatureGate) -> str:
-    """The release that has a gate first, or a link to where it is proposed."""
+def named(gate: FeatureGate) -> str:
+    """A gate's name, with a link to where it is proposed if no release has it."""
     number = gate.source.removeprefix("#")
-    return number if number == gate.source else f"proposed: [{gate.source}]({_PROPOSALS}{number})"
+    proposal = f" ([{gate.source}]({_PROPOSALS}{number}))" if number != gate.source else ""
+    return f"`{gate.name}`{proposal}"
 
 
 def known_gates() -> str:
@@ -132,8 +134,13 @@ def known_gates() -> str:
 
 
 def table(pairs: Iterable[tuple[str, str]]) -> str:
-    """Rows of a name and what is said of it."""
-    return "".join(f"| `{name}` | {escaped(text)} |\n" for name, text in pairs)
+    """Rows of names and what is said of all of them, in the order in which it is said first."""
+    together: dict[str, list[str]] = {}
+    for name, text in pairs:
+        together.setdefault(text, []).append(name)
+    return "".join(
+        f"| {', '.join(names)} | {escaped(text)} |\n" for text, names in together.items()
+    )
 
 
 def page() -> str:

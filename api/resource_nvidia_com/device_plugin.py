@@ -42,7 +42,7 @@ MOST_REPLICAS = 1024
 """A bound of this driver: each replica is a device of the node's ResourceSlices."""
 
 _NO_RESOURCES = "no resources specified: name them under resources, or remove this part of sharing"
-_WITHOUT_MEANING = "has no meaning for this driver and is not heeded"
+_WITHOUT_MEANING = "has no effect on this driver"
 
 
 class SharedBy(StrEnum):
@@ -119,7 +119,7 @@ def _version(value: object) -> str:
     if value in (None, ""):
         return VERSION
     if value != VERSION:
-        raise ValueError(f"must be {VERSION}, the only version there is, not {shown(value)}")
+        raise ValueError(f"must be {VERSION}, the only version, not {shown(value)}")
     return VERSION
 
 
@@ -240,7 +240,7 @@ def _resource_problems(section: ReplicatedSection) -> Iterator[tuple[Path, str]]
         if owner != one.name:
             yield (index,), f"{one.name} is served as {name}, and so is {owner}: rename one of them"
         if wrong := _chosen_before(one, chosen):
-            yield (index,), f"{one.name} stands here a second time{wrong}"
+            yield (index,), f"{one.name} is listed twice{wrong}"
 
 
 def _chosen_before(

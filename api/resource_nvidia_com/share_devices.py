@@ -118,7 +118,7 @@ def _device_list(value: list[object]) -> DeviceList:
     known: set[DeviceReference] = set()
     for one in references:
         if one in known:
-            raise ValueError(f"{one} stands twice in the list: name each device once")
+            raise ValueError(f"{one} is twice in the list: name each device once")
         known.add(one)
     return DeviceList(references)
 
@@ -136,4 +136,4 @@ def _reference(value: object) -> DeviceReference:
             return MigUuid(f"MIG-{found[1].lower()}")
         if found := _OLD_MIG_UUID.fullmatch(text):
             return MigUuid(f"MIG-GPU-{found[1].lower()}/{found[2]}/{found[3]}")
-    raise ValueError(f"{shown(value)} is no device: write {_REFERENCE}")
+    raise ValueError(f"{shown(value)} is not a device: write {_REFERENCE}")

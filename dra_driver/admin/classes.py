@@ -42,7 +42,7 @@ _ATTRIBUTES: Final = f"device.attributes['{DRIVER_NAME}']"
 
 
 class Classes(CommandSettings):
-    """Print the DeviceClasses of resource names: those of share configs, those that are named."""
+    """Print the DeviceClasses of resource names, given directly or by share configs."""
 
     example = "dra-driver classes nvidia.com/gpu | kubectl apply -f -"
 
@@ -50,13 +50,13 @@ class Classes(CommandSettings):
         default=[],
         check=items(resource_name),
         metavar="NAME",
-        help="Resource names, such as nvidia.com/gpu; nvidia.com/ may be left out.",
+        help="Resource names, such as nvidia.com/gpu, or gpu for short.",
     )
     share_config: list[str] = option(
         default=[],
         metavar=FILE,
-        help="Share config, by itself or in a ConfigMap; of a folder all manifests; - reads "
-        "stdin. May be given several times.",
+        help="Share config, by itself or in a ConfigMap; a folder means all manifests in it; - "
+        "reads stdin. May be given several times.",
     )
 
     def cli_cmd(self) -> None:

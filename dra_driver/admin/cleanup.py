@@ -80,40 +80,40 @@ _THEIR_FILES = ("cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
 """What NVIDIA's DRA driver has in the directory that it shares with this one."""
 
 _LOOK = (
-    "what is not understood was not taken back: look for MIG devices (nvidia-smi mig -lgi) and "
-    "time-slices that nobody needs"
+    "what is not understood was not undone: look for MIG devices (nvidia-smi mig -lgi) and "
+    "time-slices that are no longer needed"
 )
 _THEIR_DAEMON = re.compile(r".+-[0-9a-f]{5}")
 
 
 class Cleanup(CommandSettings):
-    """Take everything of this driver from the node, after it was uninstalled."""
+    """Remove what this driver left on the node, after it was uninstalled."""
 
     example = "dra-driver cleanup --dry-run"
 
     dry_run: bool = option(default=False, help="List what would be removed, and change nothing.")
     force: bool = option(
         default=False,
-        help="Also while claims are prepared: their pods lose what was set for them, and "
-        "cannot be started again.",
+        help="Clean up even while claims are prepared: their pods lose their settings, and cannot "
+        "restart.",
     )
     node_name: str = option(
         default="",
         check=NODE_NAME,
         variable=True,
-        help="Name of the Node, whose ResourceSlices are deleted; unset: none is.",
+        help="Name of the Node whose ResourceSlices to delete; unset: none.",
     )
     kubeconfig: Path | None = option(
         default=None,
         variable=True,
-        help="Kubeconfig file that may delete ResourceSlices; without one, those of "
-        "KUBECONFIG, ~/.kube/config, or the pod's service account.",
+        help="Kubeconfig file that may delete ResourceSlices; unset: KUBECONFIG, ~/.kube/config, "
+        "or the pod's ServiceAccount.",
     )
     kubelet_plugins_directory_path: Path = KUBELET_PLUGINS_DIRECTORY_PATH
     kubelet_registrar_directory_path: Path = KUBELET_REGISTRAR_DIRECTORY_PATH
     cdi_root: Path = CDI_ROOT
     cgroup_root: Path | None = option(
-        default=None, variable=True, help="The host's /sys/fs/cgroup; unset: that."
+        default=None, variable=True, help="The host's cgroup file system; unset: /sys/fs/cgroup."
     )
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
     container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
@@ -148,8 +148,8 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
             text = f"claims are prepared on this node: {'; '.join(prepared)}"
             if not settings.dry_run:
                 raise SetupError(
-                    f"{text}; drain the node first, or add --force, and their pods lose what was "
-                    "set for them"
+                    f"{text}; drain the node first, or add --force, which makes their pods lose "
+                    f"their settings"
                 )
             found.append(f"nothing without --force, as {text}")
         if not settings.dry_run:
@@ -164,8 +164,8 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
     said, failed = _slices(settings, environment)
     if problems or failed:
         raise SetupError(
-            f"{'; '.join([*problems, *failed])}; what could be removed is gone, and the command "
-            "can be run again"
+            f"{'; '.join([*problems, *failed])}; everything else was removed; run the command "
+            f"again later"
         )
     did = "would remove" if settings.dry_run else "removed"
     return [*(f"{did}: {one}" for one in found), *stays, *said]
@@ -399,8 +399,8 @@ def _slices(settings: Cleanup, environment: Mapping[str, str]) -> tuple[list[str
     """
     name = settings.node_name or "NODE"
     by_hand = (
-        "ResourceSlices were not looked at: the kubelet, where it runs, deletes them half a minute "
-        "after the driver has gone; those that stay, you can: kubectl delete resourceslices "
+        "ResourceSlices were not checked: a running kubelet deletes them half a minute after the "
+        "driver has gone; delete any that stay: kubectl delete resourceslices "
         f"--field-selector spec.driver={DRIVER_NAME},spec.nodeName={name}"
     )
     if not settings.node_name:

@@ -78,19 +78,19 @@ T = TypeVar("T")
 
 _GIB = 1024**3
 _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
-_PART_COLUMNS = ("DEVICE", "CAPACITY", "THERE IS", "IF NOT ASKED FOR", "AT LEAST", "IN STEPS OF")
+_PART_COLUMNS = ("DEVICE", "CAPACITY", "THERE IS", "WITHOUT A REQUEST", "AT LEAST", "IN STEPS OF")
 _COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
 
 
 class Inspect(CommandSettings):
-    """Show this node's GPUs and what the driver would publish of them."""
+    """Show this node's GPUs and what the driver would publish."""
 
     example = "dra-driver inspect -o yaml"
 
     output: Output = OUTPUT
     cdi: bool = option(
         default=False,
-        help="Print the CDI spec that a claim of all GPUs would get instead.",
+        help="Print the CDI spec that a claim for all GPUs would get instead.",
     )
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
     container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
@@ -109,7 +109,7 @@ class Inspect(CommandSettings):
     consumable_shares: str = CONSUMABLE_SHARES
     kubelet_plugins_directory_path: Path = changed(
         KUBELET_PLUGINS_DIRECTORY_PATH,
-        help="Holds the driver's notes of the MIG devices that it made for claims.",
+        help="Folder with the driver's notes about MIG devices that it made for claims.",
     )
 
     def cli_cmd(self) -> None:

@@ -13,8 +13,8 @@ Output = Literal["table", "wide", "json", "yaml"]
 OUTPUT = option(
     default="table",
     short="o",
-    help="Form of what is printed: a table for people, wide with more columns where there are "
-    "more, json or yaml for programs.",
+    help="Output format: table, wide (with more columns, if there are more), or json and yaml for "
+    "programs.",
 )
 
 

@@ -84,7 +84,7 @@ class Removal:
             made = leftovers.made_for(uid)
             with self._locks.gpus(gpus_of(made), end):
                 if not leftovers.sweep(uid, made):
-                    return ["what was set for it could not be taken back"]
+                    return ["its settings could not be undone"]
             leftovers.forget(uid)
             return []
 

@@ -46,7 +46,7 @@ class Exclusion:
     def misspelt(self) -> list[str]:
         """Return for each word that can name none that it is passed over, and why."""
         return [
-            f'"{text}" of {source} leaves nothing out: {meaning}'
+            f'"{text}" of {source} excludes nothing: {meaning}'
             for source, text in self._texts()
             if isinstance(meaning := _meaning(text), str)
         ]
@@ -116,11 +116,11 @@ def _unmatched(inventory: Inventory, exclusion: Exclusion) -> Iterator[str]:
         if any(word.is_index(sick.index) for sick in inventory.sick):
             continue
         plain = word.kind == "product" and not {"*", "?"} & set(word.text)
-        how = f"; a product is named in full, or with a wildcard: *{word.text}*" if plain else ""
-        sick = f", of which {len(inventory.sick)} cannot be asked" if inventory.sick else ""
+        how = f"; write a product's full name, or a wildcard: *{word.text}*" if plain else ""
+        sick = f", {len(inventory.sick)} of them not answering" if inventory.sick else ""
         yield (
-            f'"{word.text}" of {source} leaves nothing out: this node has {count} GPUs{sick} '
-            f"({there}), and it names none of them{how}"
+            f'"{word.text}" of {source} excludes nothing: this node has {count} GPUs{sick} '
+            f"({there}), and it matches none of them{how}"
         )
 
 

@@ -32,7 +32,7 @@ def pci_facts(sys_root: Path, address: PciAddress) -> PciFacts:
 def pci_address(bus_id: str) -> PciAddress:
     """Return NVML's address, whose domain has eight digits, as the kernel writes it."""
     if _BUS_ID.fullmatch(bus_id) is None:
-        raise ValueError(f"{bus_id!r} is no PCI address")
+        raise ValueError(f"{bus_id!r} is not a PCI address")
     domain, _, rest = bus_id.lower().partition(":")
     return PciAddress(f"{int(domain, 16):04x}:{rest}")
 

@@ -165,9 +165,7 @@ class DriverSession:
         with self._lent:
             library = self._opened()
             if library is None:
-                raise TransientError(
-                    "the GPU driver is not open at this moment; this is tried again"
-                )
+                raise TransientError("the GPU driver is not open now; this is retried")
             self._borrowers += 1
         try:
             yield library.mig
@@ -215,7 +213,7 @@ class DriverSession:
     def _if_open(self) -> NvmlLibrary:
         library = self._library
         if library is None:
-            raise TransientError("the GPU driver is not open at this moment")
+            raise TransientError("the GPU driver is not open now")
         return library
 
     def close(self) -> bool:
@@ -242,7 +240,7 @@ class DriverSession:
         except DeviceError:
             if library is self._library:
                 raise
-        raise TransientError("the GPU driver is being reopened; this is tried again")
+        raise TransientError("the GPU driver is being reopened; this is retried")
 
     def _rest(self) -> None:
         """Close NVML until somebody needs it, unless it is lent or hangs."""

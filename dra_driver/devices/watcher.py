@@ -22,7 +22,7 @@ _SILENT_SECONDS = 2.0
 """From look to look while a GPU does not answer: it costs nothing, as it is not asked again."""
 
 _NOTHING_YET = Inventory(
-    driver_version=None, cuda_version=None, problem="this node has not been searched for GPUs yet"
+    driver_version=None, cuda_version=None, problem="this node's GPUs are not known yet"
 )
 
 

@@ -18,7 +18,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 Look = tuple[int, int, int, int, int, int]
 
-_MOVE_AWAY = "move what is there away: the driver makes the folder again"
+_MOVE_AWAY = "move away what is there; the driver makes the folder again"
 _OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 LARGEST = 64 * 1024**2

@@ -363,8 +363,8 @@ class KubeClient:
         if authorization:
             if not (authorization.isascii() and authorization.isprintable()):
                 raise AccessError(
-                    "the token of the ServiceAccount or kubeconfig holds characters that no token "
-                    "has, such as line breaks; correct its file",
+                    "the token of the ServiceAccount or kubeconfig has characters that are not "
+                    "allowed in a token, such as line breaks; correct its file",
                     status=HTTPStatus.UNAUTHORIZED,
                 )
             headers["Authorization"] = authorization

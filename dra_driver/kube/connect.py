@@ -25,8 +25,8 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
         return _from_kubeconfig(*files, context=context)
     if "KUBERNETES_SERVICE_HOST" not in environment:
         raise SetupError(
-            "no way to a cluster is known: there is no ~/.kube/config, KUBECONFIG is not set, and "
-            "this is no pod; name a kubeconfig with --kubeconfig"
+            "no cluster is configured: there is no ~/.kube/config, KUBECONFIG is not set, and "
+            "this is not a pod; name a kubeconfig with --kubeconfig"
         )
     if context:
         raise SetupError(

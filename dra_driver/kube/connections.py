@@ -57,7 +57,7 @@ class Response:
         while not self._has_head:
             read += self._receive(self._parser)
             if read > _LONGEST_HEAD and not self._has_head:
-                raise BrokenError("its answer begins with too many headers")
+                raise BrokenError("its answer has too many headers")
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the parts of the body as they come."""
@@ -92,7 +92,7 @@ class Response:
             elif self._ends_with_connection():
                 self._is_whole = True
             else:
-                raise BrokenError("it hung up before its answer was complete")
+                raise BrokenError("it closed the connection before its answer was complete")
         except (ConnectionError, ssl.SSLEOFError, HttpParserError, HttpParserUpgrade) as error:
             raise BrokenError(str(error.__context__ or error)) from error
         return len(received)

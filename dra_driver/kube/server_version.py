@@ -63,7 +63,7 @@ class ServerVersion:
                 "kubernetes version not known",
                 reason=refusal,
                 advice="let the driver's ServiceAccount read /version (ClusterRole"
-                " system:discovery); until then it is taken for one older than 1.37",
+                " system:discovery); until then the driver assumes a version older than 1.37",
             )
         elif before is not None and before[0] != found:
             log.info("kubernetes version changed", version=".".join(map(str, found)))

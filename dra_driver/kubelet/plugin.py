@@ -188,7 +188,7 @@ class KubeletPlugin:
         if self.rivals.foreign() == self._paths.service:
             raise TransientError(
                 f"NVIDIA's DRA driver runs on this node, and listens on {self._paths.service}:"
-                " remove it; this is tried again by itself"
+                " remove it; this is retried"
             )
         self.rivals.appear()
         try:

@@ -251,7 +251,7 @@ def _not_made(path: Path, error: OSError) -> DriverError:
     if is_of_the_disk(error):
         return TransientError(
             f"{reason}; free space on its disk, or see dmesg for why the disk cannot be written, "
-            "and mount it again; this is tried again by itself"
+            "and mount it again; this is retried"
         )
     return SetupError(
         f"{reason}; check that its folder is the kubelet's, mounted at the same path and writable"

@@ -310,12 +310,14 @@ def _kind(text: str) -> DeviceKind:
     try:
         return DeviceKind(text)
     except ValueError as error:
-        raise VersionError(f"it has a device of kind {text!r}, which is not known here") from error
+        raise VersionError(
+            f"it has a device of kind {text!r}, which this version does not know"
+        ) from error
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 

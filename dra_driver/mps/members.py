@@ -201,7 +201,7 @@ class SharedDomains:
                 if self._clock() >= deadline:
                     raise ConflictError(
                         f"another call that joins or leaves MPS domain {domain} is still running; "
-                        "this call is tried again by itself"
+                        "this call is retried by itself"
                     ) from None
             except OSError as error:
                 raise file_error("lock", self._files.members(domain), error) from error
@@ -259,8 +259,7 @@ def _check_same(found: Domain, wanted: Domain, others: int) -> None:
     if differences:
         raise ConflictError(
             f"MPS domain {found.id} is in use by {others} other claim(s) as it was configured "
-            f"before: {'; '.join(differences)}. It changes when they have ended: wait for that, or "
-            "delete their pods"
+            f"before: {'; '.join(differences)}. Wait until they have ended, or delete their pods"
         )
 
 

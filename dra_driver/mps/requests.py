@@ -294,7 +294,7 @@ def _not_seen(domain: DomainId) -> Status:
         id=domain,
         state=State.STOPPING,
         supervisor="",
-        reason="the MPS supervisor has not seen yet that it is no longer wanted",
+        reason="the MPS supervisor has not noticed yet that it is no longer wanted",
     )
 
 
@@ -302,8 +302,8 @@ def _check_knows_shared(wanted: Domain, status: Status) -> None:
     """Raise VersionError if the supervisor takes no notice of a shared domain's incarnation."""
     if wanted.incarnation and status.generation == wanted.content.generation:
         raise VersionError(
-            "the MPS supervisor on this node is of an older version, which knows no shared "
-            f"domains such as {wanted.id}: run it in the version of this driver"
+            f"the MPS supervisor on this node has an older version, which does not support shared "
+            f"domains such as {wanted.id}: run it in this driver's version"
         )
 
 
@@ -329,7 +329,7 @@ def _check_version(path: Path, decode: Callable[[bytes], object]) -> None:
     except VersionError as error:
         raise VersionError(
             f"{path} was written by a newer version of this driver or of its MPS supervisor "
-            f"({error}): run both in the same version on this node"
+            f"({error}): run the same version of both on this node"
         ) from error
     except StateError:
         return

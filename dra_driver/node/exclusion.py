@@ -125,7 +125,7 @@ class NodeExclusion:
 
 
 def _line(gpu: ExcludedGpu) -> str:
-    used = "; a claim has it from before, and keeps it until it ends" if gpu.is_in_use else ""
+    used = "; a claim that already has it keeps it until it ends" if gpu.is_in_use else ""
     return f"{gpu}: {gpu.why}{used}"
 
 

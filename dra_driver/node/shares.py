@@ -45,7 +45,7 @@ _MIB = 1024**2
 log = structlog.get_logger()
 
 
-_CHANGES = "it is divided again: the driver looks for claims that were allocated part of it"
+_CHANGES = "it is being divided again: the driver looks for claims that were allocated part of it"
 
 
 class NodeShares:
@@ -143,7 +143,7 @@ class NodeShares:
     def _say_missing(self, missing: tuple[str, ...]) -> None:
         if missing != self._said:
             for text in missing:
-                log.warning("share config names what is not there", missing=text)
+                log.warning("share config names missing devices", missing=text)
         self._said = missing
 
     def _note(

@@ -21,9 +21,9 @@ from dra_driver.usage.sampler import Sampler
 from dra_driver.usage.series import series
 
 NOT_SEEN = (
-    "this container has PIDs of its own, so NVML tells it of no other container's processes; set"
-    " hostPID: true in its pod (the chart's value usage.enabled does), or look from the pod of the"
-    " MPS supervisor, which has it"
+    "this container has its own PID namespace, so NVML does not list other containers' processes; "
+    "set hostPID: true in its pod (the chart's value usage.enabled does that), or run this in the "
+    "MPS supervisor's pod, which has it"
 )
 """What is wrong where processes of containers cannot be seen."""
 

@@ -132,16 +132,16 @@ class Metrics(_Registered):
 
     def _declare_node(self) -> None:
         self._registered = self._gauge(
-            "nvidia_dra_kubelet_registered", "1 once the kubelet has taken the driver in, else 0."
+            "nvidia_dra_kubelet_registered", "1 once the kubelet has accepted the driver, else 0."
         )
         self._gpus = self._gauge(
             "nvidia_dra_gpus",
-            "GPUs that the GPU driver counts, by whether they answer.",
+            "GPUs that the GPU driver lists, by whether they answer.",
             "state",
         )
         self._publish_time = self._gauge(
             "nvidia_dra_last_publish_timestamp_seconds",
-            "When the API server last held exactly what this node has; 0 when never.",
+            "When the API server last held exactly what this node has; 0 if never.",
         )
         self._published = self._gauge("nvidia_dra_published_devices", "Devices last published.")
         self._slices = self._gauge("nvidia_dra_published_slices", "ResourceSlices last published.")
@@ -149,11 +149,11 @@ class Metrics(_Registered):
             "nvidia_dra_slice_writes", "ResourceSlices written to the API server.", "operation"
         )
         self._publish_errors = self._counter(
-            "nvidia_dra_publish_errors", "Attempts to publish that failed."
+            "nvidia_dra_publish_errors", "Failed attempts to publish."
         )
         self._dropped = self._counter(
             "nvidia_dra_slice_fields_dropped",
-            "Fields of ResourceSlices that the API server did not store as asked.",
+            "Fields of ResourceSlices that the API server did not store.",
         )
         self._quarantined = self._gauge(
             "nvidia_dra_quarantined_records", "Damaged claim records that were put aside."
@@ -166,22 +166,22 @@ class Metrics(_Registered):
     def _declare_sharing(self) -> None:
         self._undo_errors = self._counter(
             "nvidia_dra_sharing_undo_errors",
-            "Attempts that failed to take back what a sharing strategy had set.",
+            "Failed attempts to undo what a sharing strategy had set.",
             "strategy",
         )
         self._cleanups = self._gauge(
             "nvidia_dra_pending_cleanups",
-            "What sharing strategies have set and could not take back yet.",
+            "Settings of sharing strategies that could not be undone yet.",
             "strategy",
         )
         self._share_config = self._gauge(
             "nvidia_dra_share_config_valid",
-            "1, or 0 while the node's newest share config cannot be taken.",
+            "1, or 0 while the node's newest share config cannot be used.",
         )
         self._share_config.labels(self._driver).set(1)
         self._limits_lost = self._gauge(
             "nvidia_dra_memory_limits_not_in_force",
-            "Claims whose limits of GPU memory on control groups could not be set again.",
+            "Claims whose GPU memory limits on control groups could not be set again.",
         )
 
     def _declare_health(self) -> None:
@@ -192,7 +192,7 @@ class Metrics(_Registered):
             "severity",
         )
         self._xids = self._counter(
-            "nvidia_dra_xids", "XIDs that GPUs reported, those of programs too."
+            "nvidia_dra_xids", "XIDs that GPUs reported, including those of programs."
         )
 
     @contextmanager
@@ -260,7 +260,7 @@ class Metrics(_Registered):
         self._registry.register(
             _AtScrape(
                 "nvidia_dra_nvml_silent_seconds",
-                "For how long NVML has not answered about a GPU; 0 while it does.",
+                "How long NVML has not answered about a GPU; 0 while it does.",
                 ("driver", "gpu"),
                 lambda: [((self._driver, gpu), value) for gpu, value in seconds().items()],
             )

@@ -23,7 +23,7 @@ class UsageMetric(Enum):
     MEMORY_TOTAL = ("gpu_memory_total_bytes", "Memory of a GPU or MIG device.", _GPU)
     BUSY = (
         "gpu_utilization_ratio",
-        "For how much of the time kernels ran on a GPU; none in MIG mode.",
+        "Part of the time in which kernels ran on a GPU; none in MIG mode.",
         _GPU,
     )
     OTHER_MEMORY = (
@@ -38,12 +38,12 @@ class UsageMetric(Enum):
     )
     CONTAINER_LIMIT = (
         "container_gpu_memory_limit_bytes",
-        "Memory that a container may have there, where its claims limit it.",
+        "Memory that a container may have there, if its claims limit it.",
         _CONTAINER,
     )
     CONTAINER_SM = (
         "container_gpu_sm_utilization_ratio",
-        "How much of the time a container's kernels ran on the GPU; none in MIG mode or by MPS.",
+        "Part of the time in which a container's kernels ran on a GPU; none in MIG mode or by MPS.",
         _CONTAINER,
     )
     CONTAINER_PROCESSES = (
@@ -53,7 +53,7 @@ class UsageMetric(Enum):
     )
     LEFT_OUT = (
         "usage_containers_left_out",
-        "Containers with no series of their own, as there are too many.",
+        "Containers without series, because there are too many.",
         (),
     )
 

@@ -44,7 +44,7 @@ def read_node_config(data: bytes, name: str) -> NodeConfig:
     except BrokenManifestError as error:
         raise _error(name, [(error.place, str(error))]) from error
     if len(documents) > 1:
-        text = "a second document: a share config is one; give each config a file of its own"
+        text = "a second document: write one share config in each file"
         raise _error(name, [(documents[1].place(()), text)])
     document = documents[0] if documents else None
     try:
@@ -66,7 +66,7 @@ def read_file(file: Path) -> NodeConfig:
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
     if found is None:
-        raise ConfigError(f"there is no file {file}: name the share config as it lies here")
+        raise ConfigError(f"there is no file {file}: name the share config's path on this machine")
     return read_node_config(found[0], str(file))
 
 

@@ -156,12 +156,12 @@ def _why_not(
         return None
     name = one.gpu.product_name
     if one.gpu.cuda_compute_capability < _MPS:
-        return f"the share config wants it shared by MPS, which {name} does not know"
+        return f"the share config wants it shared by MPS, which {name} does not support"
     most = _most_clients(one, inventory)
     if resource.replicas > most:
         return (
             f"the share config divides {resource.name} into {resource.replicas} replicas under "
-            f"MPS, and MPS serves at most {most} clients of it ({name}): use {most} or fewer"
+            f"MPS, but MPS serves at most {most} clients of it ({name}): use {most} or fewer"
         )
     return None
 

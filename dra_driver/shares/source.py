@@ -267,11 +267,11 @@ class ShareConfigEvents:
 
         Raises UnavailableError if the API server cannot be reached.
         """
-        rest = f"; what holds is {holds}" if holds else "; no GPU is offered without a config"
+        rest = f"; {holds} is in use" if holds else "; no GPU is offered without a config"
         what = Happening(
             reason="ShareConfigNotTaken",
             action="ReadingShareConfig",
-            note=f"the share config cannot be taken: {problem}{rest}",
+            note=f"the share config cannot be used: {problem}{rest}",
             time=utc_now(),
         )
         body = warning_event(
@@ -309,16 +309,16 @@ def _read_file(file: Path) -> bytes:
 
 
 def _gone(file: Path) -> str:
-    return f"there is no {file}: put it there, or have the driver started without it"
+    return f"there is no {file}: put it there, or start the driver without it"
 
 
 def _log_change(before: ShareConfigState, now: ShareConfigState) -> None:
     config = now.config
     if now.problem is not None or config is None:
-        log.error("share config not taken", reason=now.problem, holds=before.origin or None)
+        log.error("share config not used", reason=now.problem, holds=before.origin or None)
         return
     if (config, now.origin) == (before.config, before.origin):
-        log.info("share config right again", origin=now.origin)
+        log.info("share config usable again", origin=now.origin)
         return
     log.info(
         "share config taken",
@@ -329,4 +329,4 @@ def _log_change(before: ShareConfigState, now: ShareConfigState) -> None:
         ],
     )
     for warning in config.warnings:
-        log.warning("share config in part without effect", origin=now.origin, field=warning)
+        log.warning("share config has no effect in part", origin=now.origin, field=warning)

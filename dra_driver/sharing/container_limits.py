@@ -166,9 +166,9 @@ def _check_same_devices(
         return
     places = "; ".join(f"{name}: {_names(own)}" for name, own in sorted(requests.items()))
     raise ConfigError(
-        f"requests of this claim got shares of different GPUs ({places}), and no limits can be set "
-        "that are right for a container with one of these requests and for one with all: ask for "
-        "all shares of a container in one request (`count`), and give each container a claim of "
+        f"requests of this claim got shares of different GPUs ({places}), and the same limits "
+        f"cannot fit a container with one of these requests and a container with all: ask for all "
+        f"shares of a container in one request (`count`), and give each container a claim of "
         "its own, or shares by `nvidia.com/gpu` in its limits"
     )
 

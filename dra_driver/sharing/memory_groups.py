@@ -88,7 +88,7 @@ class MemoryGroups:
     def why_not(self, device: DividedDevice) -> str | None:
         """Return why shares of a device cannot be limited so; None if they can."""
         if not self._is_wanted:
-            return "control groups are left out by --share-memory"
+            return "--share-memory excludes control groups"
         if device.is_mig:
             return "the GPU driver limits no memory of MIG devices"
         reason = self._pods.why_not(device.gpu.uuid)
@@ -96,7 +96,7 @@ class MemoryGroups:
             return reason
         if not self._hooks([device.gpu.uuid]):
             return (
-                "the kernel counts GPU memory (dmem), which takes nvidia-cdi-hook 1.20.1 or newer "
+                "the kernel counts GPU memory (dmem), which needs nvidia-cdi-hook 1.20.1 or newer "
                 "on the node"
             )
         return None
@@ -113,8 +113,8 @@ class MemoryGroups:
             return None
         return (
             "persistence mode is off: the GPU driver forgets memory limits when no process has "
-            "the GPU open, so that pods that start while this driver is restarted may be without; "
-            "run nvidia-persistenced on the node"
+            "the GPU open, so pods that start while this driver restarts may have none; run "
+            "nvidia-persistenced on the node"
         )
 
     def apply(self, part: MemoryPart) -> None:

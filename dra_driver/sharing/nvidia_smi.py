@@ -160,8 +160,8 @@ class NvidiaSmi:
                 )
             except OSError as error:
                 raise DeviceError(
-                    f"cannot run {program}: {error.strerror}; check that it is of this machine's "
-                    "kind"
+                    f"cannot run {program}: {error.strerror}; check that it is for this machine's "
+                    f"architecture"
                 ) from error
             if not _ends(process, seconds):
                 process.kill()

@@ -59,7 +59,7 @@ def uuid_of(unit: ShareUnit) -> DeviceUuid:
         case Gpu() | MigDevice():
             return DeviceUuid(unit.share.of.uuid)
         case _:
-            raise StateError(f'device "{unit.name}" is a share of what does not exist')
+            raise StateError(f'device "{unit.name}" is a share of a device that does not exist')
 
 
 def key_of(unit: ShareUnit) -> DeviceKey:
@@ -209,7 +209,8 @@ def _check_request(members: Sequence[ShareUnit]) -> None:
     if len(members) > 1 and not all(division.combines for division in equal):
         raise ConfigError(
             f"request {members[0].request} asks for {len(members)} of {served_as}, and on this "
-            "node a request may have one: its share config says failRequestsGreaterThanOne; ask "
+            f"node a request may have only one: its share config sets failRequestsGreaterThanOne; "
+            f"ask "
             "for 1"
         )
 
@@ -222,13 +223,13 @@ def _check_one_server(members: Sequence[ShareUnit]) -> None:
     request, count = members[0].request, len({uuid_of(unit) for unit in members})
     if isinstance(first, Share) and isinstance(first.of, MigDevice):
         raise ConfigError(
-            f"request {request} got shares of {count} MIG devices, of which a process can use one: "
-            f"ask for no more of {first.division.served_as} than one MIG device has"
+            f"request {request} got shares of {count} MIG devices, of which a process can use "
+            f"only one: ask for no more of {first.division.served_as} than one MIG device has"
         )
     if isinstance(first, ConsumableShare):
         raise ConfigError(
             f"request {request} got parts of {count} devices to be shared by MPS, and a process "
-            "can be client of one MPS daemon: ask for one device in each request, or for "
+            f"can be a client of only one MPS daemon: ask for one device in each request, or for "
             "`sharing.strategy: TimeSlicing`"
         )
 
@@ -254,7 +255,7 @@ def _check_config(unit: ShareUnit, config: Config) -> None:
     if isinstance(unit.share, Share) and str(config.sharing.strategy) != str(strategy):
         raise ConfigError(
             f'device "{unit.name}" is a share of a device that all its tenants use by {strategy}, '
-            f"as the share config of the node says: the claim's config cannot make it "
+            f"as the node's share config says: the claim's config cannot change it to "
             f"{config.sharing.strategy}; remove `sharing` from the {config.kind} of request "
             f"{unit.request}"
         )
@@ -295,7 +296,7 @@ def _lowered_memory(
         if uuid not in memory and _may_limit_itself(unit):
             _check_holds(unit, limit)
         else:
-            what = "the limit of pinned device memory"
+            what = "the pinned device memory limit"
             _check_lower(unit, what, limit, memory.get(uuid), "MiB")
         found[uuid] = limit
     return found
@@ -311,8 +312,8 @@ def _check_holds(unit: ShareUnit, wanted: int) -> None:
     total = memory_of(unit.share.of)
     if total is not None and wanted > total // MIB:
         raise ConfigError(
-            f'the limit of pinned device memory of {wanted} MiB is more than device "{unit.name}" '
-            f"has, which is {total // MIB} MiB: write less, or leave it out"
+            f'the pinned device memory limit of {wanted} MiB is more than device "{unit.name}" '
+            f"has, which is {total // MIB} MiB: set a lower limit, or none"
         )
 
 
@@ -320,7 +321,7 @@ def _check_lower(unit: ShareUnit, what: str, wanted: int, share: int | None, of:
     """Check that a config asks for no more than the share."""
     if share is None:
         raise ConfigError(
-            f'{what} cannot be had: on device "{unit.name}" ({unit.gpu.product_name}) nothing '
+            f'{what} is not possible: on device "{unit.name}" ({unit.gpu.product_name}) nothing '
             "limits the clients of MPS; leave it out"
         )
     if wanted > share:

@@ -47,7 +47,7 @@ class ShareMemory:
         choice = self._best(device)
         present = self._present(device)
         if present is not None and present is not choice.by:
-            why = choice.why or "claims that came before are limited so; it changes when they end"
+            why = choice.why or "earlier claims are limited like this; it changes when they end"
             choice = Choice(by=present, why=why)
         if self._said.get(device.gpu.uuid) != choice:
             self._said[device.gpu.uuid] = choice

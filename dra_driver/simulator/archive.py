@@ -231,7 +231,7 @@ def _address(bus_id: str | None) -> str:
     try:
         return f"{int(domain, 16):04x}:{rest}"
     except ValueError as error:
-        raise StateError(f"{str(bus_id)[:80]!r} in it is no PCI address") from error
+        raise StateError(f"{str(bus_id)[:80]!r} in it is not a PCI address") from error
 
 
 def _processes(gpu: Answers) -> Iterable[dict[str, Any]]:

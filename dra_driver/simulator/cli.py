@@ -32,7 +32,7 @@ _GPU = option(default="", help="index, UUID, PCI address or minor:N")
 
 
 class Up(CommandSettings):
-    """Make a simulated machine; if it is there already, leave it."""
+    """Make a simulated machine; leave one that exists as it is."""
 
     profile: str = option(
         default="a100x8", help="name of a shipped profile, or the path of a YAML file"
@@ -40,11 +40,11 @@ class Up(CommandSettings):
     from_: Path | None = option(
         default=None,
         metavar="ARCHIVE",
-        help="archive of a node, made by dra-driver gather, to play in place of a profile",
+        help="archive of a node, made by dra-driver gather, to simulate instead of a profile",
     )
     root: Path = _ROOT
     seed: str | None = option(
-        default=None, help="makes UUIDs and serial numbers; give each node its own"
+        default=None, help="seed of UUIDs and serial numbers; give each node its own"
     )
     nodes: NodeKind | None = option(
         default=None,
@@ -55,13 +55,14 @@ class Up(CommandSettings):
         default="auto", help="NVIDIA's own user-space files, stand-ins, or the first where possible"
     )
     driver_version: str | None = option(
-        default=None, help="another driver than the profile's; for stand-ins"
+        default=None, help="version of the GPU driver, for stand-ins; unset: the profile's"
     )
     memory_limits: Literal["dmem", "misc", "off"] | None = option(
-        default=None, help="who keeps memory limits of control groups (driver R615 or newer)"
+        default=None, help="who enforces memory limits of control groups (GPU driver R615 or newer)"
     )
     cgroup_root: Path | None = option(
-        default=None, help="root of the control groups, any folder; by default where cgroup2 is"
+        default=None,
+        help="root of the control groups, any folder; by default where cgroup2 is mounted",
     )
 
     def cli_cmd(self) -> None:
@@ -114,12 +115,10 @@ class Down(CommandSettings):
 
 
 class Status(CommandSettings):
-    """Show the GPUs of a simulated machine and what they are set to."""
+    """Show the GPUs of a simulated machine and their settings."""
 
     root: Path = _ROOT
-    output: Literal["table", "json"] = option(
-        default="table", short="o", help="Form of what is printed."
-    )
+    output: Literal["table", "json"] = option(default="table", short="o", help="Output format.")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -139,12 +138,12 @@ class Profiles(CommandSettings):
 
 
 class Fault(CommandSettings):
-    """Inject a fault, or take faults back.
+    """Inject a fault, or undo faults.
 
     lose and restore: a GPU falls off the bus and comes back. fail and slow: a function of NVML or
     libcuda fails or takes longer; with a slow cuInit an MPS server hangs. hide: an NVML function is
     missing. kill: the process that calls an NVML function dies. unload and load: the GPU driver.
-    remove and add: a GPU is pulled and put back. clear: forget failing, slow, hidden and killing
+    remove and add: a GPU is removed and put back. clear: end failing, slow, hidden and killing
     functions.
     """
 
@@ -165,14 +164,16 @@ class Fault(CommandSettings):
     gpu: str = _GPU
     function: str = option(default="*", help="function of NVML, * for all; or of libcuda")
     code: int = option(default=999, help="return code of a failing function")
-    times: int = option(default=FOR_EVER, help="how often; -1 for ever")
+    times: int = option(default=FOR_EVER, help="how many times; -1: no limit")
     delay_ms: int = option(
-        check=bounds(least=0), default=1000, help="how much longer a slow call takes"
+        check=bounds(least=0), default=1000, help="milliseconds that a slow call takes longer"
     )
     nth: int = option(
-        check=bounds(least=1), default=1, help="at which call from now on the caller dies"
+        check=bounds(least=1),
+        default=1,
+        help="the call, counted from now on, at which the caller dies",
     )
-    after: bool = option(default=False, help="it dies after the call's effect")
+    after: bool = option(default=False, help="let it die after the call's effect, not before")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -210,7 +211,7 @@ class Fault(CommandSettings):
 
 
 class Boot(CommandSettings):
-    """Restart the machine: a new boot id; what a reboot forgets is forgotten."""
+    """Restart the machine: a new boot id, and nothing left that a reboot ends."""
 
     root: Path = _ROOT
 

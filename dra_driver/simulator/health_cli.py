@@ -34,7 +34,7 @@ Action = Literal[
 
 
 class Event(CommandSettings):
-    """Raise an XID event on a GPU, or on a MIG device of it."""
+    """Raise an XID event on a GPU or one of its MIG devices."""
 
     root: Path = _ROOT
     gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
@@ -54,28 +54,28 @@ class Event(CommandSettings):
 
 
 class Health(CommandSettings):
-    """Let a GPU report that something is wrong with it, or that it is well again.
+    """Let a GPU report that something is wrong with it, or that it has recovered.
 
-    What a real card reports together is not put together here: an XID is an event of its own, and
-    a GPU that fell off the bus is `fault lose`.
+    A real card reports several of these together; here each is set by itself. An XID is an `event`,
+    and a GPU that falls off the bus is `fault lose`.
     """
 
     root: Path = _ROOT
     gpu: str = option(help="index, UUID, PCI address or minor:N")
     recovery_action: Action | None = option(
-        default=None, help="what the driver wants done (R565 or newer)"
+        default=None, help="what the GPU driver wants done (R565 or newer)"
     )
     rows: Literal["well", "pending", "failed"] | None = option(
         default=None, help="bad memory: none, replaced at the next reset, or for good"
     )
     uncorrected: int | None = option(
-        check=bounds(least=0), default=None, help="errors of memory since the driver was loaded"
+        check=bounds(least=0), default=None, help="memory errors since the GPU driver was loaded"
     )
     slowdown: Literal["none", "thermal", "power-brake"] | None = option(
-        default=None, help="what the hardware slows the GPU down for"
+        default=None, help="why the hardware slows the GPU down"
     )
     fabric: Literal["not-started", "in-progress", "completed"] | None = option(
-        default=None, help="how far it has come in joining its NVLink fabric"
+        default=None, help="how far it has joined its NVLink fabric"
     )
 
     def cli_cmd(self) -> None:
@@ -87,12 +87,12 @@ class Health(CommandSettings):
 
 
 class NvLink(CommandSettings):
-    """Bring an NVLink down, or up again, at both of its ends."""
+    """Bring an NVLink down or up at both of its ends."""
 
     root: Path = _ROOT
     gpu: str = option(help="index, UUID, PCI address or minor:N")
     link: int = option(check=bounds(least=0), help="number of the link, from 0")
-    state: Literal["down", "up"] = option(help="what it is to be")
+    state: Literal["down", "up"] = option(help="the new state")
 
     def cli_cmd(self) -> None:
         """Run the command."""

@@ -57,8 +57,9 @@ def profile_of(instance_type: str) -> Profile:
             if family.card is None:
                 known = ", ".join(sorted(one.stem for one in CARDS.glob("*.yaml")))
                 raise ConfigError(
-                    f"{family.cloud}'s {instance_type} has {count} {family.gpu}, a card that is "
-                    f"not known here: known are {known}; describe it in a profile of your own "
+                    f"{family.cloud}'s {instance_type} has {count} {family.gpu}, a card that this "
+                    f"version does not know: known are {known}; describe it in a profile of your "
+                    f"own "
                     "(--profile FILE)"
                 )
             return _machine(instance_type, family.card, count)

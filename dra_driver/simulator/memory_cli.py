@@ -25,19 +25,19 @@ _KINDS = {
 
 
 class Memory(CommandSettings):
-    """Let processes take memory of a GPU, as far as limits of their control groups allow.
+    """Let processes take memory of a GPU, within the limits of their control groups.
 
-    take: a process gets so much more, or is refused (exit status 1). release: it ends, and all it
-    had is free. list: what processes have.
+    take: a process takes more memory, or is refused (exit status 1). release: the process ends and
+    frees all its memory. list: what processes have.
     """
 
     kind: Literal["list", "take", "release"] = argument()
     root: Path = option(default=DEFAULT_ROOT, help="the driver root, a folder")
     gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
     pid: int | None = option(default=None, help="the process; by default the caller's")
-    mib: int = option(check=bounds(least=0), default=0, help="how much it takes, in MiB")
+    mib: int = option(check=bounds(least=0), default=0, help="memory to take, in MiB")
     cgroup: Path | None = option(
-        default=None, help="folder of its control group; by default the one that the process is in"
+        default=None, help="folder of its control group; by default the process's own"
     )
 
     def cli_cmd(self) -> None:
@@ -67,7 +67,7 @@ class Memory(CommandSettings):
 
 
 class Busy(CommandSettings):
-    """Let a process that has memory of GPUs or MIG devices do something there, or be idle again."""
+    """Make a process that has memory of GPUs or MIG devices busy or idle."""
 
     root: Path = option(default=DEFAULT_ROOT, help="the driver root, a folder")
     pid: int | None = option(default=None, help="the process; by default the caller's")
@@ -75,9 +75,9 @@ class Busy(CommandSettings):
         check=bounds(least=0, most=100), default=0, help="percent of the time its kernels run"
     )
     kind: Literal["compute", "graphics", "mps"] = option(
-        default="compute", help="in which of NVML's lists it is"
+        default="compute", help="NVML's list that it is in"
     )
-    hides_memory: bool = option(default=False, help="NVML does not know how much memory it has")
+    hides_memory: bool = option(default=False, help="hide from NVML how much memory it has")
 
     def cli_cmd(self) -> None:
         """Run the command."""

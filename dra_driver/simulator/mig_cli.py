@@ -21,11 +21,11 @@ _ROOT = option(default=DEFAULT_ROOT, help="the driver root, a folder")
 
 
 class Mig(CommandSettings):
-    """Cut GPUs by hand, and put processes on what was cut.
+    """Make and destroy MIG devices by hand, and let processes hold them.
 
-    list: the MIG devices there are. on and off: a GPU's MIG mode. create and destroy: a GPU
-    instance with a compute instance that fills it. hold and release: a process is on a MIG device
-    or a GPU. late: how long after an instance its /proc file and device node come.
+    list: existing MIG devices. on and off: a GPU's MIG mode. create and destroy: a GPU instance
+    with a compute instance that fills it. hold and release: a process uses a MIG device or a GPU.
+    late: how long after an instance its /proc file and device node appear.
     """
 
     kind: Literal["list", "on", "off", "create", "destroy", "hold", "release", "late"] = argument()
@@ -34,8 +34,10 @@ class Mig(CommandSettings):
     profile: str = option(default="", help="name or id of the profile to create")
     start: int | None = option(default=None, help="memory slice to create at")
     device: str = option(default="", help="UUID of a MIG device")
-    pid: int | None = option(default=None, help="process that holds, or is released")
-    delay_ms: int = option(check=bounds(least=0), default=0, help="how late files come")
+    pid: int | None = option(default=None, help="process that holds the device or releases it")
+    delay_ms: int = option(
+        check=bounds(least=0), default=0, help="milliseconds by which files appear late"
+    )
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -85,7 +87,7 @@ class Mig(CommandSettings):
 
 
 class Reset(CommandSettings):
-    """Reset a GPU: its instances go, a pending MIG mode is in force, a lost GPU is back."""
+    """Reset a GPU: end its instances, apply a pending MIG mode, bring back a lost GPU."""
 
     root: Path = _ROOT
     gpu: str = option(help="index, UUID, PCI address or minor:N")

@@ -61,26 +61,24 @@ class Slices(CommandSettings):
     )
     instance_type: str = option(
         default="",
-        help="A cloud's machine type, such as p5.48xlarge, in place of a profile.",
+        help="A cloud's machine type, such as p5.48xlarge, instead of a profile.",
     )
     driver_version: str = option(
         default="", help="Version of the GPU driver on these nodes; unset: the profile's."
     )
     template: Literal["cluster-autoscaler", "karpenter"] | None = option(
         default=None,
-        help="Print a template of a new node for this autoscaler, without what only a real "
-        "node can tell.",
+        help="Print a template of a new node for this autoscaler, without attributes that only a "
+        "real node has.",
     )
-    output: Literal["yaml", "json"] = option(
-        default="yaml", short="o", help="Form of what is printed."
-    )
+    output: Literal["yaml", "json"] = option(default="yaml", short="o", help="Output format.")
     node_name: str = option(
         default="", check=NODE_NAME, help="Name of the Node that the slices are for."
     )
     count: int = option(
         check=bounds(least=1),
         default=1,
-        help="Number of Nodes; of several, the names end in -0, -1 and so on.",
+        help="Number of Nodes; the names of several end in -0, -1 and so on.",
     )
     mig: MigSetting = MIG
     mig_profiles: str = MIG_PROFILES

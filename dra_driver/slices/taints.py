@@ -95,7 +95,7 @@ def without_taints(found: Projection) -> Projection:
 
 
 _WITHHELD = (
-    "it is not well ({}), and the API server stores no taints to say so; enable the feature gate"
+    "it is sick ({}), and the API server stores no taints to say so; enable the feature gate"
     " DRADeviceTaints on the API server and the scheduler, then restart this driver"
 )
 

@@ -28,13 +28,13 @@ QUESTIONS = (
     ),
     Question(
         id="mig-uuid",
-        text="What are MIG devices called, and is one that is made again the same?",
+        text="What names do MIG devices have, and does one that is made again have the same?",
         simulated="MIG- and 32 digits; made again in the same place it has the same UUID.",
     ),
     Question(
         id="uuid-form",
-        text="What form have the UUIDs of GPUs, and are they the same for every process?",
-        simulated="GPU- and 32 lower-case digits, in groups of 8-4-4-4-12; another process is told"
+        text="Which form do UUIDs of GPUs have, and are they the same for every process?",
+        simulated="GPU- and 32 lower-case digits, in groups of 8-4-4-4-12; another process sees"
         " the same.",
     ),
     Question(
@@ -49,16 +49,16 @@ QUESTIONS = (
     ),
     Question(
         id="compute-mode",
-        text="Is EXCLUSIVE_PROCESS in force as soon as it is set?",
+        text="Does EXCLUSIVE_PROCESS take effect at once?",
         simulated="Yes: it is read back, without a reset.",
     ),
     Question(
         id="mps-exclusive",
-        text="Does EXCLUSIVE_PROCESS keep programs out that do not find the MPS daemon?",
+        text="Does EXCLUSIVE_PROCESS keep out programs that do not find the MPS daemon?",
     ),
     Question(
         id="mps-limit-name",
-        text="By what name does the MPS daemon take a GPU's limit of memory?",
+        text="By what name does the MPS daemon take a GPU's memory limit?",
         simulated="The daemon takes and reads back the ordinal alone.",
         card="H100, R580: both, as two entries.",
     ),
@@ -73,7 +73,7 @@ QUESTIONS = (
     ),
     Question(
         id="cgroup-path",
-        text="Does NVML know a control group by a path other than below /sys/fs/cgroup?",
+        text="Does NVML know a control group by a path that is not below /sys/fs/cgroup?",
         simulated="No: NVML takes a group by the usual path alone.",
     ),
 )

@@ -101,15 +101,13 @@ def _is_whole(gpu: Gpu) -> bool:
 
 
 def uuids(run: Run) -> None:
-    """Look at the form of the UUIDs, and whether another process is told the same."""
+    """Look at the form of the UUIDs, and whether another process sees the same."""
     names = [gpu.uuid for gpu in run.card.inventory.gpus]
     odd = [name for name in names if not _UUID.fullmatch(name)]
     forms = "GPU- and 32 lower-case digits, in groups of 8-4-4-4-12"
     form = f"{len(odd)} of {len(names)} are not {forms}" if odd else forms
     other = json.loads(program((sys.executable, "-c", _ASK_UUIDS, run.card.library)))
-    same = (
-        "another process is told the same" if other == names else "another process is told others"
-    )
+    same = "another process sees the same" if other == names else "another process sees others"
     run.answer("uuid-form", f"{form[0].upper()}{form[1:]}; {same}.")
     run.note(f"{len(names)} UUIDs were read twice, by two processes")
 

@@ -15,7 +15,7 @@ KEPT = "tests/data/kept"
 
 UNRELEASED = {
     "README.md": "There is no published image yet",
-    "docs/compatibility.md": "none yet: an image that you build",
+    "docs/compatibility.md": "no releases yet: you build the image",
     CHANGELOG: "Nothing has been released yet",
 }
 """What pages say that stops being true with the first release."""

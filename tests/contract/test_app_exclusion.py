@@ -52,7 +52,7 @@ def test_a_gpu_that_the_setting_names_is_never_published_and_that_is_said_everyw
     line = node.driver.wait_log("gpu left out")["gpu"]
     assert line.startswith("GPU 2 (Tesla T4, GPU-")
     assert line.endswith('it is left out by "2" of --exclude-gpus')
-    warning = '"P100" of --exclude-gpus leaves nothing out: this node has 4 GPUs (Tesla T4)'
+    warning = '"P100" of --exclude-gpus excludes nothing: this node has 4 GPUs (Tesla T4)'
     assert node.driver.wait_log("exclusion without effect")["reason"].startswith(warning)
     status, doctor = shown(node, "status"), shown(node, "doctor")
     assert f"GPUs that are left out:\n  {line}\n" in status
@@ -68,7 +68,7 @@ def test_a_list_that_makes_no_sense_ends_the_start_with_the_reason(node: Process
     )
 
     assert done.returncode == 2
-    assert "'MIG-1' is a MIG device: name its GPU, of which all is left out" in done.stderr
+    assert "'MIG-1' is a MIG device: name its GPU, which is then excluded as a whole" in done.stderr
 
 
 def test_the_label_of_the_node_is_followed_without_a_restart(node: ProcessNode) -> None:
@@ -95,11 +95,11 @@ def test_a_claim_that_has_the_gpu_keeps_it_until_it_ends_and_no_other_gets_it(
         set_label(node, "2")
         wait_published(node, *OTHERS)
         eventually(
-            lambda: "; a claim has it from before, and keeps it" in shown(node, "status"),
+            lambda: "; a claim that already has it keeps it" in shown(node, "status"),
             "status to say that it is in use",
         )
         assert list(kubelet.prepare(first)["uid-first"].devices) == [device]
-        refused = 'device "gpu-2" is not given out any more: it is left out by "2" of label'
+        refused = 'device "gpu-2" is no longer offered: it is left out by "2" of label'
         assert refused in kubelet.prepare(late)["uid-late"].error
         assert kubelet.unprepare(first)["uid-first"].error == ""
         eventually(lambda: "a claim has it" not in shown(node, "status"), "the GPU to be let go of")

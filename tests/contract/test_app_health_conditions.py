@@ -55,7 +55,7 @@ def test_a_change_is_written_at_once_to_the_claims_concerned_and_no_other(
         found = conditions(node, "two")
         assert found["Ready"] == well["Ready"]
         assert found["Healthy"]["reason"] == "Xid79"
-        assert "fallen off the bus; what makes it pass" in found["Healthy"]["message"]
+        assert "fallen off the bus; remedy" in found["Healthy"]["message"]
         assert found["Healthy"]["lastTransitionTime"] > well["Healthy"]["lastTransitionTime"]
         assert healthy(node, "one") == "True"
         assert len(node.api.seen("patch", "resourceclaims")) == before + 1
@@ -209,7 +209,7 @@ def test_a_gpu_that_was_taken_out_is_not_healthy(node: ProcessNode) -> None:
         condition = conditions(node, "two")["Healthy"]
         # A look that it went away under has still counted it.
         words = {
-            "GpuMissing": f"{gone} is not found on this node any more",
+            "GpuMissing": f"{gone} is no longer found on this node",
             "GpuLost": "The GPU is out of reach",
         }
         assert condition["message"].startswith(words[condition["reason"]])

@@ -71,8 +71,7 @@ def test_what_claims_have_is_told_from_prepare_to_unprepare_and_each_change_at_o
         told.wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY}, SOON)
         assert told.messages == {
             "gpu-1": "",
-            "gpu-2": "XID 79: the GPU has fallen off the bus; what makes it pass: "
-            "a reboot of the node",
+            "gpu-2": "XID 79: the GPU has fallen off the bus; remedy: a reboot of the node",
         }
         machine.lose_gpu(uuid_of(machine, 2))
         eventually(lambda: "out of reach" in told.messages["gpu-2"], "the loss")
@@ -132,11 +131,13 @@ def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
         told.wait(well)
         machine.destroy_mig(mine)
         told.wait(well | {names["mine"]: UNHEALTHY})
-        assert told.messages[names["mine"]].startswith(f"{mine} (2g.20gb of {gpu}) does not exist")
+        assert told.messages[names["mine"]].startswith(
+            f"{mine} (2g.20gb of {gpu}) no longer exists"
+        )
         machine.remove_gpu(uuid_of(machine, 3))
         told.wait(well | {names["mine"]: UNHEALTHY, "gpu-3": UNHEALTHY})
         # A look that it went away under has still counted it.
-        words = ("not found on this node any more", "out of reach")
+        words = ("no longer found on this node", "out of reach")
         assert any(one in told.messages["gpu-3"] for one in words)
 
 

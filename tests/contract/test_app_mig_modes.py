@@ -60,7 +60,7 @@ def test_a_mode_that_an_admin_changes_changes_the_offer_and_none_is_switched(
         switched(machine, 1, on=False)
         eventually(lambda: named(node) == [f"gpu-{minor}" for minor in range(8)], "whole GPUs")
         error = kubelet.prepare(late)["uid-late"].error
-        assert "is not in MIG mode, so that no MIG device can be made on it" in error
+        assert "is not in MIG mode, so no MIG device can be made on it" in error
         assert modes(machine) == []
         switched(machine, 2, on=True)
         eventually(lambda: len(named(node)) == 7 + 25, "partitions of the other GPU")

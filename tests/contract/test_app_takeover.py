@@ -114,7 +114,7 @@ def test_claims_on_gpus_that_are_left_out_are_taken_over_and_taken_back_too(
         kubelet.must_prepare(*claims)
         assert len(node.place.records()) == len(claims)
         said = [one["gpu"] for one in node.driver.events("gpu left out")]
-        assert sum("; a claim has it from before" in line for line in said) == 3
+        assert sum("; a claim that already has it" in line for line in said) == 3
         assert len(said) == 8
         kubelet.must_unprepare(*claims)
     eventually(lambda: not any(one.mig_mode for one in machine.status()), "MIG mode to be off")

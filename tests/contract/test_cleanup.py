@@ -235,7 +235,7 @@ def test_a_claim_of_nvidias_driver_that_is_not_understood_keeps_no_gpu_from_it(
     left.restore_files(node.place.data, node.place.cdi_root, checkpoint=data)
     assert main(command(node, "--force")) == 0, capsys.readouterr().err
     said = capsys.readouterr().out
-    assert f"as claim UID {odd.uid} (pod whole): it has a device of no known kind" in said
+    assert f"as claim UID {odd.uid} (pod whole): it has a device of an unknown kind" in said
     kept = node.place.data / "checkpoint.json.put-aside"
     assert kept.read_bytes() == checkpoint({odd.uid: claims[odd.uid]}, boot_id=left.boot_id)
     assert not (node.place.data / "checkpoint.json").exists()

@@ -289,7 +289,7 @@ def test_the_pod_s_event_says_what_validate_says(api: Api, scene: Scene, tmp_pat
     ("named", "error"),
     [
         (["gpu"], 'cannot apply MigDeviceConfig to device "gpu-'),
-        ([], "spec.devices.config[0] of the claim: the MigDeviceConfig has no effect: no device "),
+        ([], "spec.devices.config[0] of the claim: the MigDeviceConfig has no effect: it does "),
     ],
 )
 def test_a_config_of_the_wrong_kind_is_refused_when_the_request_has_got_its_device(

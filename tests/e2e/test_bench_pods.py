@@ -125,7 +125,7 @@ def test_a_case_on_another_kind_of_card_than_the_first_is_not_compared(runner: P
     runner.card = runner.probe().model_copy(update={"name": "NVIDIA A100 80GB PCIe"})
     case = runner.run(ALONE, WORK)
     assert case.state == "failed"
-    assert case.reason.endswith("cannot be compared; name one node by --node")
+    assert case.reason.endswith("cannot be compared; name one node with --node")
 
 
 @pytest.mark.long(
@@ -264,7 +264,7 @@ def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
         run.end()
     assert run.process.returncode == 1
     assert {case["reason"] for case in run.report()["cases"]} == {
-        "the command did not end well: its exit status was 3: all is lost"
+        "the command failed: its exit status was 3: all is lost"
     }
 
 

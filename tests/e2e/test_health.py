@@ -49,7 +49,7 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
 def test_where_no_execute_is_set_the_pod_is_evicted(scene: Scene) -> None:
     settings = scene.node.driver_settings
     scene.node.restart_driver(settings | {"TAINT_LOSS": "NoExecute"})
-    scene.node.driver.wait_log("gpu events are heard", gpus=8)
+    scene.node.driver.wait_log("gpu events received", gpus=8)
     try:
         there = scene.pod("there", templates=[wanting_it(scene)])
         other = scene.pod("other", templates=[scene.template("any")])

@@ -280,7 +280,7 @@ def test_doctor_tells_of_a_pod_that_crashes_and_of_a_share_config_that_is_wrong(
     installed.wait_ready()
 
     installed.share(config("timeSlicing", 4).replace("replicas: 4", "replicas: many"))
-    assert f"used by {node}, cannot be taken: default:" in wrong("share-config")
+    assert f"used by {node}, cannot be used: default:" in wrong("share-config")
     wait_until(
         lambda: "ShareConfigNotTaken" in kubectl("describe", "node", node),
         "the driver to say so in an Event of the Node",

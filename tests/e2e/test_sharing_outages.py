@@ -61,7 +61,7 @@ def test_a_daemon_and_its_pods_outlive_a_kill_of_driver_and_supervisor(
     assert shared.daemon() == daemon
     assert shared.ask(f"{MEMORY} 0") == "10G"
     process.start()
-    wait_until(lambda: "daemons go on" not in status(scene), "the supervisor", timeout=30)
+    wait_until(lambda: "daemons keep running" not in status(scene), "the supervisor", timeout=30)
 
     new = Shared.make(scene, "new", gpu=mps_limits(20))
     other = new.pod("other")

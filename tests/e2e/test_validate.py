@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import kubernetes_schema
 import pytest
@@ -9,6 +11,7 @@ import yaml
 from testbed.api import Api, ApiStatusError
 from testbed.commands import wait_until
 from testbed.node import GpuNode
+from testbed.pods import make_namespace
 
 from bad_objects import BAD_OBJECTS, GOOD, BadObject
 from dra_driver.admin.admission.near_miss_policy import NEAR_MISSES
@@ -16,6 +19,7 @@ from e2e.scene import NAMESPACE, claim_spec
 
 pytestmark = pytest.mark.e2e
 
+CONVERTED = Path(__file__).parents[1] / "data" / "convert"
 GROUPS = {"Pod": "/api/v1", "ConfigMap": "/api/v1", "CronJob": "/apis/batch/v1"}
 CLUSTER_WIDE = {"DeviceClass", "ResourceClass"}
 
@@ -45,6 +49,28 @@ def test_what_validate_refuses_the_api_server_refuses(node: GpuNode, bad: BadObj
 def test_what_validate_takes_the_api_server_takes(node: GpuNode) -> None:
     for text in GOOD.split("---\n")[:2]:
         create(node.cluster.api, text)
+
+
+@pytest.fixture(scope="module")
+def team(node: GpuNode) -> Iterator[Api]:
+    """The API server, which has the namespace of converted manifests, with admin access."""
+    api = node.cluster.api
+    make_namespace(api, "team")
+    label = "resource.kubernetes.io/admin-access=true"
+    node.cluster.kubectl("label", "namespace", "team", label)
+    yield api
+    api.delete("Namespace", "team")
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in CONVERTED.iterdir()))
+def test_the_api_server_takes_what_convert_prints(node: GpuNode, team: Api, version: str) -> None:
+    # As JSON: what YAML 1.1 takes for text, kubectl may take for a number.
+    documents = list(yaml.safe_load_all((CONVERTED / version / "out.yaml").read_text()))
+    items = [one for one in documents if one["kind"] not in {"Namespace", "ComputeDomain"}]
+    text = "\n---\n".join(map(json.dumps, items))
+    words = ("create", "--dry-run=server", "--validate=strict", "--namespace", "team", "-f", "-")
+    printed = node.cluster.kubectl(*words, stdin=text)
+    assert printed.count("created (server dry run)") >= len(items) > 0
 
 
 def test_the_schemas_are_those_of_the_newest_api_server(node: GpuNode) -> None:

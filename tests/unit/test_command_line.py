@@ -80,6 +80,10 @@ def test_all_that_is_wrong_is_told_in_the_order_of_the_fields() -> None:
         (("--numbers=0",), "--numbers (or NUMBERS): must be at least 1, not 0"),
         (("--numbers=3,10",), "--numbers (or NUMBERS): must be at most 9, not 10"),
         (("--form=a", "--no-on"), "form a is for what is on"),
+        (
+            ("--kind=othr",),
+            "--kind (or KIND): 'othr' is not one of 'one', 'other': did you mean 'other'?",
+        ),
     ],
 )
 def test_a_value_out_of_its_bounds_is_told(words: tuple[str, ...], line: str) -> None:

@@ -65,12 +65,12 @@ def test_an_index_alone_is_true_of_a_gpu_that_cannot_be_described() -> None:
     [
         ("MIG-5c9e7a1b-0000-4000-8000-000000000003", "is a MIG device: name its GPU"),
         ("GPU-5c9e", "eight digits or more"),
-        ("GPU-everything", "is no index"),
-        ("0000:65:00.9", "is no index"),
-        ("12345", "is no index"),
-        ("A100;rm", "is no index"),
-        ("[A-Z]*", "is no index"),
-        ("-", "is no index"),
+        ("GPU-everything", "is not an index"),
+        ("0000:65:00.9", "is not an index"),
+        ("12345", "is not an index"),
+        ("A100;rm", "is not an index"),
+        ("[A-Z]*", "is not an index"),
+        ("-", "is not an index"),
     ],
 )
 def test_what_can_name_no_gpu_is_refused(word: str, cause: str) -> None:

@@ -82,7 +82,7 @@ def test_gpus_that_are_left_out_are_listed_with_the_word_that_does_it() -> None:
 
     text = table(found, {})
     assert f"left out: GPU 1 (NVIDIA H100 80GB HBM3, {make.gpu(1).uuid}, 0000:11:00.0): " in text
-    assert '"7" of --exclude-gpus leaves nothing out: this node has 2 GPUs' in text
+    assert '"7" of --exclude-gpus excludes nothing: this node has 2 GPUs' in text
     assert "would publish 1 device\n" in text
     facts = report(found, {})
     assert [one["index"] for one in facts["excluded"]] == [1]  # type: ignore[attr-defined]
@@ -191,10 +191,10 @@ def test_what_claims_consume_of_a_device_that_several_can_have_is_a_table() -> N
     title = "for several claims at a time, with --consumable-shares 4:"
     lines = text.splitlines()
     assert lines[lines.index(title) + 1 :] == [
-        "DEVICE  CAPACITY  THERE IS  IF NOT ASKED FOR  AT LEAST  IN STEPS OF",
-        "gpu-0   memory    81152Mi   0                 0         1Mi",
-        "gpu-0   shares    4         1                 1         1",
-        "gpu-0   cores     100       0                 0         1",
+        "DEVICE  CAPACITY  THERE IS  WITHOUT A REQUEST  AT LEAST  IN STEPS OF",
+        "gpu-0   memory    81152Mi   0                  0         1Mi",
+        "gpu-0   shares    4         1                  1         1",
+        "gpu-0   cores     100       0                  0         1",
     ]
     assert "several claims" not in table(make.inventory(gpu), {})
 
@@ -205,7 +205,7 @@ def test_who_does_not_ask_has_all_of_the_memory_in_mode_memory() -> None:
         make.inventory(gpu), {}, Offered(share=ShareOffer(consumable=Consumable.of("memory")))
     )
 
-    assert "gpu-0   memory    15Gi      15Gi              1Mi       1Mi\n" in text
+    assert "gpu-0   memory    15Gi      15Gi               1Mi       1Mi\n" in text
 
 
 def test_a_report_says_the_setting_and_the_policies() -> None:

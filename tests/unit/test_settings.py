@@ -174,7 +174,7 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
     assert list(said("MPSSupport=false")) == ["feature gate MPSSupport"]
     missing = ("PassthroughSupport", "FabricManagerPartitioning")
     for gate in missing:
-        assert said(f"{gate}=true")[f"feature gate {gate}"].startswith("not part of this driver: ")
+        assert said(f"{gate}=true")[f"feature gate {gate}"].startswith("not supported: ")
 
 
 @pytest.mark.parametrize("value", ["true", "false"])
@@ -328,7 +328,7 @@ def test_a_list_of_gpus_is_taken_as_it_is_written(text: str) -> None:
 
 
 def test_a_list_with_a_word_that_can_name_no_gpu_is_refused_with_the_word() -> None:
-    with pytest.raises(WrongSettingsError, match=r"'GPU-x' is no index \(3\), UUID"):
+    with pytest.raises(WrongSettingsError, match=r"'GPU-x' is not an index \(3\), UUID"):
         parsed("--node-name=n", "--exclude-gpus=0,GPU-x")
 
 

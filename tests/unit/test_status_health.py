@@ -44,18 +44,18 @@ def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(
     HealthFile(tmp_path, "boot-1").write(SICK)
     assert health_part.lines(read_notes(tmp_path, "boot-1")) == [
         "",
-        "GPUs that are not well:",
+        "Sick GPUs:",
         (
             "  gpu-0, GPU instance 5  fault    since 2026-02-02 02:40:00 UTC  XID 62: its power "
-            "management unit halted; what makes it pass: a reset of the GPU"
+            "management unit halted; remedy: a reset of the GPU"
         ),
         (
             "  gpu-3                  loss     since 2026-02-02 02:41:00 UTC  XID 79: the GPU has "
-            "fallen off the bus; what makes it pass: a reboot of the node"
+            "fallen off the bus; remedy: a reboot of the node"
         ),
         (
             "  gpu-3                  warning  since 2026-02-02 02:40:00 UTC  bad memory of the "
-            "GPU is put out of use, and is replaced at its next reset; what makes it pass: a reset "
+            "GPU is put out of use, and is replaced at its next reset; remedy: a reset "
             "of the GPU"
         ),
     ]
@@ -93,7 +93,7 @@ def test_what_was_before_the_reboot_is_not_shown(tmp_path: Path) -> None:
 def test_a_damaged_record_is_said_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("half a fi")
     first, second, third = health_part.lines(read_notes(tmp_path, "boot-1"))
-    assert (first, second) == ("", "GPUs that are not well:")
+    assert (first, second) == ("", "Sick GPUs:")
     assert "cannot be read" in third
 
 
@@ -104,7 +104,7 @@ def test_the_command_shows_it(tmp_path: Path, capsys: object) -> None:
     HealthFile(plugins / "gpu.nvidia.com", "boot-1").write(SICK)
     words = [f"--kubelet-plugins-directory-path={plugins}", f"--proc-root={proc}"]
     assert cli.main(["status", *words]) == 0
-    assert "GPUs that are not well:" in capsys.readouterr().out  # type: ignore[attr-defined]
+    assert "Sick GPUs:" in capsys.readouterr().out  # type: ignore[attr-defined]
     assert cli.main(["status", "--output=json", *words]) == 0
     told = json.loads(capsys.readouterr().out)  # type: ignore[attr-defined]
     assert len(told["health"]["ailments"]) == 3

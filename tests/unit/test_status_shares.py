@@ -65,14 +65,14 @@ def test_a_change_that_waits_and_what_limits_nothing_are_said() -> None:
     noted = replace(NOTED, strategy="TimeSlicing", limited_by=None, waits=True)
     words = row(claim(share(0)), notes=replace(NOTES, devices=(noted,)))
     assert words[5:7] == ["TimeSlicing", "nothing"]
-    assert " ".join(words[7:]) == "a new config waits until nobody has a share"
+    assert " ".join(words[7:]) == "a new config waits until no claim has a share"
 
 
 def test_the_configs_place_problem_and_remarks_are_said() -> None:
     notes = replace(NOTES, problem="config:3:5: replicas: must be a number")
     found = shares_part.lines(notes, ())
     assert "share config: file /etc/shares" in found
-    assert "  the newest cannot be taken: config:3:5: replicas: must be a number" in found
+    assert "  the newest cannot be used: config:3:5: replicas: must be a number" in found
     assert "  flags: no meaning" in found
 
 

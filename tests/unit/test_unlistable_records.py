@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("logs_restored")
 
 NOBODY = 65534
 COMMANDS = ("status", "cleanup")
-AWAY = "move what is there away: the driver makes the folder again"
+AWAY = "move away what is there; the driver makes the folder again"
 
 
 def words(command: str, place: Path) -> list[str]:

@@ -23,7 +23,7 @@ def machine_of(node: ProcessNode, profile: str, version: str = KNOWS_RECOVERY) -
 
 def wait_until_heard(node: ProcessNode, gpus: int) -> None:
     """Wait until events of so many GPUs are heard: first they are of those described first."""
-    node.driver.wait_log("gpu events are heard", gpus=gpus)
+    node.driver.wait_log("gpu events received", gpus=gpus)
 
 
 def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> None:

@@ -82,131 +82,131 @@ _Found = tuple[str, Scenario] | None
 
 
 class Bench(CommandSettings):
-    """Measure which sharing strategy serves a work best, on your own GPUs.
+    """Measure which sharing strategy is best for your work, on your own GPUs.
 
-    `processes` runs it on this machine, and changes no setting of a GPU; `pods` on a cluster, with
-    claims, in a namespace that is deleted afterwards; `report` draws reports that are there, and
-    `list` prints the scenarios that are shipped.
+    `processes` runs on this machine, and changes no setting of a GPU. `pods` runs on a cluster,
+    with claims, in a namespace that is deleted afterwards. `report` draws existing reports, and
+    `list` prints the shipped scenarios.
     """
 
     example = "dra-driver bench processes --work inference --tenants 2,4"
 
     where: Literal["processes", "pods", "report", "list"] = argument(help="What to do.")
-    name: Path = option(
-        default=Path("bench"), help="Name of the report's files, without .json and so on."
-    )
+    name: Path = option(default=Path("bench"), help="Name of the report's files, without suffix.")
     reports: list[Path] = option(
-        default=[], help="For `report`: JSON files, which are drawn below each other, and compared."
+        default=[], help="For `report`: JSON files to draw below each other and compare."
     )
     scenario: str = option(
         default="",
         metavar=FILE,
-        help="Run the cases of a file instead, or of a scenario that `bench list` names.",
+        help="Run the cases of this file, or of a scenario from `bench list`, instead.",
     )
     repetitions: int | None = option(
         check=bounds(least=1, most=100),
         default=None,
-        help="Rounds of all cases, for the spread; unset: as the scenario says, else 1.",
+        help="Rounds of all cases, to see how results vary; unset: the scenario's, else 1.",
     )
 
     # The work
     work: Literal[
         "compute", "bandwidth", "inference", "memory", "gemm", "convolution", "burn", "command"
-    ] = option(default="inference", help="What bounds the work.")
-    command: str = option(default="", help="A command of your own; the work is `command` then.")
+    ] = option(default="inference", help="The kind of work.")
+    command: str = option(default="", help="Your own command; sets the work to `command`.")
     latencies: Literal["", "json", "prometheus", "perf-analyzer"] = option(
         default="",
-        help="Form in which the command tells latencies: in its output, or in a file if its words "
-        "have {latencies}.",
+        help="Format in which the command reports latencies: in its output, or in the file "
+        "{latencies} of its command line.",
     )
     latency_metric: str = option(
         default="", help="For `prometheus`: the histogram or summary, such as x_latency_seconds."
     )
     seconds: float = option(
-        check=bounds(above=0, most=86400), default=20.0, help="How long tenants work."
+        check=bounds(above=0, most=86400), default=20.0, help="Seconds that tenants work."
     )
     warm_up: float = option(
         check=bounds(least=0, most=3600),
         default=2.0,
-        help="Seconds of work right before that, together.",
+        help="Seconds of work together before measuring.",
     )
     memory_mib: int | None = option(
         check=bounds(least=0),
         default=None,
-        help="GPU memory of the works `bandwidth` (768 if not set), `burn` (4096) and `memory` "
-        "(all that there is).",
+        help="GPU memory for `bandwidth` (unset: 768), `burn` (unset: 4096) and `memory` (unset: "
+        "all).",
     )
     rate: float = option(
         check=bounds(above=0, most=100_000),
         default=20.0,
-        help="Requests a second, for each tenant.",
+        help="Requests per second of each tenant.",
     )
     layers: int = option(
-        check=bounds(above=0, most=10_000), default=24, help="Matrix products of a request."
+        check=bounds(above=0, most=10_000), default=24, help="Matrix products per request."
     )
     width: int = option(check=_width, default=1024, help="Width of a matrix, a multiple of 16.")
     intensity: int = option(
         check=bounds(above=0, most=1 << 30),
         default=16384,
-        help="Multiply-adds of a thread in a step of `compute`.",
+        help="Multiply-adds per thread in a step of `compute`.",
     )
     shape: str = option(
         check=_shape,
         default="4096x4096x4096",
-        help="Rows, columns and depth of a product of `gemm` and `burn`, multiples of 128.",
+        help="Rows, columns and depth of products in `gemm` and `burn`, multiples of 128.",
     )
     precision: Literal["fp32", "fp16", "tensor"] = option(
-        default="fp32", help="Of `gemm` and `burn`; `tensor`: half, by tensor cores."
+        default="fp32",
+        help="Precision of `gemm` and `burn`; `tensor`: half precision, by tensor cores.",
     )
-    seed: int = option(default=1, help="Of the moments at which requests arrive.")
+    seed: int = option(default=1, help="Seed of the times at which requests arrive.")
 
     # The strategies
     tenants: list[int] = option(
         default=[2, 4, 8],
         check=items(bounds(least=1, most=64)),
-        help="How many work at the same time.",
+        help="Numbers of tenants that work at the same time.",
     )
     strategies: list[Shared] = option(
-        default=[], help="Only these, and `alone`; empty for all that there are."
+        default=[], help="Strategies to measure besides `alone`; unset: all."
     )
     mig_profiles: list[str] = option(
         check=items(shaped(PROFILE, "a MIG profile such as 1g.10gb")),
         default=[],
-        help="MIG profiles; empty for the smallest, and the largest that fits twice.",
+        help="MIG profiles; unset: the smallest, and the largest that fits twice.",
     )
     sweep: Literal["", "threads", "memory", "replicas", "time-slices", "mig"] = option(
-        default="", help="Step through a setting instead, for the smallest share that is enough."
+        default="",
+        help="Step through this setting instead, to find the smallest share that is enough.",
     )
     goal_ms: float = option(
         check=bounds(above=0),
         default=100.0,
-        help="For a sweep: the most that a 99th percentile of latency may be.",
+        help="For a sweep: the highest 99th percentile of latency that passes.",
     )
     patience: float = option(
         check=bounds(above=0),
         default=300.0,
-        help="Seconds for tenants to be ready, and to end after their time.",
+        help="Seconds to wait until tenants are ready, and until they end after their time.",
     )
 
     # As processes
     gpu: list[str] = option(
         default=["0"],
-        help="The GPU of this machine, by index or UUID; several for a scenario with several.",
+        help="This machine's GPU, by index or UUID; several for a scenario with several GPUs.",
     )
     nvidia_driver_root: Path = option(
-        default=Path("/"), help="Where the GPU driver is, on this machine."
+        default=Path("/"), help="Root of the GPU driver's installation on this machine."
     )
 
     # As pods
-    image: str = option(default="", help="Image of the pods: with Python and `dra-driver[bench]`.")
-    command_image: str = option(default="", help="Image for the command, if it is another.")
+    image: str = option(default="", help="Image of the pods, with Python and the extra `bench`.")
+    command_image: str = option(default="", help="Image for the command; unset: --image.")
     pull_secret: str = option(
         check=shaped(r"([a-z0-9-]+/[a-z0-9.-]+)?", "the NAMESPACE/NAME of a Secret"),
         default="",
         metavar="NAMESPACE/NAME",
-        help="The Secret that pulls the images; the run's namespace gets a copy.",
+        help="Secret that pulls the images; it is copied into the run's namespace.",
     )
-    node: str = option(default="", help="The node; empty for any.")
+    node: str = option(default="", help="The node; unset: any.")
     shares: str = option(default="", help="Resource name of shares, such as nvidia.com/gpu.")
     kubeconfig: Path | None = KUBECONFIG
     context: str = CONTEXT
@@ -214,11 +214,11 @@ class Bench(CommandSettings):
     def check(self) -> None:
         """Check that they fit together."""
         if self.where == "report" and not self.reports:
-            raise ValueError("name what is to be drawn: --reports bench.json")
+            raise ValueError("name the reports to draw: --reports bench.json")
         if self.where == "pods" and not self.image:
             raise ValueError(
-                "name an image that has Python and dra-driver[bench] by --image; docs/choosing.md"
-                " says how to make one"
+                "name an image with Python and the extra `bench` with --image; docs/choosing.md"
+                " shows how to make one"
             )
         self._check_scenario()
         if self.work == "command" and not self.command:
@@ -239,7 +239,7 @@ class Bench(CommandSettings):
     def _check_scenario(self) -> None:
         if self.scenario and (own := sorted(self.given & _OF_SCENARIOS)):
             flag = own[0].replace("_", "-")
-            raise ValueError(f"the scenario says it by itself: leave out --{flag}")
+            raise ValueError(f"the scenario sets this itself: leave out --{flag}")
         if self.sweep and self.repetitions is not None:
             raise ValueError("a sweep is one round: leave out --repetitions")
 
@@ -457,9 +457,9 @@ def _check_place(output: Path) -> None:
     """See that files can be written there, before hours are spent on what is in them."""
     folder = output.parent
     if not output.name:
-        raise SetupError(f"{output} is a folder; name the files too: --name {output / 'bench'}")
+        raise SetupError(f"{output} is a folder; name the files, too: --name {output / 'bench'}")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise SetupError(f"nothing can be written to {folder}: name another place by --name")
+        raise SetupError(f"{folder} is not writable: name another place with --name")
 
 
 def _draw(reports: list[Report], output: Path, names: Sequence[str] = ()) -> None:

@@ -41,4 +41,4 @@ def _read(line: str) -> Iterator[Sample]:
             for name, labels, value, *_ in family.samples:
                 yield Sample(name=name, labels=labels, value=float(value), line=line)
     except (ValueError, IndexError, KeyError) as error:
-        raise SetupError(f"no sample of Prometheus' text format: {line[:_QUOTED]!r}") from error
+        raise SetupError(f"not a sample of Prometheus' text format: {line[:_QUOTED]!r}") from error

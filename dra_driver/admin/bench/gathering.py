@@ -16,10 +16,10 @@ from dra_driver.admin.bench.workload import Workload
 from dra_driver.dataclass import dataclass
 from dra_driver.errors import SetupError
 
-_UNENDED = "it had not ended in time: give it more by --seconds"
+_UNENDED = "it did not end in time: give it more with --seconds"
 _SIGNALLED = 128
 _LATE = "it was not ready in time"
-_ENDLESS = "it was ready, and had not ended long after its time"
+_ENDLESS = "it was ready, but had not ended long after its time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def case_of(
 def _missing(one: Gathered | Tenant) -> str:
     """Say why a tenant has not ended as it should; nothing if it has."""
     if isinstance(one, Tenant):
-        return "" if one.result else f"the command did not end well: {one.failure}"
+        return "" if one.result else f"the command failed: {one.failure}"
     return "" if one.done else _why(one)
 
 

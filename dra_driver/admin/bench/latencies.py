@@ -76,7 +76,7 @@ def _of_json(text: str) -> Figures:
     found = [line for line in text.splitlines() if line.startswith("{")]
     if not found:
         raise SetupError(
-            'there is no line of JSON; let it print one such as {"p50_ms": 8.1, "p99_ms": 12.5,'
+            'there is no line of JSON; make it print one such as {"p50_ms": 8.1, "p99_ms": 12.5,'
             ' "count": 1200} or {"latencies_ms": [8.0, 8.2]}'
         )
     line = found[-1]
@@ -127,11 +127,11 @@ def _of_histogram(metric: str, buckets: Sequence[Sample], scale: float) -> Figur
         try:
             below[float(one.labels["le"])] += one.value
         except (KeyError, ValueError) as error:
-            raise _unreadable(one.line, "its label le is no number") from error
+            raise _unreadable(one.line, "its label le is not a number") from error
     bounds = sorted(below)
     counts = [below[bound] for bound in bounds]
     if bounds[-1] != math.inf or counts != sorted(counts) or not math.isfinite(counts[-1]):
-        raise SetupError(f"{metric} is no histogram: its buckets do not grow up to le=+Inf")
+        raise SetupError(f"{metric} is not a histogram: its buckets do not grow up to le=+Inf")
     if not counts[-1]:
         raise SetupError(f"{metric} has counted nothing")
 
@@ -158,13 +158,13 @@ def _of_summary(
         try:
             share = float(one.labels["quantile"])
         except ValueError as error:
-            raise _unreadable(one.line, "its label quantile is no number") from error
+            raise _unreadable(one.line, "its label quantile is not a number") from error
         if share in values:
             raise _unreadable(
-                one.line, "a second label set: quantiles of two summaries cannot be put together"
+                one.line, "a second label set: quantiles of two summaries cannot be combined"
             )
         if not (math.isfinite(one.value) and one.value >= 0):
-            raise _unreadable(one.line, "its value is no latency")
+            raise _unreadable(one.line, "its value is not a latency")
         values[share] = one.value * scale
     if missing := [share for share in (0.5, 0.99) if share not in values]:
         raise SetupError(f'{metric} has no quantile="{missing[0]:g}"')
@@ -195,9 +195,9 @@ def _of_perf_analyzer(text: str) -> Figures:
         rate, p50, p99 = (float(row[name]) for name in (_RATE, _P50, _P99))
         latency = Latency(p50_ms=p50 / 1e3, p99_ms=p99 / 1e3)
     except (KeyError, ValueError) as error:
-        raise _unreadable(rows[0], f"{_RATE}, {_P50} and {_P99} are not all there") from error
+        raise _unreadable(rows[0], f"{_RATE}, {_P50} or {_P99} is missing") from error
     if not (math.isfinite(rate) and rate >= 0):
-        raise _unreadable(rows[0], f"{_RATE} is no rate")
+        raise _unreadable(rows[0], f"{_RATE} is not a rate")
     return Figures(latency=latency, throughput=rate, unit="inferences")
 
 

@@ -129,6 +129,6 @@ def heard(text: str) -> Said | None:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         raise DeviceError(
-            f"a tenant said what this version does not understand ({fault['msg']}): is its image"
+            f"a tenant's output is not understood ({fault['msg']}): is its image"
             " of another version?"
         ) from error

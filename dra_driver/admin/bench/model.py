@@ -138,11 +138,11 @@ class Case(Strict):
             raise ValueError(f"a case that is {self.state} has results: {has_results}")
         if has_results and len(self.tenants) != self.strategy.tenants:
             raise ValueError(
-                f"{len(self.tenants)} tenants are told of, and the strategy has"
+                f"{len(self.tenants)} tenants are reported, but the strategy has"
                 f" {self.strategy.tenants}"
             )
         if self.state in ("skipped", "failed") and not self.reason:
-            raise ValueError(f"a case that is {self.state} says no reason")
+            raise ValueError(f"a case that is {self.state} has no reason")
         return self
 
 
@@ -225,7 +225,7 @@ class Report(Strict):
     def _nothing_of_simulated_gpus(self) -> Self:
         measured = [case for case in self.cases if case.state == "measured"]
         if self.card.is_simulated and (measured or self.sweep):
-            raise ValueError("simulated GPUs do no work, so there are no results of theirs")
+            raise ValueError("simulated GPUs do no work, so they have no results")
         return self
 
 
@@ -255,13 +255,14 @@ def read_report(path: Path) -> Report:
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error.strerror}") from error
     if len(content) > _MOST_BYTES:
-        raise StateError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: it is no report")
+        raise StateError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, so it is not a report")
     try:
         return Report.model_validate_json(content)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         raise StateError(
-            f"{path} is no report of version 1 or {VERSION}: {where}: {fault['msg']}; make it again"
+            f"{path} is not a report of version 1 or {VERSION}: {where}: {fault['msg']}; make it "
+            f"again"
             " with `dra-driver bench`"
         ) from error

@@ -96,7 +96,7 @@ class ProcessRunner:
     def obstacle(self, strategy: Strategy) -> str:
         """Say why a strategy cannot be run here; nothing if it can."""
         if strategy.sharing is Sharing.SHARES:
-            return "only on a cluster: a driver gives out shares"
+            return "only on a cluster, where a driver gives out shares"
         if strategy.sharing in OF_MIG:
             if missing := self.offer.lack(strategy):
                 if self._door.mig_problem:
@@ -117,7 +117,7 @@ class ProcessRunner:
         slices = (Sharing.TIME_SLICING, Sharing.MIG_TIME_SLICING)
         if mode == "Exclusive_Process" and strategy.sharing in slices:
             return (
-                "the GPU's compute mode Exclusive_Process lets one process in; set it back:"
+                "the GPU's compute mode Exclusive_Process allows only one process; set it back:"
                 " nvidia-smi --compute-mode=0"
             )
         if strategy.sharing in UNDER_MPS:

@@ -51,7 +51,7 @@ def stoppable(say: Say) -> Iterator[Stop]:
         again, stop.is_asked = stop.is_asked, True
         with suppress(RuntimeError, OSError):  # it came while something was said, or nobody hears
             if again:
-                say("cleaning up, which takes a moment")
+                say("cleaning up; this takes a moment")
             else:
                 say(f"{signal.Signals(number).name}: ending what runs, and cleaning up")
 

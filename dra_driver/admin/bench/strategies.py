@@ -143,7 +143,7 @@ class Strategy(BaseModel):
         if not self.parts:
             return self
         if len(self.parts) != self.tenants:
-            raise ValueError(f"{len(self.parts)} parts are no {self.tenants} tenants")
+            raise ValueError(f"{len(self.parts)} parts do not match {self.tenants} tenants")
         if self.sharing not in UNDER_MPS and any(one.is_client_of_mps for one in self.parts):
             raise ValueError("limits and priorities of a tenant need MPS")
         if self.sharing is not Sharing.MIG and any(one.profile for one in self.parts):

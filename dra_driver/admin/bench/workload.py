@@ -84,13 +84,13 @@ class Workload(BaseModel):
     def _command_where_it_belongs(self) -> Self:
         is_command = self.kind is WorkloadKind.COMMAND
         if bool(self.command) != is_command:
-            raise ValueError("a command belongs to the work `command`, and to no other")
+            raise ValueError("a command needs the work `command`")
         if self.latencies is not None and not is_command:
-            raise ValueError("latencies are read of the work `command`; the others measure them")
+            raise ValueError("latencies are read for the work `command`; the others measure them")
         if bool(self.latency_metric) != (self.latencies is LatencyForm.PROMETHEUS):
             raise ValueError(
-                "latencies in Prometheus' form need the name of a histogram or summary"
-                " (--latency-metric), and other forms have none"
+                "only latencies in Prometheus' format have the name of a histogram or summary "
+                "(--latency-metric), and need it"
             )
         return self
 
@@ -98,7 +98,7 @@ class Workload(BaseModel):
     def _precision_where_it_belongs(self) -> Self:
         has_products = self.kind in (WorkloadKind.GEMM, WorkloadKind.BURN)
         if self.precision is not Precision.FP32 and not has_products:
-            raise ValueError("a precision belongs to the works `gemm` and `burn`")
+            raise ValueError("a precision is for the works `gemm` and `burn`")
         return self
 
     @model_validator(mode="after")

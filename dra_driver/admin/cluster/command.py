@@ -67,7 +67,7 @@ def _nothing_published(node: str) -> str:
     if node:
         where, advice = f"for the node {node!r}", "and that the node's name is right"
     return (
-        f"there is no ResourceSlice of the driver {DRIVER_NAME} {where}: a driver that runs has "
-        "one even on a node without GPUs, so it does not run there or cannot publish; check its "
-        f"pods and their logs (`kubectl get pods --all-namespaces --output wide`), {advice}"
+        f"there is no ResourceSlice of the driver {DRIVER_NAME} {where}: a running driver has one "
+        f"even on a node without GPUs, so it does not run there or cannot publish; check its pods "
+        f"and their logs (`kubectl get pods --all-namespaces --output wide`), {advice}"
     )

@@ -112,7 +112,7 @@ def _problem(draft: _Draft, devices: list[Device], counters: Amounts) -> str | N
     if len(draft.contents) != draft.slices:
         return (
             f"{len(draft.contents)} of {draft.slices} ResourceSlices of generation "
-            f"{draft.generation} are there and can be read: its driver is writing them, or cannot"
+            f"{draft.generation} are complete: its driver is writing them, or cannot"
         )
     names: set[str] = set()
     for device in devices:

@@ -26,8 +26,8 @@ _EXACTLY = (
     *("adminAccess", "tolerations", "capacity"),
 )
 GONE: Mapping[str, str] = {
-    "controller": "the scheduler allocates all claims now, no driver's controller does: check "
-    "that the requests ask for the right devices",
+    "controller": "the scheduler, not a driver's controller, allocates all claims now: check that "
+    "the requests ask for the right devices",
     "suitableNodes": "a class selects devices, not nodes: write a nodeSelector or nodeAffinity in "
     "the pods",
 }
@@ -53,7 +53,9 @@ def convert(value: Object) -> Outcome:
     kind, outdated = str(value["kind"]), value["apiVersion"] != VERSION
     name, path = text(value, "metadata", "name"), SPECS[kind]
     if kind == "DeviceClass" and outdated and name in INSTALLED:
-        why = f"left out: the driver's install has the class {name}: give this one another name"
+        why = (
+            f"left out: the driver's installation has the class {name}: give this one another name"
+        )
         return Outcome(losses=(loss(("metadata", "name"), f"{why} if it is to be kept"),))
     losses: list[Problem] = []
     new = {field: one for field, one in value.items() if not (outdated and field == "status")}

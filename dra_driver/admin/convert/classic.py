@@ -80,7 +80,7 @@ def parameters(value: Object, found: Known) -> Outcome:
     """Return what is lost of parameters: they themselves are in the claims that refer to them."""
     losses = found.asked[key(value)].losses
     if key(value) not in found.referred:
-        text_ = "left out: nothing in these files refers to it: give the file with the claim too"
+        text_ = "left out: nothing in these files refers to it: pass the file with the claim, too"
         losses = (*losses, loss(("metadata", "name"), text_))
     return Outcome(losses=losses)
 
@@ -137,7 +137,7 @@ def _asked(value: Object, path: Path, found: Known) -> Asked | Problem:
         return _missing(value, path)
     if asked.request is None:
         kind, _, name = _referred(value, path)
-        why = f"left out: {plain(kind)} {plain(name)} asks for something that is not offered"
+        why = f"left out: {plain(kind)} {plain(name)} asks for something that no device offers"
         return loss((*path, _REFERENCE), f"{why}: remove the claim from its pods")
     return asked
 
@@ -154,18 +154,18 @@ def _devices(class_name: str, asked: Asked) -> Object:
 def _missing(value: Object, path: Path) -> Problem:
     kind, _, name = _referred(value, path)
     if kind not in KINDS:
-        why = f"left out: {shown(kind)} is no kind of parameters of NVIDIA's DRA driver"
+        why = f"left out: {shown(kind)} is not a kind of parameters of NVIDIA's DRA driver"
         return loss((*path, _REFERENCE), f"{why}: write a claim of {VERSION} by hand")
     why = f"left out: no {kind} {plain(name)} of its namespace is in these files"
-    return loss((*path, _REFERENCE), f"{why}: give the file that has it too")
+    return loss((*path, _REFERENCE), f"{why}: pass the file that has it, too")
 
 
 def _of_another(value: Object, path: Path, driver: str) -> Outcome:
     if driver:
-        why = f"left as it was: it is of the driver {plain(driver)}: ask its vendor how"
+        why = f"unchanged: it belongs to the driver {plain(driver)}: ask its vendor how"
         return Outcome(objects=(value,), losses=(loss(path, f"{why} it is written now"),))
-    why = "left as it was: no ResourceClass in these files says of which driver it is"
-    losses = (loss(path, f"{why}: give the file with the class too"),)
+    why = "unchanged: no ResourceClass in these files says which driver it belongs to"
+    losses = (loss(path, f"{why}: pass the file with the class, too"),)
     return Outcome(objects=(value,), losses=losses)
 
 

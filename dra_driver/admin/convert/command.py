@@ -14,14 +14,14 @@ from dra_driver.command_line import FILE, CommandSettings, argument
 
 
 class Convert(CommandSettings):
-    """Turn claims, classes, parameters and pods of older APIs into what this driver takes."""
+    """Convert claims, classes, parameters and pods of older APIs for this driver."""
 
     example = "dra-driver convert old.yaml >new.yaml"
 
     files: list[str] = argument(
         metavar=FILE,
-        help="Manifests (YAML or JSON), those together that refer to each other; folders "
-        "are searched for them; - reads stdin.",
+        help="Manifests (YAML or JSON); pass those that refer to each other together. Folders are "
+        "searched; - reads stdin.",
     )
 
     def cli_cmd(self) -> None:

@@ -38,7 +38,7 @@ LEFT_OUT: Mapping[str, str] = {
 """Kinds of older versions for which there is nothing to write."""
 
 _OTHERS = (
-    "left as it was: this driver has no such kind; if it is of NVIDIA's compute domains, see the "
+    "unchanged: this driver has no such kind; if it is for NVIDIA's compute domains, see the "
     "documentation of that driver"
 )
 _PLAIN = re.compile(r"[A-Za-z/]([A-Za-z0-9_./:@-]*[A-Za-z0-9/])?|[0-9]+[KMGT]i")

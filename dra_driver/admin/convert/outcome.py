@@ -17,7 +17,7 @@ SPECS: Mapping[str, Path] = {
 }
 """Where objects of each kind say what devices they are about."""
 
-UNKNOWN_FIELD = "no version of this API had this field: check its spelling"
+UNKNOWN_FIELD = "no version of this API has this field: check its spelling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,12 +26,13 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 KINDS = tuple(_FIELDS)
 
 LOST: Mapping[str, str] = {
-    "gpuClaimName": "MIG devices of one GPU are asked for in one claim now: put the requests into "
-    "one ResourceClaimTemplate with `constraints: [{matchAttribute: gpu.nvidia.com/parentUUID}]`, "
+    "gpuClaimName": "MIG devices of one GPU must now be in one claim: put the requests into one "
+    "ResourceClaimTemplate with `constraints: [{matchAttribute: "
+    "gpu.nvidia.com/parentUUID}]`, "
     "and remove the claim for the GPU",
     "uninitialized": "a MIG device has its compute instance from the start: remove claims for "
     "compute instances",
-    "maxConnections": "an MPS daemon has no limit of its clients that could be set: set "
+    "maxConnections": "an MPS daemon has no setting for the number of its clients: set "
     "defaultActiveThreadPercentage and memory limits",
 }
 """Fields for which there is nothing to write, and what to do."""

@@ -131,7 +131,7 @@ def _plugin_resources(
         if _asked(resource):
             yield resource, amount
         else:
-            why = "left as it was: a share config gives this name to shares, and the class behind"
+            why = "unchanged: a share config gives this name to shares, and the class behind"
             how = f"it serves limits too: `dra-driver classes {resource}` prints the class"
             losses.append(loss((*path, "resources", "limits", resource), f"{why} {how}"))
 

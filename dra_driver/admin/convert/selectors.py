@@ -32,8 +32,7 @@ _OPERATORS: Mapping[str, str] = {
 _VERSION = re.compile(r"v?([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?")
 _META = re.compile(r"([\\.+?()|\[\]{}^$])")
 LOST: Mapping[str, str] = {
-    "index": "GPUs are not chosen by their index now: name them by uuid, or choose by another "
-    "property",
+    "index": "GPUs can no longer be chosen by index: use uuid or another property",
 }
 """Properties that no device has now, and what to do."""
 

@@ -43,18 +43,18 @@ from dra_driver.kube.connect import connect
 
 
 class Doctor(CommandSettings):
-    """Look for what keeps pods from their GPUs, on this node and in the cluster."""
+    """Find what keeps pods from their GPUs, on this node and in the cluster."""
 
     example = "dra-driver doctor --scope cluster"
 
     output: Output = OUTPUT
     scope: Literal["auto", "node", "cluster"] = option(
         default="auto",
-        help="What to look at; auto: this machine if it is a node, and the cluster if one "
-        "is known.",
+        help="What to check; auto: this machine if it is a node, and the cluster if there is a "
+        "kubeconfig or ServiceAccount.",
     )
     timeout: float = option(
-        check=SECONDS, default=20.0, help="Seconds that all checks have, made side by side."
+        check=SECONDS, default=20.0, help="Seconds for all checks, which run side by side."
     )
     kubeconfig: Path | None = KUBECONFIG
     context: str = CONTEXT
@@ -62,7 +62,7 @@ class Doctor(CommandSettings):
         default="",
         variable=True,
         check=NODE_NAME,
-        help="The node to ask the cluster about; unset: all.",
+        help="The node to check in the cluster; unset: all.",
     )
     host_root: Path | None = HOST_ROOT
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
@@ -77,7 +77,7 @@ class Doctor(CommandSettings):
     cgroup_root: Path | None = option(
         default=None,
         variable=True,
-        help="The node's /sys/fs/cgroup; unset: where cgroup v2 is mounted.",
+        help="The node's cgroup file system; unset: where cgroup v2 is mounted.",
     )
 
     def cli_cmd(self) -> None:
@@ -86,7 +86,7 @@ class Doctor(CommandSettings):
         sources = self._sources(missing)
         if len(missing) == len(Place):
             reasons = "; ".join(missing.values())
-            sys.stderr.write(f"error: there is nothing to look at: {reasons}\n")
+            sys.stderr.write(f"error: there is nothing to check: {reasons}\n")
             raise SystemExit(2)
         try:
             outcomes = examined(sources, missing, self.timeout)
@@ -116,7 +116,7 @@ class Doctor(CommandSettings):
             return None
         if self.scope == "auto" and not (plugins.is_dir() or plugins.parent.is_dir()):
             missing[Place.NODE] = (
-                f"this is no node, or not seen as one: there is no {plugins.parent} "
+                f"this is not a node, or its folders are not visible: there is no {plugins.parent} "
                 "(--kubelet-plugins-directory-path, --scope)"
             )
             return None

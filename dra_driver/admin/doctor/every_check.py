@@ -63,7 +63,7 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="driver-library",
         title="GPU driver root",
-        why="the driver finds GPUs by libnvidia-ml.so.1 of the version that runs",
+        why="the driver finds GPUs through libnvidia-ml.so.1 of the running version",
         needs=_NODE,
         look=lambda sources: node_checks.library(node_facts.library(sources.places)),
         silence=Severity.ERROR,
@@ -71,7 +71,7 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="gpus",
         title="GPUs",
-        why="what does not answer NVML is not offered to pods",
+        why="GPUs that do not answer NVML are not offered to pods",
         needs=_NODE,
         look=Sources.nvml,
         silence=Severity.ERROR,
@@ -79,8 +79,8 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="excluded-gpus",
         title="GPUs that are left out",
-        why="a GPU that --exclude-gpus or the Node's label names is never offered, and a word that "
-        "names none leaves none out",
+        why="a GPU that --exclude-gpus or the Node's label names is never offered, and an entry "
+        "that matches none has no effect",
         needs=_NODE,
         look=lambda sources: sources.of_gpus(node_checks.excluded),
     ),
@@ -102,8 +102,8 @@ OF_NODES: tuple[Check, ...] = (
     ),
     Check(
         id="gpu-holders",
-        title="who has GPUs open",
-        why="a GPU that somebody has open is not reset, and changes no MIG mode",
+        title="processes that have GPUs open",
+        why="while a process has a GPU open, it cannot be reset, nor its MIG mode changed",
         needs=_NODE,
         look=lambda sources: sources.of_gpus(sources.holders),
     ),
@@ -117,8 +117,8 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="cgroup",
         title="control groups",
-        why="memory of shares can be limited by control groups of version 2 only, and kubelets "
-        "from 1.35 on do not start without them unless told to",
+        why="only control groups of version 2 can limit the memory of shares, and kubelets from "
+        "1.35 on do not start without them by default",
         needs=_NODE,
         look=lambda sources: node_checks.control_groups(node_facts.group_facts(sources.places)),
     ),
@@ -133,14 +133,15 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="runtime-cdi",
         title="CDI in the container runtime",
-        why="a container gets its devices by CDI, and not at all where that is off",
+        why="a container gets its devices by CDI, and none if CDI is off",
         needs=_NODE | _CLUSTER,
         look=Sources.runtime_cdi,
     ),
     Check(
         id="default-runtime",
         title="default container runtime",
-        why="NVIDIA's runtime gives GPUs by an image's environment, whatever claims there are",
+        why="NVIDIA's runtime gives GPUs to any image whose environment asks for them, without "
+        "claims",
         needs=_NODE,
         look=Sources.default_runtime,
     ),
@@ -154,14 +155,14 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="others-on-node",
         title="other software that gives out GPUs",
-        why="a GPU that two give out is given out twice",
+        why="a GPU that both offer can be given out twice",
         needs=_NODE,
         look=lambda sources: node_checks.others(node_facts.other_facts(sources.places)),
     ),
     Check(
         id="share-config",
         title="share configs",
-        why="nothing of a config that cannot be taken comes into force on the nodes that use it",
+        why="a config that cannot be used has no effect on its nodes",
         needs=_NODE | _CLUSTER,
         look=Sources.share_config,
     ),
@@ -171,15 +172,15 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="clock",
         title="clock",
-        why="tokens and certificates are not valid yet, or not any more, where clocks differ",
+        why="if clocks differ, tokens and certificates are not valid yet, or no longer",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.clock(sources.cluster.server()),
     ),
     Check(
         id="api-server-features",
         title="features of the API server",
-        why="it drops what it has no feature for: learnt by creating objects with dryRun=All, "
-        "which stores nothing",
+        why="it drops fields of features that are off: tested by creating objects with "
+        "dryRun=All, which stores nothing",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.features(
             sources.cluster.features(), sources.cluster.server().version
@@ -188,14 +189,14 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="permissions",
         title="permissions of the driver",
-        why="without them it learns of no claim, or publishes nothing",
+        why="without them it cannot read claims, or publishes nothing",
         needs=_CLUSTER,
         look=Sources.permissions,
     ),
     Check(
         id="kubelet-version",
         title="kubelets",
-        why="kubelets speak DRA's present protocol from 1.34 on",
+        why="kubelets use DRA's current protocol from 1.34 on",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.kubelet_versions(sources.cluster.nodes()),
     ),
@@ -209,7 +210,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="gpu-labels",
         title="labels of GPU nodes",
-        why="the driver's DaemonSets run on nodes that say that they have GPUs",
+        why="the driver's DaemonSets run on nodes with a label of GPU nodes",
         needs=_CLUSTER,
         look=Sources.gpu_labels,
     ),
@@ -223,15 +224,15 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="driver-pods",
         title="pods of driver and MPS supervisor",
-        why="a pod that fails again and again is ready in between, and a node is of no use to pods "
-        "with GPUs while its driver does not run",
+        why="a pod that keeps failing is ready in between, and pods with GPUs cannot start on a "
+        "node whose driver does not run",
         needs=_CLUSTER,
         look=Sources.driver_pods,
     ),
     Check(
         id="others-in-cluster",
         title="other drivers and device plugins",
-        why="a GPU that two give out is given out twice",
+        why="a GPU that both offer can be given out twice",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.other_drivers(
             sources.daemon_sets(), sources.cluster.nodes()
@@ -240,7 +241,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="slices",
         title="published GPUs",
-        why="the scheduler gives out what ResourceSlices say, and nothing else",
+        why="the scheduler gives out only what is in ResourceSlices",
         needs=_CLUSTER,
         look=lambda sources: slice_checks.published(sources.cluster.slices(), sources.cluster.node),
     ),
@@ -256,7 +257,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="slices-of-others",
         title="publishers of the driver's name",
-        why="the scheduler cannot tell two publishers of one name apart",
+        why="the scheduler cannot tell two publishers with one name apart",
         needs=_CLUSTER,
         look=lambda sources: (
             *slice_checks.of_others(sources.cluster.slices()),
@@ -270,14 +271,14 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="schedulers",
         title="other schedulers, and quotas",
-        why="what else decides over pods with claims reads slices in ways of its own",
+        why="other schedulers and quotas read slices in their own ways",
         needs=_CLUSTER,
         look=Sources.schedulers,
     ),
     Check(
         id="driver-versions",
         title="GPU driver versions",
-        why="what a node can do depends on its GPU driver",
+        why="a node's features depend on its GPU driver",
         needs=_CLUSTER,
         look=lambda sources: slice_checks.driver_versions(sources.cluster.slices()),
     ),
@@ -293,7 +294,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="config-policy",
         title="admission policy of claim configs",
-        why="it has wrong configs refused when they are written, and not when a pod starts",
+        why="it refuses wrong configs when they are written, not when a pod starts",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.config_policy(
             sources.cluster.every(POLICIES), sources.cluster.every(POLICY_BINDINGS)
@@ -302,7 +303,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="own-node-policy",
         title="admission policy of ResourceSlices",
-        why="permissions cannot keep a node's driver to the slices of that node",
+        why="permissions cannot restrict a driver to its own node's slices",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.own_node_policy(
             sources.cluster.every(POLICIES),
@@ -313,7 +314,7 @@ OF_CLUSTERS: tuple[Check, ...] = (
     Check(
         id="own-claims-policy",
         title="admission policy of claims' status",
-        why="permissions cannot keep a node's driver to what it says of its own devices",
+        why="permissions cannot restrict a driver to the status of its own devices",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.own_claims_policy(
             sources.cluster.every(POLICIES), sources.cluster.every(POLICY_BINDINGS)

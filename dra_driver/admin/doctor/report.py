@@ -37,7 +37,7 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
     lines = [line for one in findings if one not in forbidden for line in _lines(one, width)]
     if forbidden:
         names = ", ".join(dict.fromkeys(one.id for one in forbidden))
-        lines += ["", "not learnt, for want of rights:"]
+        lines += ["", "not checked, because permissions are missing:"]
         lines += _wrapped(f"{names}: {ADMIN}", "  ", "    ")
     if skipped:
         lines += ["", "not checked:"]

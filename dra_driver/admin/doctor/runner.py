@@ -61,7 +61,7 @@ def findings_of(check: Check, answer: Callable[[], list[Seen]], seconds: float) 
             Seen(
                 severity=check.silence,
                 text=f"no answer in {seconds:g} s",
-                advice="see dmesg if it is about the node, and try again with more --timeout",
+                advice="for the node see dmesg; try again with a longer --timeout",
             )
         ]
     except (DeviceError, TransientError) as error:

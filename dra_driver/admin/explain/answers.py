@@ -28,7 +28,7 @@ from dra_driver.words import count
 _VALUES = 4
 """So many values of an attribute are shown, those of most devices."""
 
-_TOO_LONG = "there are so many ways to give out its devices that trying them all takes too long"
+_TOO_LONG = "there are too many ways to give out its devices to try them all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,17 +199,17 @@ def _together(scene: Scene, claims: Sequence[Claim], requests: Sequence[RequestA
                 if not _fits(scene, [*_but(claims, claim), _only(claim, constraint)])
             ]
             if not found:
-                return Conflict("no devices fulfil all constraints of the claims together")
+                return Conflict("no devices meet all constraints of the claims together")
             holders = tuple(holder for one in found for holder in one.holders)
             return Conflict("; ".join(one.text for one in found), holders)
     if len(requests) == 1:
         return Conflict(
-            f"request {requests[0].request.name} has devices enough, but not all at once: they use "
-            "the same counters or capacity"
+            f"request {requests[0].request.name} has enough devices, but not all at once: they "
+            f"use the same counters or capacity"
         )
     return Conflict(
-        "each request has devices enough for itself, but not all together: they are for the same "
-        "devices, counters or capacity"
+        "each request alone has enough devices, but not all together: they need the same devices, "
+        "counters or capacity"
     )
 
 

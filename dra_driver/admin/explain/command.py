@@ -53,17 +53,19 @@ _KINDS: Final = MappingProxyType(
 class Explain(CommandSettings):
     """Say why a pod or claim does not fit, and what to change.
 
-    Asks the API server what all nodes offer, what claims have, and what this one asks for. Exit
-    status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt.
+    Reads from the API server what nodes offer, what claims have, and what this one asks for. The
+    exit status is 0 if it fits or has its devices, 1 if it does not fit, and 2 if that is unknown.
     """
 
     example = "dra-driver explain pod/train -n team -o wide"
 
     what: list[str] = argument(
-        metavar="KIND/NAME", help="The pod or claim, such as pod/train; also: pod train."
+        metavar="KIND/NAME", help="The pod or claim, such as pod/train or pod train."
     )
     namespace: str = option(
-        default="", short="n", help="Its namespace; unset: that of the kubeconfig's context."
+        default="",
+        short="n",
+        help="Its namespace; unset: the namespace of the kubeconfig's context.",
     )
     output: Output = OUTPUT
     kubeconfig: Path | None = KUBECONFIG
@@ -120,7 +122,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         demand = _demand(api, pod, claims, classes, f"{namespace}/{name}")
     except ValueError as error:
         raise SetupError(
-            f"{kind} {namespace}/{name} asks for what cannot be read: {error}"
+            f"{kind} {namespace}/{name} asks for something that cannot be read: {error}"
         ) from error
     cluster = Cluster(
         nodes=nodes,

@@ -88,7 +88,7 @@ class Demand:
         """Return what of it is not looked at here on a node."""
         names = [name for name in self.resources if node.plugin_resources.get(name)]
         return (
-            f"the node has {', '.join(names)} by a device plugin, which is not looked at here"
+            f"the node has {', '.join(names)} by a device plugin, which is not considered here"
             if names
             else ""
         )
@@ -110,7 +110,7 @@ class Demand:
 
 def _why_nothing(name: str) -> str:
     if name == _BEFORE_PLUGINS:
-        return f"the name is of Kubernetes before 1.11; ask for {_GPU}"
+        return f"Kubernetes before 1.11 used this name; ask for {_GPU}"
     found = "no DeviceClass, and no device plugin of the node"
     if not name.startswith(_NVIDIA):
         return found
@@ -153,7 +153,7 @@ def of_pod(
             continue
         called = f"{text(entry, 'name')} of template {template}"
         spec = mapping(made, "spec", "spec")
-        claims.append(claim_of(called, spec, why="its ResourceClaim is not made yet"))
+        claims.append(claim_of(called, spec, why="its ResourceClaim does not exist yet"))
     own = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
     if (thing := claim_named(own)) is not None:
         allocated.append(_allocated(thing))
@@ -193,7 +193,7 @@ def _full(thing: Object, pod: Object) -> Iterator[str]:
         return  # all pods of a group use a claim as one
     what = f"{len(users) - len(groups)} pods"
     what += f" and {len(groups)} PodGroups" if groups else ""
-    yield f"claim {full_name(thing)} is in use by {what}, and no more can use one"
+    yield f"claim {full_name(thing)} is in use by {what}, which is the most that can use a claim"
 
 
 def _name_of(pod: Object, entry: Object) -> str | None:

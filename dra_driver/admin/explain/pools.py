@@ -95,7 +95,7 @@ class Pools:
             if len(whole) != count:
                 problem = (
                     f"{len(whole)} of {count} ResourceSlices of generation {generation} of the "
-                    f"pool are there: the driver {driver} is writing them, or cannot"
+                    f"pool exist: the driver {driver} is writing them, or cannot"
                 )
                 return Pool(driver=driver, name=name, fault=Fault.INCOMPLETE, problem=problem)
         return _built(driver, name, sorted(slices, key=lambda one: one.name), rest)

@@ -32,8 +32,8 @@ _ADVICE: Mapping[Kind, str] = MappingProxyType(
         Kind.CONSUMED: "ask for less, or end one of these pods or wait for it",
         Kind.CAPACITY: "ask for an amount that a device has",
         Kind.TAINT: (
-            "find out why the device is tainted; the taint goes when that is mended, or the "
-            "request tolerates it"
+            "find out why the device has a taint and remove the cause, or let the request "
+            "tolerate it"
         ),
     }
 )
@@ -94,12 +94,12 @@ def _no_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         for obstacle in one.obstacles:
             counts.setdefault(obstacle, []).append(one.node.name)
     yield Finding(
-        title="the pod can be on no node, whatever devices there are",
+        title="the pod fits on no node, regardless of devices",
         details=tuple(
             f"{names_text(names)}: {text}"
             for text, names in sorted(counts.items(), key=lambda entry: -len(entry[1]))
         ),
-        advice=("change what the pod asks of nodes, or the nodes",),
+        advice=("change the pod's requirements for nodes, or the nodes",),
     )
 
 
@@ -121,7 +121,7 @@ def _given_up(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         elif text.startswith("the DeviceClass "):
             advice = ("create it, or correct deviceClassName",)
         yield Finding(
-            title=f"the scheduler gives up, on all nodes: {text}",
+            title=f"the scheduler stops trying, on all nodes: {text}",
             details=tuple(details),
             advice=advice,
         )
@@ -132,7 +132,7 @@ def _problems(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         for problem in one.problems:
             yield Finding(
                 title=f"{problem}",
-                details=("the scheduler gives out nothing of it",),
+                details=("the scheduler uses none of its devices",),
                 advice=("look at the driver's pods and their logs",),
             )
 
@@ -187,7 +187,7 @@ def _of_alternative(answers: list[RequestAnswer]) -> Finding:
                 f"has more than {len(most.selected)} of them"
             ),
             details=tuple(_unselected_lines(by_kind)),
-            advice=("ask for fewer, or for others",),
+            advice=("ask for fewer, or for other devices",),
         )
     return _unusable(subject, request, answers, selected, by_kind)
 
@@ -205,7 +205,7 @@ def _unselected(
     total = count(len(devices), "device")
     if Kind.UNKNOWN in by_kind:
         return Finding(
-            title=f"{subject}: whether a device is selected is not known",
+            title=f"{subject}: it is not known whether a device is selected",
             details=tuple(_unselected_lines(by_kind)),
         )
     if Kind.SELECTOR not in by_kind and Kind.FAILS not in by_kind:
@@ -310,7 +310,7 @@ def _unusable_lines(kind: Kind, found: list[DeviceAnswer]) -> Iterator[str]:
         yield f"{names_text(names)} {text}" if len(names) == 1 else f"{names_text(names)}: {text}"
     if len(by_text) > _NAMED:
         rest = sum(len(names) for names in list(by_text.values())[_NAMED:])
-        yield f"{count(rest, 'device')} more for reasons of that kind"
+        yield f"{count(rest, 'device')} more for similar reasons"
 
 
 def _together(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
@@ -319,7 +319,9 @@ def _together(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         for text in filter(None, (one.together.text if one.together else "", one.unknown)):
             found.setdefault(text, []).append(one)
     for text, those in list(found.items())[:_NAMED]:
-        advice = ("ask for fewer devices, or drop the constraint",) if "constraint" in text else ()
+        advice = (
+            ("ask for fewer devices, or remove the constraint",) if "constraint" in text else ()
+        )
         if those[0].together and those[0].together.holders:
             advice = ("end one of these pods or wait for it", *advice)
         yield Finding(

@@ -17,16 +17,15 @@ from dra_driver.dataclass import dataclass
 from dra_driver.words import count
 
 _LOOKED_AT = (
-    "Only devices, and what keeps the pod from a node by name, selector, affinity or taint, are "
-    "looked at. If the pod\nstays Pending, look at its events: CPU, memory, volumes and other pods "
-    "play a part too."
+    "Only devices are considered, and node names, selectors, affinity and taints. If the pod\n"
+    "stays Pending, look at its events: CPU, memory, volumes and other pods matter, too."
 )
 
 
 _OF_REFUSED = (
-    "delete such a pod, or do what its reason says: nobody else gets its devices until then"
+    "delete such a pod, or do what its reason says: until then no other pod gets its devices"
 )
-_OF_CLAIM = "On which nodes its pod may be is not looked at: ask for the pod."
+_OF_CLAIM = "Its pod's choice of nodes is not considered: explain the pod."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ def _verdict(found: Explanation) -> str:
             what = "has its devices, and fits" if demand.allocated else "needs no devices, and fits"
         return f"{what} on {names_text(fitting)}"
     if found.fits is None:
-        return "may fit or not: that is not known of the nodes marked ?"
+        return "may fit or not: that is unknown for the nodes marked ?"
     number = len(found.answers)
     return f"does not fit on {'the only node' if number == 1 else f'any of {number} nodes'}"
 
@@ -149,7 +148,7 @@ def _node_row(one: NodeAnswer) -> Sequence[str]:
 
 def _short(one: NodeAnswer) -> str:
     if one.given_up:
-        return "the scheduler gives up (above)"
+        return "the scheduler stops trying (above)"
     if one.together:
         return "enough devices, but not together (above)"
     parts = [f"{each.request.label}: {_counts(each)}" for each in one.requests if not each.suffices]

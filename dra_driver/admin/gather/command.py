@@ -59,22 +59,25 @@ _OF_TEXTS = (gathered.CONFIG, gathered.STATE, gathered.LOG, gathered.SLICES)
 
 
 class Gather(CommandSettings):
-    """Write what this node is into an archive: for an issue, or to play it with the simulator."""
+    """Describe this node in an archive, for an issue or for the simulator."""
 
     example = "dra-driver gather node.tar.gz"
 
-    archive: str = argument(help="File to write, such as node.tar.gz; - is standard output.")
+    archive: str = argument(help="File to write, such as node.tar.gz; - means standard output.")
     identify: bool = option(
         default=False,
-        help="Keep UUIDs, serial numbers, addresses and names, which are otherwise replaced.",
+        help="Keep UUIDs, serial numbers, addresses and names, instead of replacing them.",
     )
     timeout: float = option(
-        check=SECONDS, default=60.0, help="Seconds that all parts have, made side by side."
+        check=SECONDS, default=60.0, help="Seconds for all parts, which are gathered side by side."
     )
     kubeconfig: Path | None = KUBECONFIG
     context: str = CONTEXT
     node_name: str = option(
-        default="", variable=True, check=NODE_NAME, help="This node's Node; unset: the host name."
+        default="",
+        variable=True,
+        check=NODE_NAME,
+        help="Name of this machine's Node; unset: the host name.",
     )
     host_root: Path | None = HOST_ROOT
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT

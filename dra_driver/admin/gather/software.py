@@ -88,7 +88,7 @@ def _kubelet(content: str, file: str, missing: Missing) -> dict[str, Any]:
     try:
         config = yaml.safe_load(content)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        missing.add(file, f"it is no YAML ({type(error).__name__})")
+        missing.add(file, f"it is not YAML ({type(error).__name__})")
         return {}
     if not isinstance(config, dict):
         return {}
@@ -111,7 +111,9 @@ def state_document(places: Places, learn: Learn, missing: Missing) -> dict[str, 
     """Return what this driver keeps on the node: claims, divisions, notes, health."""
     directory = places.plugins / DRIVER_NAME
     if not directory.is_dir():
-        missing.add(directory, "there is no such folder: the driver has not run here, or elsewhere")
+        missing.add(
+            directory, "there is no such folder: the driver has not run here, or uses another"
+        )
         return {}
     records = list(_records(directory / "claims", missing))
     for record in records:
@@ -138,7 +140,7 @@ def state_document(places: Places, learn: Learn, missing: Missing) -> dict[str, 
 def _records(folder: Path, missing: Missing) -> Iterator[ClaimRecord]:
     names = [name for name in names_in(folder) if re.fullmatch(r"\w[\w.-]*\.json", name)]
     if len(names) > _MOST_RECORDS:
-        missing.add(folder, f"of {len(names)} records only {_MOST_RECORDS} were taken")
+        missing.add(folder, f"only {_MOST_RECORDS} of {len(names)} records were taken")
     for name in names[:_MOST_RECORDS]:
         content = text_in(folder / name, missing)
         try:

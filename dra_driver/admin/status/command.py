@@ -61,44 +61,44 @@ class ShowStatus(CommandSettings):
 
     cluster: bool = option(
         default=False,
-        help="Show of each node and resource name what is offered, used and free instead; "
-        "runs on any machine that reaches the API server.",
+        help="Show what each node offers, what is used and what is free, by resource name, "
+        "instead; runs on any machine that reaches the API server.",
     )
     output: Output = OUTPUT
     context: str = option(default="", help="With --cluster: context of the kubeconfig.")
     node: str = option(
         default="",
         check=NODE_NAME,
-        help="With --cluster: this node only.",
+        help="With --cluster: only this node.",
     )
     usage: bool = option(
         default=False,
-        help="Show who uses the GPUs of this node: memory, how busy, processes by container;"
-        " on a terminal again and again. NVML is asked, from the host's PID namespace.",
+        help="Show who uses this node's GPUs: memory, utilisation and processes of containers; "
+        "refreshed on a terminal. Needs the host's PID namespace.",
     )
     gpu: str = option(
         default="",
         check=shaped(".{0,64}", "at most 64 characters"),
-        help="The same of one GPU: its index, UUID or name, or the UUID of a MIG device.",
+        help="The same for one GPU: its index, UUID or name, or the UUID of a MIG device.",
     )
     pid: int | None = option(
         check=bounds(least=1),
         default=None,
-        help="The same of the GPUs that a process of the host is on.",
+        help="The same for the GPUs that a process uses, by its PID on the host.",
     )
     kubeconfig: Path | None = option(
         default=None,
-        help="Kubeconfig file. With --cluster: without one, those of KUBECONFIG, "
-        "~/.kube/config, or the pod's service account. With --usage: asked for the names of later "
-        "pods of a claim; without one, the pod's service account is used, where there is one.",
+        help="Kubeconfig file, for --cluster, and for --usage to name later pods of a claim. "
+        "Unset: with --cluster KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount; with "
+        "--usage that ServiceAccount, if there is one.",
     )
     interval: float = option(
-        check=SECONDS, default=2.0, help="With --usage: seconds between two looks."
+        check=SECONDS, default=2.0, help="With --usage: seconds between refreshes."
     )
-    once: bool = option(default=False, help="With --usage: look once, on a terminal too.")
+    once: bool = option(default=False, help="With --usage: show it once, even on a terminal.")
     kubelet_plugins_directory_path: Path = changed(
         KUBELET_PLUGINS_DIRECTORY_PATH,
-        help="Where the driver keeps its records, below gpu.nvidia.com.",
+        help="Folder of the driver's records, below gpu.nvidia.com.",
     )
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
     container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
@@ -115,23 +115,21 @@ class ShowStatus(CommandSettings):
         if self.kubeconfig and not (self.usage or self.gpu or self.pid):
             self.refuse(
                 "kubeconfig",
-                "has a meaning only with --cluster or --usage: add one, or leave it out",
+                "works only with --cluster or --usage: add one of them, or leave it out",
             )
         for name in ("context", "node"):
             if getattr(self, name):
-                self.refuse(name, "has a meaning only with --cluster: add that, or leave it out")
+                self.refuse(name, "works only with --cluster: add that, or leave it out")
 
     def _check_cluster(self) -> None:
         for name in ("kubelet_plugins_directory_path", "proc_root"):
             # By variable they are there in every pod of the driver, and say nothing.
             usual = {str(self.options[name].default), os.environ.get(name.upper())}
             if str(getattr(self, name)) not in usual:
-                self.refuse(
-                    name, "has no meaning with --cluster, which reads no files of this node"
-                )
+                self.refuse(name, "does not work with --cluster, which reads no files of this node")
         for name in ("usage", "gpu", "pid", "once"):
             if getattr(self, name):
-                self.refuse(name, "has no meaning with --cluster, which asks no GPU")
+                self.refuse(name, "does not work with --cluster, which asks no GPU")
 
     def cli_cmd(self) -> None:
         """Look and print."""
@@ -235,8 +233,8 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
     """Read the files below the driver's directory. Raises SetupError without it, or StateError."""
     if not is_folder(directory):
         raise SetupError(
-            f"{directory} is not there: the driver has not run on this node, or its directory is "
-            "another one (--kubelet-plugins-directory-path)"
+            f"{directory} is not there: the driver has not run on this node, or uses another "
+            f"directory (--kubelet-plugins-directory-path)"
         )
     requests = DomainRequests(directory / "mps", lambda: 0.0)
     domains = requests.list()
@@ -282,7 +280,7 @@ def table(node: NodeStatus) -> str:
     sections = {
         "GPUs that are left out": list(node.exclusion.excluded),
         "exclusions without effect": list(node.exclusion.unmatched),
-        "not taken back yet": _cleanups(node),
+        "not undone yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
         "damaged records": [f"{name}: {why}" for name, why in node.stored.damaged.items()],
     }
@@ -292,7 +290,7 @@ def table(node: NodeStatus) -> str:
     if node.domains and not node.supervisor_runs:
         lines += [
             "",
-            "the MPS supervisor is not running: daemons go on, but nobody looks after them",
+            "the MPS supervisor is not running: daemons keep running, but are not supervised",
         ]
     return "\n".join(lines) + "\n"
 
@@ -402,7 +400,7 @@ def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
 def _health(node: NodeStatus, domain: DomainId | str) -> str:
     status = node.domains.get(domain)
     if status is None:
-        return "not taken up by the MPS supervisor"
+        return "the MPS supervisor has not noticed it"
     facts = [str(status.state)]
     if status.daemon is not None:
         facts.append(f"PID {status.daemon.pid}")

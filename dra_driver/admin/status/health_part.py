@@ -41,7 +41,7 @@ def lines(notes: HealthNotes) -> list[str]:
         return []
     problem = [] if notes.problem is None else [f"  not known: {notes.problem}"]
     table = [f"  {line}" for line in aligned(rows)] if rows else []
-    return ["", "GPUs that are not well:", *table, *problem]
+    return ["", "Sick GPUs:", *table, *problem]
 
 
 def as_json(notes: HealthNotes) -> dict[str, object]:

@@ -31,7 +31,7 @@ _PART_COLUMNS = (
     "NOTE",
 )
 _BLOCKED = "a claim has it as a whole, or a part of it"
-_WAITS = "a new config waits until nobody has a share"
+_WAITS = "a new config waits until no claim has a share"
 
 
 def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
@@ -57,7 +57,7 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
     if rows or notes.problem:
         found += ["", f"share config: {notes.origin or 'none was read yet'}"]
     if notes.problem:
-        found.append(f"  the newest cannot be taken: {notes.problem}")
+        found.append(f"  the newest cannot be used: {notes.problem}")
     return found + [f"  {remark}" for remark in notes.remarks]
 
 

@@ -61,7 +61,7 @@ def show(
 
 
 def _tell(reason: str) -> None:
-    sys.stderr.write(f"names of later pods of a claim are not asked for: {reason}\n")
+    sys.stderr.write(f"names of later pods of a claim are unknown: {reason}\n")
 
 
 def text_of(question: Question, use: NodeUse, width: int | None) -> str:

@@ -26,7 +26,7 @@ class Validate(CommandSettings):
 
     files: list[str] = argument(
         metavar=FILE,
-        help="Manifests (YAML or JSON); folders are searched for them; - reads stdin.",
+        help="Manifests (YAML or JSON). Folders are searched; - reads stdin.",
     )
     output: Output = OUTPUT
 

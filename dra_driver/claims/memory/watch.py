@@ -140,7 +140,7 @@ class MemoryWatch(Worker):
             return  # the kubelet is busy with it
         except DriverError as error:
             if self._once.is_new(str(error), subject):
-                log.warning("memory limits not looked after", of=subject, reason=str(error))
+                log.warning("memory limits not checked", of=subject, reason=str(error))
         else:
             self._once.forget(subject)
 
@@ -184,7 +184,7 @@ class MemoryWatch(Worker):
             return None  # claims/reconcile/reconciler.py
         except DriverError as error:
             self._api_is_away = isinstance(error, UnavailableError)
-            log.debug("reservations not looked at", claim=str(record.ref), reason=str(error))
+            log.debug("reservations not checked", claim=str(record.ref), reason=str(error))
             return None
         self._asked_at[uid] = self._clock()
         return claim
@@ -228,9 +228,9 @@ class MemoryWatch(Worker):
         self._pods.bind_container(container, gpu, size)
         log.warning("container had no memory limit", claim=str(record.ref), group=str(container))
         note = (
-            f"a container of this pod ({container.name}) had a GPU memory limit of its own, or "
-            "none, in place of the pod's, and got the pod's: something else on the node sets such "
-            "limits, or had set one there before; remove what does"
+            f"a container of this pod ({container.name}) had its own GPU memory limit, or none, "
+            f"instead of the pod's; the pod's limit was set again. Something else on the node "
+            f"sets such limits, or did so before: remove it"
         )
         self._tell_owner(record, pod, ESCAPED, note)
 
@@ -281,7 +281,7 @@ class MemoryWatch(Worker):
         about = about_group(record.ref.namespace, group)
         if (about.uid, note) not in self._told.get(record.ref.uid, ()):
             log.warning(
-                "pod group came to a limited share", claim=str(record.ref), group=group.name
+                "limited share reserved for a pod group", claim=str(record.ref), group=group.name
             )
         self._tell(record, about, NOT_LIMITED if unlimited else NO_MEMORY, note)
 
@@ -296,7 +296,7 @@ class MemoryWatch(Worker):
         with self._locks.gpus([gpu], self._clock() + _LOCK_SECONDS):
             if not self._is_shared(gpu):
                 self._pods.admit_others(gpu)
-                log.warning("limit of all pods was left, and taken back", gpu=gpu)
+                log.warning("leftover limit of all pods removed", gpu=gpu)
 
     def _is_shared(self, gpu: GpuUuid) -> bool:
         return any(gpu in part.mib for part in self._claims.holdings.tenants(gpu))

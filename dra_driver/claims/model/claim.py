@@ -173,7 +173,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
         if allocation is None:
             raise ConfigError(
                 f"claim {ref} is not allocated: its devices were given back; delete and recreate "
-                "the pod if this stays"
+                f"the pod if this persists"
             )
         devices = allocation.get("devices") or {}
         return Claim(
@@ -236,7 +236,7 @@ def allocation_id(device: str, share_id: str | None) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 

@@ -123,7 +123,7 @@ def _check_holds(
         if choice.is_for(result):
             found = kinds[result.device]
             raise ConfigError(
-                f"{origin}: the {kind} has no effect: no device that this claim got takes one, and "
+                f"{origin}: the {kind} has no effect: it does not fit the devices of this claim: "
                 f'"{result.device}" (request: {result.request}) is of type "{found}"; write a '
                 f"{_default(found).kind}, or remove the config"
             )

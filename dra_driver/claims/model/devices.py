@@ -395,7 +395,9 @@ def _device(value: Mapping[str, Any]) -> RecordedDevice:
                 raise TypeError("a share is of no other share")
             return RecordedShare(of=of, slot=_slot(value))
         case kind:
-            raise VersionError(f"it has a device of kind {kind!r}, which is not known here")
+            raise VersionError(
+                f"it has a device of kind {kind!r}, which this version does not know"
+            )
 
 
 def part_json(part: GpuPart) -> dict[str, object]:
@@ -475,5 +477,5 @@ def _strategy(name: str) -> ShareStrategy:
         return ShareStrategy(name)
     except ValueError as error:
         raise VersionError(
-            f"it has a share of strategy {name!r}, which is not known here"
+            f"it has a share of strategy {name!r}, which this version does not know"
         ) from error

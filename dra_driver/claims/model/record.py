@@ -212,7 +212,7 @@ def released(record: ClaimRecord, since: float) -> ClaimRecord:
         return record
     # As for what it is undone: newest last, and sharing after the devices that are shared.
     todo: tuple[Realisation | SharingPlan, ...] = (*record.realisations, *record.plans)
-    broken_off = "the driver was stopped, or its disk was full, while it was taken back"
+    broken_off = "the driver was stopped, or its disk was full, while it was undone"
     return replace(
         record,
         state=RecordState.RELEASED,
@@ -293,9 +293,9 @@ def _check_types(record: ClaimRecord) -> None:
         texts += [user.name, user.uid]
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{text!r} is not a text")
+            raise TypeError(f"{text!r} is not a string")
     if not all(isinstance(plan.changes, Mapping) for plan in plans):
-        raise TypeError("the changes of a plan are no object")
+        raise TypeError("the changes of a plan are not an object")
 
 
 def _user_json(user: ConsumerPod | ConsumerGroup) -> dict[str, object]:
@@ -321,7 +321,9 @@ def _realisation(value: Mapping[str, Any]) -> Realisation:
         case {"turnMIGModeOff": settings}:
             return TurnMigModeOff(gpu=gpu, restore=bool(settings["restore"]))
         case _:
-            raise VersionError(f"it has a realisation that is not known here: {sorted(value)}")
+            raise VersionError(
+                f"it has a realisation that this version does not know: {sorted(value)}"
+            )
 
 
 def _plan_json(plan: SharingPlan) -> dict[str, object]:
@@ -367,7 +369,7 @@ def _state(value: str) -> RecordState:
     try:
         return RecordState(value)
     except ValueError as error:
-        raise VersionError(f"it is in state {value!r}, which is not known here") from error
+        raise VersionError(f"it is in state {value!r}, which this version does not know") from error
 
 
 def _record(payload: Mapping[str, Any]) -> ClaimRecord:

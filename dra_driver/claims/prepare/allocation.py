@@ -131,7 +131,7 @@ def allocated_devices(
         name = parse_device_name(result.device)
         if left_out := _excluded(name, inventory):
             raise DeviceError(
-                f'device "{result.device}" is not given out any more: {left_out.why}; delete the '
+                f'device "{result.device}" is no longer offered: {left_out.why}; delete the '
                 "pod and its claim so that they are scheduled again"
             )
         device = _device(name, result.device, inventory, divisions)
@@ -242,8 +242,8 @@ def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
         if all(sick.is_lost for sick in inventory.sick):
             # Whichever of them it is, or if it is none of them: waiting brings it not back.
             return DeviceError(
-                f"{what} is lost ({reasons}); once the GPU is back the pod starts by itself, to "
-                "have it run elsewhere delete the pod and its claim"
+                f"{what} is lost ({reasons}); once the GPU is back, the pod starts by itself; to "
+                f"run it elsewhere, delete the pod and its claim"
             )
         return TransientError(f"{what} is not usable now ({reasons})")
     unclear = {gpu.uuid: gpu.mig.problem for gpu in inventory.gpus if gpu.mig and gpu.mig.problem}

@@ -59,7 +59,7 @@ class Leftovers:
     def let_go(self, uid: ClaimUid, *, deadline: float) -> None:
         """Have the daemons of a claim end that has no record; `sweep` says what has not."""
         if uid in self._strategies.claims():
-            log.warning("claim without a record taken back", claim_uid=uid)
+            log.warning("claim without a record undone", claim_uid=uid)
             self._strategies.sweep(uid, deadline)
 
     def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid]) -> bool:
@@ -69,7 +69,7 @@ class Leftovers:
         is waited for: `let_go` comes before.
         """
         if made:
-            log.warning("mig devices of a claim without a record taken back", claim_uid=uid)
+            log.warning("mig devices of a claim without a record undone", claim_uid=uid)
         failed = self._strategies.sweep(uid, NO_WAIT)
         for name, _ in failed:
             self._on_failed(name)

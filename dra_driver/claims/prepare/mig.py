@@ -187,7 +187,7 @@ class MigDevices:
         """
         errors: list[DriverError] = []
         for slot, uid in orphans.items():
-            log.warning("mig device without a claim taken away", gpu=slot.gpu, claim_uid=uid)
+            log.warning("mig device without a claim removed", gpu=slot.gpu, claim_uid=uid)
             try:
                 self._destroy(slot, uid)
             except DriverError as error:
@@ -223,7 +223,7 @@ class MigDevices:
         partition = self._partition(slot)
         if partition is None:
             raise TransientError(
-                f"{slot.gpu} does not say at this moment that it has MIG profile "
+                f"{slot.gpu} does not report now that it has MIG profile "
                 f"{slot.profile_id} at {slot.start}"
             )
         if not self._check_mode(slot):
@@ -242,7 +242,7 @@ class MigDevices:
             return True
         if not self._switches_modes:
             raise DeviceError(
-                f"{slot.gpu} is not in MIG mode, so that no MIG device can be made on it: MIG mode"
+                f"{slot.gpu} is not in MIG mode, so no MIG device can be made on it: MIG mode"
                 " was turned off after the claim was allocated, and this driver turns it on only"
                 f" with --mig on-demand. Turn it on again (nvidia-smi -i {slot.gpu} -mig 1), or"
                 " delete the pod and its claim so that they are scheduled again"

@@ -189,8 +189,8 @@ class ClaimPreparer:
             left = self._records.read(record.ref.uid)
             if left is None or not self._pause(min(pause, end - self._clock())):
                 raise TransientError(
-                    f"claim {record.ref} cannot be unprepared yet: {kept[0].reason}; the pod stays "
-                    "until then, and it is tried again by itself"
+                    f"claim {record.ref} cannot be unprepared yet: {kept[0].reason}; the pod "
+                    f"stays until then, and the driver retries"
                 )
             record = left
             pause = min(2 * pause, self._timing.longest_pause)
@@ -250,7 +250,7 @@ class ClaimPreparer:
                 if not self._wait(ref.uid, end, max(pause, _asked_pause(error)), seen):
                     waited = self._clock() - start
                     raise TransientError(
-                        f"{error}; waited {waited:.0f} s, it is tried again by itself"
+                        f"{error}; waited {waited:.0f} s; the kubelet tries again"
                     ) from error
                 log.debug("prepare retried", claim_uid=ref.uid, reason=str(error))
                 pause = min(2 * pause, self._timing.longest_pause)
@@ -369,7 +369,7 @@ class ClaimPreparer:
             if record is not None and record.state is RecordState.PREPARING:
                 self._undo(record, until)
         except DriverError as error:
-            log.warning("preparation not taken back yet", claim_uid=uid, reason=str(error))
+            log.warning("preparation not undone yet", claim_uid=uid, reason=str(error))
 
     def _clear(self, former: Iterable[ClaimUid], draft: ClaimRecord, end: float) -> None:
         """Have taken back what earlier claims have left on the draft's GPUs."""
@@ -404,8 +404,9 @@ class ClaimPreparer:
         if reason is None and rival.other_strategy is not None:
             return ConflictError(
                 f'device "{device.name}" is used by {rival.other_strategy} by claim {holder.ref} '
-                f"(UID {holder.ref.uid}), and all claims that share it have to use it in one way, "
-                f"which the first one chose: write `sharing.strategy: {rival.other_strategy}` in "
+                f"(UID {holder.ref.uid}), and all claims that share it must use the same "
+                f"strategy, which the first one chose: write `sharing.strategy: "
+                f"{rival.other_strategy}` in "
                 "the config of this claim, or delete the pods of one of the two claims"
             )
         if reason is None:

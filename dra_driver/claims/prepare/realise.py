@@ -135,8 +135,8 @@ class Realiser:
             case RecordedShare():
                 if isinstance(device.of, RecordedGpu) and gpu.was_put_in_mig_mode:
                     raise DeviceError(
-                        f'device "{entry.name}" is in MIG mode, so that it has no shares: have MIG '
-                        f"turned off (nvidia-smi -i {gpu.index} -mig 0)"
+                        f'device "{entry.name}" is in MIG mode, so it has no shares: turn MIG mode '
+                        f"off (nvidia-smi -i {gpu.index} -mig 0)"
                     )
                 found = self._find(entry, device.of, allocated, uid)
                 if isinstance(found, RecordedPartition | RecordedShare):
@@ -220,6 +220,6 @@ def _to_make(found: Sequence[DeviceRecord], gpus: Iterable[GpuUuid]) -> Iterator
 def _in_mig_mode(entry: DeviceRecord, gpu: Gpu) -> DeviceError:
     return DeviceError(
         f'device "{entry.name}" is in MIG mode and cannot be used as a whole: delete the pod and '
-        "its claim so that they are scheduled again, ask for a MIG device, or have MIG turned off "
+        "its claim so that they are scheduled again, ask for a MIG device, or turn MIG mode off "
         f"(nvidia-smi -i {gpu.index} -mig 0)"
     )

@@ -203,8 +203,8 @@ class Resharing(Worker):
                         refs.append(ref_of(claim))
         except AccessError as error:
             reason = (
-                f"{error}; until the driver may list claims, as manifests/install.yaml has it, "
-                "pods that are about to start when a device is divided again may have to be deleted"
+                f"{error}; without the right to list claims, which manifests/install.yaml grants, "
+                f"pods that start while a device is divided again may have to be deleted"
             )
             self._say("claims not looked for", reason)
             return {one: [] for one in found}

@@ -84,7 +84,7 @@ def health_of(
     if any(one.finding.severity is not Severity.WARNING for one in wrong):
         return _ailing(Wellness.SICK, wrong)
     if inventory.problem is not None:
-        message = f"how the GPU is doing is not known: {inventory.problem}"
+        message = f"the GPU's health is unknown: {inventory.problem}"
         return DeviceHealth(
             wellness=Wellness.UNKNOWN, reason="DriverUnavailable", message=_fitting(message)
         )
@@ -140,9 +140,9 @@ def condition(health: DeviceHealth) -> Condition:
 def _destroyed(device: RecordedMig, wrong: Iterable[GpuCondition]) -> DeviceHealth:
     """Return it of a MIG device that is gone; what is wrong with its GPU is told beside it."""
     gone = (
-        f"{device.uuid} ({device.place.profile} of {device.gpu}) does not exist any more: its GPU "
-        "was reset, or somebody destroyed it; delete the pods that have it, so that they get a "
-        "new one"
+        f"{device.uuid} ({device.place.profile} of {device.gpu}) no longer exists: its GPU was "
+        f"reset, or something destroyed it; delete the pods that have it, so that they get a new "
+        f"one"
     )
     others = dict.fromkeys(_capitalized(one.finding.text) for one in wrong)
     return DeviceHealth(
@@ -167,11 +167,11 @@ def _ailing(wellness: Wellness, wrong: Iterable[GpuCondition]) -> DeviceHealth:
 def _missing(device: RecordedDevice, inventory: Inventory) -> DeviceHealth:
     """Return it of a device whose GPU the look did not find, and that was not known to be ill."""
     sick = "; ".join(f"at index {one.index}: {one.reason}" for one in inventory.sick)
-    others = f"NVML cannot describe the GPU {sick}" if sick else "it was taken out of the machine"
+    others = f"NVML cannot describe the GPU {sick}" if sick else "it was removed from the machine"
     return DeviceHealth(
         wellness=Wellness.SICK,
         reason="GpuMissing",
-        message=_fitting(f"{device.gpu} is not found on this node any more: {others}"),
+        message=_fitting(f"{device.gpu} is no longer found on this node: {others}"),
     )
 
 

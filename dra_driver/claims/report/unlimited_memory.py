@@ -109,8 +109,8 @@ def _too_high(record: ClaimRecord) -> str | None:
     if not found:
         return None
     return (
-        f"the limit of pinned device memory is {'; '.join(found)}: programs may use all of it. "
-        "For a limit that holds, write less in the claim's mpsConfig"
+        f"the pinned device memory limit is {'; '.join(found)}: programs may use all of its "
+        f"memory. Set a lower limit in the claim's mpsConfig"
     )
 
 
@@ -127,7 +127,7 @@ def _not_limited(record: ClaimRecord) -> str | None:
         return None
     reasons = "; ".join(dict.fromkeys(found.values()))
     return (
-        f"nothing limits how much GPU memory this claim uses with {', '.join(names)}: {reasons}. "
-        "Its tenants can fill the memory of all others. For a limit, share by MPS (Volta or newer),"
+        f"nothing limits the GPU memory that this claim uses with {', '.join(names)}: {reasons}. "
+        "Each tenant can take the memory of all others. For a limit, share by MPS (Volta or newer),"
         " or use a GPU driver of R615 or newer and cgroup v2"
     )

@@ -129,4 +129,4 @@ class NodeLocks:
 
 
 def _busy(holder: str) -> ConflictError:
-    return ConflictError(f"{holder} is still running; this call is tried again by itself")
+    return ConflictError(f"{holder} is still running; this call is retried by itself")

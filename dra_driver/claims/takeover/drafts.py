@@ -150,7 +150,8 @@ class Drafts:
         result = next(asked, None)
         if result is None:
             raise StateError(
-                f"it was prepared with device {one.name!r} for a request that was not allocated it"
+                f"it was prepared with device {one.name!r} for a request to which it was not "
+                f"allocated"
             )
         unused.remove(result)
         kind = parse_device_name(one.name)
@@ -167,8 +168,8 @@ class Drafts:
         partition = None if gpu is None else partition_named(gpu, name.profile_id, name.start)
         if gpu is None or partition is None:
             raise TransientError(
-                f"the GPU of MIG device {_words(mig)} is not there now, or does not say its "
-                "profiles"
+                f"the GPU of MIG device {_words(mig)} is not there now, or does not report its "
+                f"profiles"
             )
         is_there = live is not None and live.slot == partition.slot
         uuid = mig.uuid or (live.uuid if live is not None and is_there else None)
@@ -202,8 +203,8 @@ class Drafts:
             return True
         if self._makes_mig is None:
             raise TransientError(
-                "the API server does not say yet whether mig-manager looks after this node, and so "
-                "whose the MIG devices are"
+                "the API server has not said yet whether mig-manager manages this node, and so "
+                "who made its MIG devices"
             )
         return self._makes_mig and all(map(self._is_of_claims, self._gpus))
 

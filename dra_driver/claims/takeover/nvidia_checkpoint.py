@@ -152,7 +152,7 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
     or holds what that driver never writes.
     """
     if len(data) > _LARGEST:
-        raise StateError(f"it has {len(data)} bytes, and one that is read has {_LARGEST} at most")
+        raise StateError(f"it has {len(data)} bytes; at most {_LARGEST} are read")
     try:
         members = _members(data.decode())
         whole = {name: json.loads(text) for name, text in members.items()}
@@ -189,7 +189,7 @@ def without(data: bytes, uids: Collection[str]) -> bytes:
             members["v2"] = _joined(second | {"checksum": str(total)})
         return _joined(members).encode()
     except MALFORMED as error:
-        raise StateError(f"claims cannot be taken out of it: {error!r:.200}") from error
+        raise StateError(f"its claims cannot be removed: {error!r:.200}") from error
 
 
 def checksum(text: str) -> int:
@@ -223,7 +223,7 @@ def _members(text: str) -> dict[str, str]:
         found[name] = text[start:at]
         at = _blank(text, at)
     if _blank(text, at + 1) != len(text):
-        raise ValueError("something stands after it")
+        raise ValueError("something follows it")
     return found
 
 
@@ -318,7 +318,7 @@ def _claim(uid: str, value: Mapping[str, Any], *, newest: bool) -> PeerClaim:
         raise VersionError(f"it is in state {str(state)[:40]!r}, which is not known")
     status = value.get("status") or {}
     if not isinstance(status, Mapping):
-        raise TypeError("its status is no object")
+        raise TypeError("its status is not an object")
     groups = [] if state == "PrepareStarted" else value.get("preparedDevices") or []
     return PeerClaim(
         uid=known,
@@ -336,7 +336,7 @@ def _group(uid: ClaimUid, value: Mapping[str, Any]) -> PeerGroup:
     if daemon is not None and not (
         daemon.startswith(uid) and _DAEMON_END.fullmatch(daemon.removeprefix(uid))
     ):
-        raise StateError(f"it has MPS daemon {daemon[:160]!r}, which is no id of one")
+        raise StateError(f"it has MPS daemon {daemon[:160]!r}, which is not a valid id")
     return PeerGroup(
         devices=tuple(_device(entry) for entry in value.get("devices") or ()),
         mps_daemon=daemon if config.get("mpsApplied") is not False else None,
@@ -349,11 +349,11 @@ def _device(value: Mapping[str, Any]) -> PeerDevice:
     kinds = [kind for kind in ("gpu", "mig", "vfio") if value.get(kind) is not None]
     if kinds == ["vfio"]:
         raise StateError(
-            "it has a GPU that is passed through to a virtual machine, which this driver cannot "
-            "have: end its pod before this driver comes to the node"
+            "it has a GPU that is passed through to a virtual machine, which this driver does not "
+            "support: end its pod before you install this driver"
         )
     if len(kinds) != 1:
-        raise StateError(f"it has a device of no known kind: {sorted(value)!r:.160}")
+        raise StateError(f"it has a device of an unknown kind: {sorted(value)!r:.160}")
     entry = value[kinds[0]]
     told = entry["device"]
     return PeerDevice(

@@ -329,7 +329,7 @@ def _say(record: ClaimRecord) -> None:
 def _advice(error: DriverError) -> str:
     """Return what to do about an error."""
     if isinstance(error, ConflictError):
-        return "remove NVIDIA's DRA driver from this node; it is tried again by itself"
+        return "remove NVIDIA's DRA driver from this node; this driver retries"
     if isinstance(error, TransientError):
-        return "it is tried again by itself"
+        return "this driver retries"
     return STUCK

@@ -1,1 +1,1 @@
-"""How this node's GPUs are doing: what is wrong, since when, and what makes it pass."""
+"""How this node's GPUs are doing: what is wrong, since when, and what to do."""

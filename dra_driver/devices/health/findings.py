@@ -41,9 +41,9 @@ class Severity(StrEnum):
 
 
 class Remedy(StrEnum):
-    """What makes it pass, in a person's words."""
+    """What to do about it, in words for people."""
 
-    NONE = "nothing: it passes by itself"
+    NONE = "none, it passes by itself"
     DRAIN = "drain the GPU's peer-to-peer work: end the pods that use it"
     RESET = "a reset of the GPU"
     REBOOT = "a reboot of the node"
@@ -70,7 +70,7 @@ class Finding:
 
     Attributes:
         value: which one of its cause, such as `79`; empty where there is only one.
-        remedy: what makes it pass.
+        remedy: what to do about it.
         reason: what it is, for people, without the remedy.
         has_to_last: it counts only once it has lasted for a while.
     """
@@ -90,7 +90,7 @@ class Finding:
     @property
     def text(self) -> str:
         """Return it for people."""
-        return f"{self.reason}; what makes it pass: {self.remedy}"
+        return f"{self.reason}; remedy: {self.remedy}"
 
 
 WARNING, FAULT, LOSS = Severity.WARNING, Severity.FAULT, Severity.LOSS
@@ -243,8 +243,8 @@ def _fabric(value: str, remedy: Remedy, reason: str) -> Finding:
 
 FABRIC_STATES = MappingProxyType(
     {
-        1: _fabric("not-started", Remedy.NONE, "it has not begun to; check Fabric Manager"),
-        2: _fabric("in-progress", Remedy.NONE, "it is still at it; check Fabric Manager"),
+        1: _fabric("not-started", Remedy.NONE, "it has not started to; check Fabric Manager"),
+        2: _fabric("in-progress", Remedy.NONE, "it is still trying; check Fabric Manager"),
     }
 )
 """By NVML_GPU_FABRIC_STATE_*; 0 is a card without, 3 that it is done."""
@@ -385,7 +385,7 @@ def parse_xids(text: str) -> frozenset[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     wrong = [word for word in words if not (word.isascii() and word.isdecimal())]
     if wrong:
-        raise ConfigError(f"{wrong[0]!r} is no XID: give numbers, separated by commas")
+        raise ConfigError(f"{wrong[0]!r} is not an XID: give numbers, separated by commas")
     return frozenset(map(int, words))
 
 

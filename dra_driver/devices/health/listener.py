@@ -71,7 +71,7 @@ class Listener(Worker):
             return CLOSED_SECONDS  # NVML may say so again and again
         except DriverError as error:
             if self._once.is_new(str(error)):
-                log.warning("gpu events not heard", reason=str(error))
+                log.warning("gpu events not received", reason=str(error))
             return REFUSED_SECONDS
         self._once.forget()
         if event is not None:

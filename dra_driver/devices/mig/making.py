@@ -71,8 +71,8 @@ class MigInstances:
                 return
             if mode is MigMode.DISABLED and (left := calls.instances(gpu)):
                 raise ConflictError(
-                    f"MIG mode of {gpu} cannot be turned off while the GPU has {_listed(left)};"
-                    " it can once they are gone"
+                    f"MIG mode of {gpu} cannot be turned off while the GPU has {_listed(left)}; "
+                    f"this is possible once they are gone"
                 )
             calls.set_mode(gpu, mode)
         log.info("mig mode changed", gpu=gpu, mode=str(mode))
@@ -149,7 +149,7 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
         advice = f": {named(holders)}; end these processes"
     else:
         advice = (
-            f", which cannot be seen from here; see who they are (fuser -v {node} on the node;"
+            f", which are not visible from here; find them (fuser -v {node} on the node;"
             " often DCGM, a display server, or nvidia-smi in a loop) and end these processes"
         )
     if mode is MigMode.ENABLED:
@@ -193,7 +193,7 @@ def _try(step: Callable[..., object], *args: object) -> None:
     try:
         step(*args)
     except DriverError as error:
-        log.warning("mig step not taken back", step=getattr(step, "__name__", ""), error=str(error))
+        log.warning("mig step not undone", step=getattr(step, "__name__", ""), error=str(error))
 
 
 def _at(calls: MigCalls, slot: MigSlot) -> Instance | None:
@@ -209,7 +209,7 @@ def _check_room(calls: MigCalls, partition: Partition) -> None:
     if in_the_way:
         raise TransientError(
             f"there is no room for {partition.profile.name} at {partition.placement.start} of"
-            f" {partition.parent}: it has {_listed(in_the_way)}; this is tried again until that is"
+            f" {partition.parent}: it has {_listed(in_the_way)}; this is retried until that is"
             " gone"
         )
 

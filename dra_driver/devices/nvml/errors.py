@@ -135,9 +135,9 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
 def _passing_cause(error: pynvml.NVMLError) -> str:
     if error.value == pynvml.NVML_ERROR_IN_USE:
         return (
-            "processes still use it; this is tried again until they have ended"
+            "processes still use it; this is retried until they have ended"
             " (fuser -v /dev/nvidia* lists them)"
         )
     if error.value == pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
-        return "there is no room for it; this is tried again until its place is free"
+        return "there is no room for it; this is retried until its place is free"
     return "the GPU is busy"

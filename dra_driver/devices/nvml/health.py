@@ -124,14 +124,14 @@ class GpuEvents:
         """
         self._register_all()
         if not self._gpus:
-            raise TransientError("the GPU driver is not open at this moment, for any GPU's events")
+            raise TransientError("the GPU driver is not open now, for any GPU's events")
         with nvml_errors():
             return self._calls.about(HEARING, lambda: self._next(seconds), seconds + ANSWER_SECONDS)
 
     def _next(self, seconds: float) -> GpuEvent | None:
         events = self._set
         if events is None:
-            raise TransientError("the GPU driver is being reopened; this is tried again")
+            raise TransientError("the GPU driver is being reopened; this is retried")
         try:
             data = pynvml.nvmlEventSetWait_v2(events, int(seconds * 1000))
         except pynvml.NVMLError as error:
@@ -167,7 +167,7 @@ class GpuEvents:
         self._refused = known.keys() - self._settled
         self._not_before = self._clock() + AGAIN_SECONDS
         if len(self._gpus) > before:
-            log.info("gpu events are heard", gpus=len(self._gpus))
+            log.info("gpu events received", gpus=len(self._gpus))
 
     def _register(self, uuid: str, index: int) -> None:
         events = self._set

@@ -379,7 +379,7 @@ def _addressing_mode(handle: object) -> str | None:
 
 def _uuid(text: str) -> GpuUuid:
     if not is_gpu_uuid(text):
-        raise ValueError(f"{text!r} is no UUID of a GPU")
+        raise ValueError(f"{text!r} is not the UUID of a GPU")
     return GpuUuid(text)
 
 

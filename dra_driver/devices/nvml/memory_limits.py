@@ -41,15 +41,15 @@ _ADVICE = MappingProxyType(
             "run the driver's container privileged, with the node's control groups writable",
         ),
         pynvml.NVML_ERROR_NOT_FOUND: (
-            "the control group is not there, or lacks the controller dmem",
-            "check that dmem stands in the file cgroup.subtree_control of each group above it",
+            "the control group does not exist, or does not have the controller dmem",
+            "check that dmem is in the file cgroup.subtree_control of each group above it",
         ),
         pynvml.NVML_ERROR_NOT_SUPPORTED: (
             "the GPU driver does not limit memory there",
             "enable the controller dmem or misc, and set the driver's RmMemacctMode to 3",
         ),
         pynvml.NVML_ERROR_INVALID_ARGUMENT: (
-            "processes of the control group have more than that now, or it is no control group",
+            "processes of the control group use more than that now, or it is not a control group",
             "end them, and try again",
         ),
     }

@@ -173,7 +173,8 @@ class Control:
         library = self._libraries().get(_LIBCUDA)
         if library is None:
             raise DeviceError(
-                f"{_LIBCUDA} not found under {self._root}; install the driver's compute libraries"
+                f"{_LIBCUDA} not found under {self._root}; install the GPU driver's compute "
+                f"libraries"
             )
         binds = self._dev_binds(own)
         binds |= {Path(CONTAINER_PIPE_DIRECTORY): paths.own, Path(CONTAINER_SHM): paths.shm}
@@ -201,7 +202,7 @@ class Control:
     def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
         """Have daemon and servers quit within seconds, whatever clients do. Raises DeviceError."""
         if self.listening(paths) != daemon:
-            raise DeviceError("the MPS control daemon does not listen any more")
+            raise DeviceError("the MPS control daemon no longer listens")
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=QUIT_ANSWER_SECONDS)
 
     def _find(self, view: View) -> tuple[Path, dict[str, str]]:

@@ -64,7 +64,7 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
     said = ask([f"get_default_{one.name}{one.place}" for one in settings])
     if len(said) != len(settings):
         raise LimitsError(
-            f"the MPS control daemon did not take the limits: {len(settings)} questions have the "
+            f"the MPS control daemon did not take the limits: {len(settings)} queries have the "
             f"answers {said!r}"
         )
     for one, text in zip(settings, said, strict=True):

@@ -43,8 +43,8 @@ class DaemonGroup:
         if not hierarchies:
             raise DeviceError(
                 f"no control groups below {self._root}, so the MPS daemon would end with this "
-                "container; mount the host's /sys/fs/cgroup there, as the manifests do, or do "
-                "without --cgroup-root"
+                "container; mount the host's /sys/fs/cgroup there, as the manifests do, or leave "
+                "out --cgroup-root"
             )
         try:
             descriptor = os.pidfd_open(daemon.pid)
@@ -78,7 +78,7 @@ class DaemonGroup:
         except OSError as error:
             raise DeviceError(
                 f"cannot move the MPS daemon to {group}: {error.strerror}; mount the host's "
-                "/sys/fs/cgroup read-write for --cgroup-root, or do without that setting"
+                "/sys/fs/cgroup read-write for --cgroup-root, or leave out that setting"
             ) from error
 
 
@@ -95,4 +95,4 @@ def _end_stranger(daemon: Daemon) -> None:
     stranger = processes.daemon_at(daemon.pid)
     if stranger is not None and stranger != daemon:
         processes.kill([stranger], _KILL_SECONDS)
-        log.error("process ended that had got into the control group of mps", pid=stranger.pid)
+        log.error("process in the control group of mps ended", pid=stranger.pid)

@@ -58,12 +58,12 @@ _PAGE = 4096
 
 
 class MpsSupervisor(CommandSettings, variables=True):
-    """Run NVIDIA's MPS control daemons that claims of this node ask for."""
+    """Run the MPS daemons that this node's claims ask for."""
 
     kubelet_plugins_directory_path: Path = changed(
         KUBELET_PLUGINS_DIRECTORY_PATH,
-        help="Where driver and supervisor meet, below gpu.nvidia.com/mps; the same path as "
-        "on the host, with mountPropagation: Bidirectional.",
+        help="Folder with the files shared with the driver, below gpu.nvidia.com/mps; the same "
+        "path as on the host, with mountPropagation: Bidirectional.",
     )
     nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
     container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
@@ -75,35 +75,36 @@ class MpsSupervisor(CommandSettings, variables=True):
     )
     shm_size: str = option(
         default="",
-        help="Size limit of each domain's /dev/shm, such as 8Gi; unset: half of the memory.",
+        help="Size limit of each domain's /dev/shm, such as 8Gi; unset: half of the node's memory.",
     )
     cgroup_root: Path | None = option(
         default=None,
-        help="The host's /sys/fs/cgroup, writable: daemons then outlive this container.",
+        help="The host's cgroup file system, writable, which lets daemons outlive this container.",
     )
     check_interval: float = option(
         check=SECONDS,
         default=60.0,
-        help="Seconds between questions to each daemon whether it answers and has its "
-        "limits; its end is seen at once.",
+        help="Seconds between checks that each daemon answers and has its limits. A daemon's end "
+        "is noticed at once.",
     )
     probe_interval: float = option(
         check=SECONDS_OR_OFF,
         default=600.0,
-        help="Seconds between probes of an MPS server that has clients, and also when a "
-        "client has ended: a program that asks for a CUDA context shows whether the server hangs; "
-        "0: off.",
+        help="Seconds between probes of an MPS server with clients, which is also probed after a "
+        "client has ended. A program asks for a CUDA context, to see whether the server "
+        "hangs; 0: off.",
     )
     probe_timeout: float = option(
         check=SECONDS,
         default=30.0,
-        help="Seconds that a server gets to answer a probe; two in a row have to fail.",
+        help="Seconds that a server may take to answer a probe. Two failures in a row count as a "
+        "hang.",
     )
     replace_after: float = option(
         check=SECONDS_OR_OFF,
         default=60.0,
-        help="Seconds after which a daemon is replaced that does not answer, or whose "
-        "server is in FAULT or hangs; its clients lose their work; 0: never.",
+        help="Seconds after which to replace a daemon that does not answer, or whose server is in "
+        "FAULT or hangs; its clients lose their work; 0: never.",
     )
     http_endpoint: str = changed(
         HTTP_ENDPOINT, help="Address for metrics and /healthz, such as :8081; unset: off."
@@ -188,14 +189,14 @@ def _check_container(plugins: Path) -> None:
     """Look for what a container lacks that would show only when a claim's pod is in use."""
     if os.getpid() == 1:
         raise SetupError(
-            "this container has PIDs of its own, as its first process is this one: MPS daemons and "
-            "their clients know each other by the host's, and daemons would end with the "
-            "container; set hostPID: true in its pod, as the manifests do"
+            "this container has its own PID namespace, because this is its first process: MPS "
+            "daemons and their clients identify each other by the host's PIDs, and daemons would "
+            "end with the container; set hostPID: true in its pod, as the manifests do"
         )
     if mounts.hides_mounts(plugins):
         raise SetupError(
-            f"what is mounted below {plugins} in this container is not seen on the host, so no "
-            "pod would find its MPS daemon; mount that folder with mountPropagation: "
+            f"what is mounted below {plugins} in this container is not visible on the host, so no "
+            f"pod would find its MPS daemon; mount that folder with mountPropagation: "
             "Bidirectional, as the manifests do"
         )
 

@@ -134,7 +134,7 @@ class Lifecycle:
         try:
             read_limits(self._ask, wanted)
         except LimitsError as error:
-            self._log.warning("mps limits put back", cause=str(error))
+            self._log.warning("mps limits restored", cause=str(error))
             return False
         return True
 
@@ -146,7 +146,7 @@ class Lifecycle:
         """Put back the limits of servers that clients have changed."""
         servers = [one.pid for one in states if one.is_active]
         for words in restore_limits(self._ask, wanted, servers):
-            self._log.warning("mps limits put back", cause=words)
+            self._log.warning("mps limits restored", cause=words)
 
     def server_at(self, pid: int) -> Server | None:
         """Return the server of this domain that has a PID; None if that is another process."""
@@ -301,9 +301,7 @@ class Lifecycle:
             joined = partial(members_in, self._context.files.members(self._domain))
             with suppress(StateError):  # whose files they are cannot be read now
                 if pruned := self._shm.look(self._paths.shm, joined):
-                    self._log.info(
-                        "files of claims that have left removed from /dev/shm", files=pruned
-                    )
+                    self._log.info("files of ended claims removed from /dev/shm", files=pruned)
 
     def _make_folders(self) -> None:
         paths = self._paths

@@ -110,8 +110,8 @@ def _why_mode_waits(gpu: Gpu) -> str | None:
     if gpu.mig_mode is MigMode.ENABLED or not dividing.awaits_mode(gpu):
         return None
     return dividing.why_not_partitioned(gpu) or (
-        "MIG mode was to be turned on, which others that have the GPU open keep it from; end these,"
-        f" and turn it on again (nvidia-smi -i {gpu.pci_address} -mig 1)"
+        f"MIG mode could not be turned on while others have the GPU open; end these, and turn it "
+        f"on again (nvidia-smi -i {gpu.pci_address} -mig 1)"
     )
 
 
@@ -294,7 +294,7 @@ def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
         )
         return
     offer.notes.append(
-        "nothing else of it is offered until claims have given back its MIG devices: "
+        "nothing else of it is offered until claims have returned its MIG devices: "
         + (
             "this driver turned its MIG mode on for claims, and turns it off after the last"
             if gpu.mig_mode is MigMode.ENABLED

@@ -203,6 +203,6 @@ def release_of(text: str) -> KubernetesVersion:
 def named(kubernetes: KubernetesVersion | None) -> str:
     """Return a version of Kubernetes for people."""
     if kubernetes is None:
-        return "a Kubernetes whose version is not known"
+        return "a Kubernetes of unknown version"
     major, minor = kubernetes
     return f"Kubernetes {major}.{minor}"

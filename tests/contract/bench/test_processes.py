@@ -58,7 +58,7 @@ def test_a_tenant_that_is_refused_is_one_without_a_result(tmp_path: Path) -> Non
     ("mode", "reason"),
     [
         ("crash", "segmentation fault, say"),
-        ("odd", "a tenant said what this version does not understand"),
+        ("odd", "a tenant's output is not understood"),
     ],
 )
 def test_a_case_whose_tenants_fail_says_why(tmp_path: Path, mode: str, reason: str) -> None:
@@ -81,7 +81,7 @@ def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path
     assert case.state == "measured"
     (first, second) = case.tenants
     assert first.result is not None
-    assert second.failure == "it was ready, and had not ended long after its time"
+    assert second.failure == "it was ready, but had not ended long after its time"
     assert _processes_with(str(tmp_path / "tenant.py")) == []
 
 
@@ -117,7 +117,7 @@ def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> N
     assert own.obstacle(Strategy(sharing=Sharing.SHARES)).startswith("only on a cluster")
     assert own.obstacle(TWO) == ""
     alone = runner(tmp_path, compute_mode="Exclusive_Process")
-    assert "lets one process in" in alone.obstacle(TWO)
+    assert "allows only one process" in alone.obstacle(TWO)
     assert alone.obstacle(ALONE) == ""
     assert "Prohibited" in runner(tmp_path, compute_mode="Prohibited").obstacle(ALONE)
 
@@ -137,7 +137,7 @@ def test_a_command_is_timed_and_its_failure_is_one(tmp_path: Path) -> None:
 def test_a_commands_failure_is_told_with_its_last_words(tmp_path: Path) -> None:
     said = "import sys; sys.stderr.write('first\\nout of memory\\n\\n'); sys.exit(3)"
     case = runner(tmp_path).run(ALONE, command(sys.executable, "-c", said))
-    assert case.reason == ("the command did not end well: its exit status was 3: out of memory")
+    assert case.reason == ("the command failed: its exit status was 3: out of memory")
     (simulated,) = [runner(tmp_path, is_simulated=True).run(ALONE, command("false"))]
     assert (simulated.state, simulated.tenants) == ("failed", ())
 
@@ -155,7 +155,7 @@ def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) 
     script = f"trap '' TERM; (exec -a {mark} sleep 1000) & exec -a {mark} sleep 1001"
     work = command("bash", "-c", script, seconds=0.5)
     case = runner(tmp_path).run(ALONE, work)
-    assert "it had not ended in time: give it more by --seconds" in case.reason
+    assert "it did not end in time: give it more with --seconds" in case.reason
     assert _processes_with(mark) == []
 
 
@@ -220,7 +220,7 @@ def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Pat
     assert [case.state for case in cases] == ["measured"]
     assert kept == [1]
     assert any(text.startswith("SIGINT: ending") for text in said)
-    assert said[-1] == "cleaning up, which takes a moment"
+    assert said[-1] == "cleaning up; this takes a moment"
     assert _processes_with(str(tmp_path / "tenant.py")) == []
 
 

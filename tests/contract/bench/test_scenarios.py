@@ -245,7 +245,7 @@ def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Pat
         """,
     )
     assert own.obstacle(alone).startswith("the GPU is in MIG mode")
-    assert own.obstacle(many).startswith("one GPU has room for 2 of 1g.10gb, and 3 are needed")
+    assert own.obstacle(many).startswith("one GPU has room for 2 of 1g.10gb, but 3 are needed")
     found = kept(tmp_path, own.run(mixed, mixed.parts[0].work))
     devices = [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found]
     assert devices == ["MIG-c", "MIG-a", "MIG-b"]

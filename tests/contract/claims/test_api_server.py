@@ -116,7 +116,7 @@ def test_a_server_that_is_down_is_an_error_but_not_for_a_prepared_claim(
     server.stop()
     assert driver.prepare(REF) == answer
     other = ClaimRef(uid=ClaimUid("other"), namespace="default", name="other")
-    with pytest.raises(TransientError, match="it is tried again by itself"):
+    with pytest.raises(TransientError, match="the kubelet tries again"):
         driver.prepare(other, seconds=0.2)
     assert driver.reconciler(ReconcileTiming(grace=0.0)).compare() == {UID}
     driver.unprepare(REF)

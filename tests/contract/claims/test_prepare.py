@@ -376,7 +376,7 @@ def test_a_gpu_of_a_gone_claim_that_is_never_freed_is_an_error_that_says_so(driv
         'device "gpu-1" is still prepared for claim default/holder (UID holder), '
         "which no longer exists; it is free when the kubelet has ended that claim's containers"
     )
-    assert "it is tried again by itself" in str(caught.value)
+    assert "the kubelet tries again" in str(caught.value)
 
 
 def test_a_mark_that_a_crash_left_keeps_nobody_away(driver: Driver) -> None:
@@ -403,7 +403,9 @@ def test_an_api_server_that_is_away_is_waited_for(driver: Driver) -> None:
 def test_an_api_server_that_stays_away_is_an_error(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.api.trouble = away
-    with pytest.raises(TransientError, match="the API server is away; waited 0 s, it is tried"):
+    with pytest.raises(
+        TransientError, match="the API server is away; waited 0 s; the kubelet tries"
+    ):
         driver.prepare(ref, seconds=0.05)
     assert driver.left() == []
 

@@ -23,7 +23,7 @@ def test_a_refused_switch_names_who_has_the_gpu_open(node: Node) -> None:
         assert re.sub("waited [0-9]+ s", "waited 0 s", str(refused.value)) == (
             f"{node.uuid(0)} (/dev/nvidia0) cannot be switched to MIG mode while others have it"
             f" open: dcgm-exporter (PID {pid}); end these processes, or have no MIG devices made on"
-            " this node (--mig existing); waited 0 s, it is tried again by itself"
+            " this node (--mig existing); waited 0 s; the kubelet tries again"
         )
     assert node.left() == []
     node.driver.prepare(ref)

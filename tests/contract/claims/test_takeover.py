@@ -248,8 +248,8 @@ def test_whose_the_mig_devices_are_is_waited_for_and_other_claims_are_not(node: 
     take_over = node.take_over(makes_mig=makes_mig)
     with capture_logs() as lines:
         assert not take_over.run()
-    assert "does not say yet whether mig-manager" in lines[-1]["reason"]
-    assert lines[-1]["advice"] == "it is tried again by itself"
+    assert "has not said yet whether mig-manager" in lines[-1]["reason"]
+    assert lines[-1]["advice"] == "this driver retries"
     assert [one.ref.uid for one in node.driver.claims.records.readable()] == [whole.uid]
     assert theirs.file.exists()
     node.driver.unprepare(whole)

@@ -258,7 +258,7 @@ def unallocated(claim: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("pod", "bend", "reason"),
     [
-        ("whole", unallocated, "for a request that was not allocated it"),
+        ("whole", unallocated, "for a request to which it was not allocated"),
         ("mig1", other_state, "it is in state 'PrepareFailed', which is not known"),
         ("whole", of_a_machine, "a GPU that is passed through to a virtual machine"),
         ("mig1", another_uuid, "'GPU-1-2-3' is not what stands there"),

@@ -63,7 +63,7 @@ def test_a_limit_that_does_not_take_is_an_error_that_says_who_is_in_the_way(
     node.session.set_memory_limit(node.uuid, pod, 10 * GIB)
     node.machine.take_memory(node.uuid, 8 * GIB, group=pod)
     cause = {
-        "misc": "processes of the control group have more than that now",
+        "misc": "processes of the control group use more than that now",
         "dmem": f"in force is {10 * GIB} bytes, though NVML reported success, and processes there"
         f" have {8 * GIB} bytes; end them, and try again",
     }[backend]
@@ -81,7 +81,7 @@ def test_a_group_that_is_gone_is_an_error_that_names_it(node: Node) -> None:
         lambda: node.session.set_memory_limit(node.uuid, gone, GIB),
         lambda: node.session.memory_limits(node.uuid, gone),
     ):
-        with pytest.raises(DeviceError, match=f"of {gone}: the control group is not there"):
+        with pytest.raises(DeviceError, match=f"of {gone}: the control group does not exist"):
             call()
 
 
@@ -165,7 +165,7 @@ def test_a_driver_told_not_to_limit_memory_is_found_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["dmem"])
 def test_pods_without_the_controller_cannot_be_limited(node: Node) -> None:
     bare = Groups(node.groups.root, dmem=False).make("kubepods/bare")
-    assert "lacks the controller dmem" in node.obstacle(bare)
+    assert "does not have the controller dmem" in node.obstacle(bare)
 
 
 @pytest.mark.parametrize(

@@ -274,9 +274,9 @@ def test_a_node_is_looked_at_although_the_server_is_away(
     [
         (["--scope=nowhere"], "--scope"),
         (["--kubeconfig=/no/such/file"], "cannot read the kubeconfig"),
-        (["--scope=cluster"], "there is nothing to look at"),
+        (["--scope=cluster"], "there is nothing to check"),
         (["--timeout=0"], "--timeout"),
-        (["--kubelet-plugins-directory-path=/no/such/folder/at/all"], "this is no node"),
+        (["--kubelet-plugins-directory-path=/no/such/folder/at/all"], "this is not a node"),
     ],
 )
 def test_what_cannot_be_run_ends_with_status_2(

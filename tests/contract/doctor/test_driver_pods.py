@@ -190,7 +190,7 @@ def test_a_gpu_node_that_a_taint_keeps_pods_from_is_told_with_the_taint(
     ("strategy", "minutes", "words"),
     [
         ("OnDelete", 4000, ("warning", "its updateStrategy is OnDelete")),
-        ("RollingUpdate", 4000, ("warning", "the update does not go on")),
+        ("RollingUpdate", 4000, ("warning", "the update is stuck")),
         ("RollingUpdate", 2, ("info", "an update is under way")),
     ],
 )

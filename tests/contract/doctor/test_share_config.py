@@ -77,7 +77,7 @@ def test_a_config_with_an_error_is_told_as_validate_tells_it(
     assert main(of_cluster) == 1
     wrong, fine = told(capsys, "share-config")
     assert wrong[0] == "error"
-    assert f'"default" of {WHERE}, used by node-1, cannot be taken: {words}' in wrong[1]
+    assert f'"default" of {WHERE}, used by node-1, cannot be used: {words}' in wrong[1]
     assert "offers no GPU" in wrong[2]
     assert fine[:2] == (
         "ok",
@@ -181,8 +181,8 @@ def test_on_a_node_its_drivers_own_word_is_told(
     main(words)
     problem, remark = told(capsys, "share-config")
     assert problem[0] == "error"
-    assert problem[1].endswith("newest share config: /a:3:5: no; what holds is file /a")
+    assert problem[1].endswith("newest share config: /a:3:5: no; file /a is in use")
     assert remark[:2] == ("info", "on this node: flags: no meaning")
     write_notes(folder, ShareNotes(origin="file /a", remarks=("a",)))
     main(words)
-    assert told(capsys, "share-config")[0][:2] == ("ok", "this node's driver shares by file /a")
+    assert told(capsys, "share-config")[0][:2] == ("ok", "this node's driver uses file /a")

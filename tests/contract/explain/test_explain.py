@@ -35,13 +35,13 @@ def test_a_pod_that_fits_is_told_which_devices_it_would_get(command: Command) ->
     said = command.says(*CLUSTER, having("gpu-0"), template(), pod(templates=["one-gpu"]), status=0)
     assert said.splitlines()[:6] == [
         "pod default/train: fits on node-1, node-2",
-        "  claim one-gpu of template one-gpu: its ResourceClaim is not made yet",
+        "  claim one-gpu of template one-gpu: its ResourceClaim does not exist yet",
         "",
         "NODE    FITS  WHY",
         "node-1  yes   gpu: gpu-1",
         "node-2  yes   gpu: gpu-0",
     ]
-    assert "CPU, memory, volumes and other pods play a part too" in said
+    assert "CPU, memory, volumes and other pods matter, too" in said
 
 
 def test_a_selector_is_shown_with_what_the_devices_have(command: Command) -> None:
@@ -159,7 +159,7 @@ def test_a_selector_that_fails_ends_it_on_all_nodes(command: Command) -> None:
     said = command.says(*CLUSTER, claim(request(selector=f"{OWN}.nope == 1")), pod("wanted"))
     assert said.splitlines()[3:7] == [
         (
-            "  * the scheduler gives up, on all nodes: a selector of request gpu of claim "
+            "  * the scheduler stops trying, on all nodes: a selector of request gpu of claim "
             "default/wanted fails: no such key: nope"
         ),
         "      found on every node, such as at device gpu.nvidia.com/node-1/gpu-0",
@@ -184,7 +184,7 @@ def test_a_node_where_it_fails_keeps_the_pod_from_those_where_it_would_not(
 
 def test_a_class_that_does_not_exist(command: Command) -> None:
     said = command.says(*CLUSTER, claim(request(device_class="nope")), pod("wanted"))
-    assert "the scheduler gives up, on all nodes: the DeviceClass nope does not exist" in said
+    assert "the scheduler stops trying, on all nodes: the DeviceClass nope does not exist" in said
     assert "-> create it, or correct deviceClassName" in said
 
 
@@ -213,7 +213,7 @@ def test_nodes_on_which_the_pod_cannot_be(command: Command) -> None:
         claim(),
         pod("wanted"),
     )
-    assert "* the pod can be on no node, whatever devices there are" in said
+    assert "* the pod fits on no node, regardless of devices" in said
     assert "node-1  no    the node is cordoned" in said
     assert f"node-2  no    the pod does not tolerate the node's taint {GPU}=present" in said
 
@@ -226,13 +226,13 @@ def test_a_constraint_that_free_devices_do_not_fulfil(command: Command) -> None:
         "matchAttribute resource.kubernetes.io/pcieRoot: its devices must have one and the same "
         'value, and those that are free have "pci0000:0f" (1 device), "pci0000:10" (1 device)'
     ) in said
-    assert "-> ask for fewer devices, or drop the constraint" in said
+    assert "-> ask for fewer devices, or remove the constraint" in said
 
 
 def test_requests_that_want_the_same_devices(command: Command) -> None:
     wanted = claim(request("a", count=2), request("b"))
     said = command.says(*CLUSTER, wanted, pod("wanted"))
-    assert "each request has devices enough for itself, but not all together" in said
+    assert "each request alone has enough devices, but not all together" in said
 
 
 def test_alternatives_of_which_none_fits(command: Command) -> None:
@@ -310,7 +310,7 @@ def test_devices_of_other_drivers_are_understood(command: Command) -> None:
 def test_a_claim_alone(command: Command) -> None:
     said = command.says(*CLUSTER, claim(), of="claim wanted", status=0)
     assert said.startswith("claim default/wanted: fits on node-1, node-2\n")
-    assert "On which nodes its pod may be is not looked at: ask for the pod." in said
+    assert "Its pod's choice of nodes is not considered: explain the pod." in said
 
 
 def test_a_claim_that_has_its_devices(command: Command) -> None:

@@ -36,8 +36,8 @@ def test_the_name_of_gpus_in_old_kubernetes(command: Command) -> None:
     said = command.says(*CLUSTER, pod(limits={"alpha.kubernetes.io/nvidia-gpu": 1}))
     assert said.startswith("pod default/train: does not fit on any of 2 nodes")
     assert (
-        "nothing offers alpha.kubernetes.io/nvidia-gpu: the name is of Kubernetes before 1.11; ask "
-        "for nvidia.com/gpu"
+        "nothing offers alpha.kubernetes.io/nvidia-gpu: Kubernetes before 1.11 used this name; "
+        "ask for nvidia.com/gpu"
     ) in said
 
 

@@ -277,8 +277,8 @@ def test_what_is_not_there_is_named_and_not_fatal(tmp_path: Path) -> None:
     found = missing(archive_of(node))
 
     assert found[gathered.NVML].startswith("the GPU driver is not loaded")
-    assert found[gathered.SLICES].startswith("no way to a cluster is known")
-    not_there = f"it is not there, below {tmp_path / 'host'}"
+    assert found[gathered.SLICES].startswith("no cluster is configured")
+    not_there = f"it does not exist below {tmp_path / 'host'}"
     assert found["/etc/os-release"] == found["/var/log/pods"] == not_there
 
 

@@ -158,7 +158,7 @@ def test_an_archive_of_a_newer_program_says_what_to_do(
 
     assert main(["simulate", "up", f"--from={path}", f"--root={root}"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"error: the archive {path} has version 2 of the form")
+    assert said.startswith(f"error: the archive {path} has format version 2")
     assert "use the dra-driver that made it, or a newer one" in said
     with pytest.raises(DriverError):
         Machine(root)

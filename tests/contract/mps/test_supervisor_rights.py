@@ -149,7 +149,7 @@ def test_without_the_hosts_control_groups_the_daemon_would_end_with_the_containe
 def test_without_the_hosts_pids_the_supervisor_does_not_begin(node: Supervised) -> None:
     node.begin(around=OWN_PIDS)
     assert node.supervisor.wait() == 1
-    assert "this container has PIDs of its own" in node.supervisor.tail()
+    assert "this container has its own PID namespace" in node.supervisor.tail()
     assert "set hostPID: true in its pod" in node.supervisor.tail()
 
 

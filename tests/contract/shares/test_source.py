@@ -176,9 +176,9 @@ def test_a_change_is_logged_and_told_once(world: World) -> None:
     ours = [one for one in logs if one["event"].startswith("share config")]
     assert [(one["event"], one["log_level"]) for one in ours] == [
         ("share config taken", "info"),
-        ("share config in part without effect", "warning"),
-        ("share config not taken", "error"),
-        ("share config not taken", "error"),
+        ("share config has no effect in part", "warning"),
+        ("share config not used", "error"),
+        ("share config not used", "error"),
     ]
     assert len(world.changes) == 3
 
@@ -215,8 +215,8 @@ def test_what_cannot_be_taken_is_told_once_as_an_event_of_the_node(world: World)
     assert event["metadata"]["namespace"] == "default"
     assert (event["type"], event["reason"]) == ("Warning", "ShareConfigNotTaken")
     assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
-    assert event["note"].startswith(f"the share config cannot be taken: {file}:3:1: ")
-    assert event["note"].endswith(f"; what holds is file {file}")
+    assert event["note"].startswith(f"the share config cannot be used: {file}:3:1: ")
+    assert event["note"].endswith(f"; file {file} is in use")
 
     replace(file, config(4))
     world.until_replicas(4)

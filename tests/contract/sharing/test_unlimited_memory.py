@@ -90,7 +90,7 @@ def test_the_event_says_why_nothing_limits_the_memory_and_what_to_do(telling: Te
     )
     assert about["uid"] == "uid-claim"
     assert (event["reason"], event["type"]) == ("GPUMemoryNotLimited", "Warning")
-    assert f"nothing limits how much GPU memory this claim uses with {SHARE}: " in event["note"]
+    assert f"nothing limits the GPU memory that this claim uses with {SHARE}: " in event["note"]
     assert "time-slicing divides no memory" in event["note"]
     assert event["note"].endswith("GPU driver of R615 or newer and cgroup v2")
     assert len(event["note"]) < 1024
@@ -142,8 +142,8 @@ def test_the_event_names_a_limit_that_is_more_than_the_gpu_has(telling: Telling)
         assert [one.pinned_memory_mib for one in desired.devices] == [held]
         assert (event["reason"], event["type"]) == ("GPUMemoryLimitTooHigh", "Warning")
         assert event["note"].startswith(
-            "the limit of pinned device memory is 102400 MiB for gpu-0, which has "
-            f"{held} MiB: programs may use all of it. "
+            "the pinned device memory limit is 102400 MiB for gpu-0, which has "
+            f"{held} MiB: programs may use all of its memory. "
         )
         for ref in refs:
             telling.unprepare(ref)

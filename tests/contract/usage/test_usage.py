@@ -257,7 +257,7 @@ def test_without_a_terminal_no_name_is_cut(
 
 def test_in_the_cluster_no_gpu_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--cluster", "--usage"]) != 0
-    assert "has no meaning with --cluster" in capsys.readouterr().err
+    assert "does not work with --cluster" in capsys.readouterr().err
 
 
 def test_a_gpus_name_its_uuid_and_its_index_mean_the_same(node: Node) -> None:
@@ -354,7 +354,7 @@ def test_later_pods_of_a_claim_have_their_names_and_nobody_is_asked_before_someb
         assert cli.main([*words, "--pid", "101", kubeconfig]) == 0
         shown = capfd.readouterr()
         assert "300 MiB" in shown.out
-        assert "names of later pods of a claim are not asked for: cannot get" in shown.err
+        assert "names of later pods of a claim are unknown: cannot get" in shown.err
     finally:
         node.driver.kill()
 

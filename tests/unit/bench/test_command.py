@@ -35,7 +35,7 @@ def test_reports_are_drawn_below_each_other(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["report"], 2, "name what is to be drawn"),
+        (["report"], 2, "name the reports to draw"),
         (["report", "--reports", "/absent.json"], 1, "/absent.json cannot be read"),
         (["pods"], 2, "name an image"),
         (["processes", "--work", "command"], 2, "name your command"),
@@ -48,19 +48,19 @@ def test_reports_are_drawn_below_each_other(
         ),
         (["processes", "--work", "gemm", "--shape", "100x128x128"], 2, "multiples of 128 from 128"),
         (["processes", "--work", "gemm", "--shape", "128x128"], 2, "ROWSxCOLUMNSxDEPTH"),
-        (["processes", "--precision", "tensor"], 2, "belongs to the works `gemm` and `burn`"),
-        (["processes", "--latencies", "json"], 2, "latencies are read of the work `command`"),
+        (["processes", "--precision", "tensor"], 2, "is for the works `gemm` and `burn`"),
+        (["processes", "--latencies", "json"], 2, "latencies are read for the work `command`"),
         (
             ["processes", "--command", "x", "--latencies", "prometheus"],
             2,
-            "need the name of a histogram or summary (--latency-metric)",
+            "have the name of a histogram or summary (--latency-metric)",
         ),
         (["processes", "--rate", "0.001"], 2, "0.001 requests a second for 20 s are 0"),
         (["processes", "--mig-profiles", "large"], 2, "--mig-profiles"),
         (["processes", "--sweep", "threads", "--strategies", "mps"], 2, "leave out --strategies"),
         (["processes", "--sweep", "threads", "--repetitions", "3"], 2, "a sweep is one round"),
-        (["processes", "--name", "/absent/bench"], 1, "nothing can be written to /absent"),
-        (["processes", "--name", "."], 1, "name the files too"),
+        (["processes", "--name", "/absent/bench"], 1, "/absent is not writable"),
+        (["processes", "--name", "."], 1, "name the files, too"),
         (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),
     ],
 )

@@ -184,7 +184,7 @@ def test_two_works_or_two_kinds_of_card_are_not_compared() -> None:
 
 def test_a_case_tells_of_each_of_its_tenants() -> None:
     two = Strategy(sharing=Sharing.MPS, tenants=2)
-    with pytest.raises(ValueError, match="1 tenants are told of, and the strategy has 2"):
+    with pytest.raises(ValueError, match="1 tenants are reported, but the strategy has 2"):
         case(two, [1.0], 1.0, 1.0)
 
 
@@ -212,9 +212,13 @@ def test_a_report_of_a_real_card_is_read() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"version": 2', '"version": 3', "is no report of version 1 or 2: version: "),
-        ('"p99_ms": 11.0', '"p99_ms": NaN', "is no report"),
-        ('"p99_ms": 11.0', '"p99_ms": "11"', "is no report of version 1 or 2: cases.0.tenants.0"),
+        ('"version": 2', '"version": 3', "is not a report of version 1 or 2: version: "),
+        ('"p99_ms": 11.0', '"p99_ms": NaN', "is not a report"),
+        (
+            '"p99_ms": 11.0',
+            '"p99_ms": "11"',
+            "is not a report of version 1 or 2: cases.0.tenants.0",
+        ),
         ('"cases"', '"more": 1, "cases"', "more: Extra inputs are not permitted"),
     ],
 )

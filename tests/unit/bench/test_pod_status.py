@@ -28,7 +28,7 @@ def test_a_command_is_timed_from_its_containers_start_to_its_end() -> None:
     assert result is not None
     assert (result.seconds, result.throughput) == (50.0, 0.02)
     assert ended_seconds(0, ended(3)).failure == "its exit status was 3"
-    assert "had not ended" in ended_seconds(0, {"status": {"phase": "Running"}}).failure
+    assert "did not end" in ended_seconds(0, {"status": {"phase": "Running"}}).failure
 
 
 def test_a_pod_that_others_ended_says_so() -> None:
@@ -97,7 +97,7 @@ def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:
     assert (lame.state, lame.tenants[1].failure) == ("measured", "its exit status was 3")
     assert case_of(two, [worked, ended], is_simulated=True) == Case(strategy=two, state="passed")
     played = case_of(two, [worked, broken], is_simulated=True)
-    reason = "the command did not end well: its exit status was 3"
+    reason = "the command failed: its exit status was 3"
     assert (played.state, played.reason, played.tenants) == ("failed", reason, ())
 
 
@@ -107,7 +107,7 @@ def test_who_says_that_it_worked_on_a_simulated_gpu_is_not_believed() -> None:
     case = case_of(ALONE, [Gathered(ready=ready, done=done)], is_simulated=False)
     assert (case.state, case.tenants) == ("passed", ())
     silent = case_of(ALONE, [Gathered(ready=ready)], is_simulated=False)
-    said = "it was ready, and had not ended long after its time"
+    said = "it was ready, but had not ended long after its time"
     assert (silent.state, silent.reason) == ("failed", said)
     assert case_of(ALONE, [Gathered()], is_simulated=False).reason == "it was not ready in time"
     killed = Gathered(ready=ready, exit_status=-9, words="the last line")

@@ -123,11 +123,13 @@ def test_what_makes_figures_worth_less_is_said() -> None:
     alone = Case(strategy=ALONE, state="measured", tenants=(Tenant(number=0, result=few),))
     said = remarks(report(cases=(alone, two)))
     assert [text.partition(": ")[2][:45] for text in said] == [
-        "a tenant has 40 latencies, and of fewer than ",
-        "a tenant began 2.7 s after the others: work f",
+        "a tenant has 40 latencies, and with fewer tha",
+        "a tenant began 2.7 s after the others: use lo",
     ]
     (of_mig,) = remarks(report())
-    assert of_mig.startswith("SM % and mem % are not available of MIG devices: NVML does not tell")
+    assert of_mig.startswith(
+        "SM % and mem % are not available for MIG devices: NVML does not report"
+    )
     whole = [one for one in report().cases if one.strategy.sharing is not Sharing.MIG]
     assert remarks(report(cases=tuple(whole))) == []
 
@@ -157,11 +159,11 @@ def test_a_command_that_left_its_neighbours_alone_is_named(seconds: float, is_ea
 def test_containers_stand_beside_bare_processes() -> None:
     reports = [report(where="processes"), report()]
     text = containers_as_text(reports)
-    assert "Containers of pods against bare processes" in text
+    assert "Containers of pods compared with processes" in text
     row = next(line for line in text.splitlines() if line.startswith("7 by MIG 1g.10gb"))
     assert row.split()[-5:] == ["1.00", "1.00", "1.00", "1.00", "+0.0"]
     drawn = page(reports, lambda _: "<svg/>")
     assert Seen(drawn).tags.count("table") == 5
-    assert "Containers of pods against bare processes" in drawn
+    assert "Containers of pods compared with processes" in drawn
     assert containers_as_text([report()]) == ""
     assert Seen(page([report()], lambda _: "<svg/>")).tags.count("table") == 2

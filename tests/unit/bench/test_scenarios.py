@@ -226,7 +226,7 @@ def test_a_case_stands_in_for_a_base_that_cannot_be_run_and_else_is_left_out() -
         ),
         (
             CASES + "- name: a\n  matrix: {n: [1, 1]}\n  tenants: [{work: light, count: $n}]",
-            ":6: cases[0].name: a second case of the name",
+            ":6: cases[0].name: a second case with the name",
         ),
         (
             CASES + "- name: a$n\n  matrix: {n: [1, 900]}\n  tenants: [{work: light, count: $n}]",
@@ -239,11 +239,14 @@ def test_a_case_stands_in_for_a_base_that_cannot_be_run_and_else_is_left_out() -
         (CASES + "- name: a\n  tenants: [{work: $x}]", "has no variable $x: it has no `matrix`"),
         (
             CASES + "- name: a\n  against: [b]\n  tenants: [{work: light}]",
-            ':1: "a" is compared with "b", which is no case',
+            ':1: "a" is compared with "b", which is not a case',
         ),
         (
             CASES + "- name: a\n  tenants: [{work: light, count: 2}]",
-            ':6: cases[0]: "a": it has several tenants: say by `sharing` how they share a GPU',
+            (
+                ':6: cases[0]: "a": it has several tenants: set `sharing`, which says how they '
+                "share a GPU"
+            ),
         ),
         (
             CASES + "- name: a\n  sharing: time-slicing\n  tenants: [{work: light, priority: 1}]",
@@ -267,7 +270,7 @@ def test_a_case_stands_in_for_a_base_that_cannot_be_run_and_else_is_left_out() -
         ),
         (
             HEAD + "goals: [{figure: p99, role: x}]\ncases: [{name: a, tenants: [{work: light}]}]",
-            'a goal is of the role "x", which no tenant has',
+            'a goal is for the role "x", which no tenant has',
         ),
     ],
 )
@@ -300,7 +303,7 @@ def test_a_commands_words_may_be_written_as_one_text() -> None:
     ("words", "status", "said"),
     [
         (["--scenario", "light-beside-heavi"], 1, 'did you mean "light-beside-heavy"?'),
-        (["--scenario", "cards", "--rate", "3"], 2, "the scenario says it by itself: leave out"),
+        (["--scenario", "cards", "--rate", "3"], 2, "the scenario sets this itself: leave out"),
         (["--pull-secret", "secret"], 2, "must be the NAMESPACE/NAME of a Secret"),
     ],
 )
@@ -325,7 +328,7 @@ def test_a_file_is_named_by_its_stem_and_what_is_none_is_refused(tmp_path: Path)
     path.write_text(CASES + "- name: a\n  tenants: [{work: light}]\n")
     assert find_scenario(str(path))[0] == "mine"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is no text in UTF-8"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
         find_scenario(str(path))
     with pytest.raises(ConfigError, match="`dra-driver bench list` lists"):
         find_scenario(str(tmp_path / "absent.yaml"))

@@ -85,10 +85,10 @@ def test_the_smallest_share_that_holds_with_all_larger_ones_is_chosen() -> None:
     assert judged_of(90.0, 49.0, 20.0) == ("mps-limits-75pct-x1", "")
     name, note = judged_of(40.0, 90.0, 20.0)
     assert name == "mps-limits-100pct-x1"
-    assert note.startswith("A smaller share held it by chance")
+    assert note.startswith("A smaller share met it by chance")
     name, note = judged_of(90.0, 90.0, 90.0)
     assert name == ""
-    assert note.startswith("No share holds the goal")
+    assert note.startswith("No share meets the goal")
 
 
 def test_a_share_with_a_tenant_that_failed_does_not_hold() -> None:

@@ -98,7 +98,7 @@ def test_a_gpu_that_computes_nothing_is_not_measured(
     asked = work(WorkloadKind(kind), memory_mib=12, width=64)
     (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": kernel})
     assert isinstance(failed, lines.Failed)
-    assert failed.reason.startswith(f"the GPU's outcome is {said} right")
+    assert failed.reason.startswith(f"the GPU's result is {said} right")
 
 
 def test_a_step_of_one_round_is_as_right_as_one_of_many(tmp_path: Path, library: Path) -> None:

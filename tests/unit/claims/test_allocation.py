@@ -112,7 +112,7 @@ def test_a_gpu_that_is_left_out_is_not_given_out_any_more() -> None:
     out = ExcludedGpu(index=0, minor=0, uuid=WHOLE.uuid, why="an admin says so")
     inventory = make.inventory(CARD, excluded=(out,))
     for name in ("gpu-0", name_of(WHOLE, SHARE)):
-        with pytest.raises(DeviceError, match=f'"{name}" is not given out any more: an admin says'):
+        with pytest.raises(DeviceError, match=f'"{name}" is no longer offered: an admin says'):
             found(result(name), inventory=inventory)
     assert found(result(name_of(CARD, PLACE)), inventory=inventory)
 

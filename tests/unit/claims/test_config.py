@@ -189,8 +189,8 @@ def test_a_config_for_all_requests_that_fits_no_device_is_an_error() -> None:
     with pytest.raises(ConfigError) as caught:
         strategies(scheduled("a", "b", configs=[make.config(**MPS)]), MIGS)
     assert str(caught.value) == (
-        "spec.devices.config[0] of the claim: the GpuConfig has no effect: no device that this "
-        'claim got takes one, and "gpu-0" (request: a) is of type "mig"; write a MigDeviceConfig, '
+        "spec.devices.config[0] of the claim: the GpuConfig has no effect: it does not fit the "
+        'devices of this claim: "gpu-0" (request: a) is of type "mig"; write a MigDeviceConfig, '
         "or remove the config"
     )
     of_class = make.config("a", source="FromClass", kind="MigDeviceConfig")

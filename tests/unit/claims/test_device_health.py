@@ -56,7 +56,7 @@ def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
     assert found == DeviceHealth(
         wellness=Wellness.SICK,
         reason="Xid79",
-        message="XID 79: the GPU has fallen off the bus; what makes it pass: a reboot of the node",
+        message="XID 79: the GPU has fallen off the bus; remedy: a reboot of the node",
     )
 
 
@@ -119,7 +119,7 @@ def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None
 def test_a_gpu_that_is_not_there_is_not_well() -> None:
     gone = health(WHOLE, {}, gpus=(DIVIDED,))
     assert (gone.wellness, gone.reason) == (Wellness.SICK, "GpuMissing")
-    assert "taken out" in gone.message
+    assert "removed from the machine" in gone.message
     sick = (SickGpu(index=1, reason="it is lost"),)
     assert "at index 1: it is lost" in health(WHOLE, {}, gpus=(DIVIDED,), sick=sick).message
 
@@ -131,8 +131,8 @@ def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
     found = gone(MIG, {})
     assert (found.wellness, found.reason) == (Wellness.SICK, "MigDeviceMissing")
     assert found.message == (
-        f"{MIG.uuid} (1g.10gb of {DIVIDED.uuid}) does not exist any more: its GPU was reset, or "
-        "somebody destroyed it; delete the pods that have it, so that they get a new one"
+        f"{MIG.uuid} (1g.10gb of {DIVIDED.uuid}) no longer exists: its GPU was reset, or "
+        f"something destroyed it; delete the pods that have it, so that they get a new one"
     )
     assert gone(SHARE, {}) == found
     assert {gone(one, {}) for one in (OTHER, WHOLE, DIVIDED)} == {WELL}

@@ -123,11 +123,11 @@ def test_where_another_version_counts_it_is_not_read(start: bytes) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({UID: claim({"gpu": None, "mig": None})}, "a device of no known kind"),
-        ({UID: claim(gpu() | {"mig": {}})}, "a device of no known kind"),
+        ({UID: claim({"gpu": None, "mig": None})}, "a device of an unknown kind"),
+        ({UID: claim(gpu() | {"mig": {}})}, "a device of an unknown kind"),
         ({UID: claim(gpu()) | {"checkpointState": "Paused"}}, "is in state 'Paused'"),
-        ({UID: claim(gpu(), mpsControlDaemonID="../..")}, "which is no id of one"),
-        ({UID: claim(gpu(), mpsControlDaemonID=f"{UID}-1a2b3/..")}, "which is no id of one"),
+        ({UID: claim(gpu(), mpsControlDaemonID="../..")}, "which is not a valid id"),
+        ({UID: claim(gpu(), mpsControlDaemonID=f"{UID}-1a2b3/..")}, "which is not a valid id"),
         ({"a/b": claim(gpu())}, "is not a valid UID"),
         ({UID: claim({"gpu": {"info": {"uuid": "../x"}, "device": told("a")}})}, "not what stands"),
     ],

@@ -158,7 +158,7 @@ def test_a_share_of_what_is_not_there_any_more_is_refused() -> None:
         found(node, Share(of=MIG, index=1, division=DIVISION))
     record, _ = claim(Share(of=GPU, index=1, division=DIVISION))
     off = replace(GPU, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
-    with pytest.raises(DeviceError, match=r'"device-0" is in MIG mode, so that it has no shares'):
+    with pytest.raises(DeviceError, match=r'"device-0" is in MIG mode, so it has no shares'):
         node.realiser.find(record, {"device-0": NodeDevice(gpu=off, device=off)})
 
 

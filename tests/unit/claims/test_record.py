@@ -133,7 +133,7 @@ def test_a_record_of_a_pods_own_claim_is_read_and_written_as_ever() -> None:
 def test_a_name_that_is_no_text_damages_a_record(field: str, value: object) -> None:
     payload = json.loads(encode(DESCRIBED))["payload"]
     (payload if field == "podClaimName" else payload["devices"][0])[field] = value
-    with pytest.raises(StateError, match="is not a text"):
+    with pytest.raises(StateError, match="is not a string"):
         decode(sealed(json.dumps(payload).encode()))
 
 

@@ -52,7 +52,7 @@ def test_a_generation_of_which_slices_are_missing_is_incomplete() -> None:
     (pool,) = read_pools(slices(PARTS, [counter_set(memory="80Gi")], generation=7)[1:])
 
     assert pool.problem is not None
-    assert pool.problem.startswith("1 of 2 ResourceSlices of generation 7 are there")
+    assert pool.problem.startswith("1 of 2 ResourceSlices of generation 7 are complete")
 
 
 def test_pools_come_by_node() -> None:

@@ -124,7 +124,7 @@ def test_what_is_not_counted_stands_below_with_the_reason() -> None:
         make.claim_object("gpu-0", pool="node-9", name="lost"),
     )
     shown = table(found([*PLAIN, *half, *sick, *slices([], node="node-4")], *claims))
-    incomplete = "1 of 2 ResourceSlices of generation 1 are there and can be read"
+    incomplete = "1 of 2 ResourceSlices of generation 1 are complete"
 
     assert shown.splitlines()[3:] == [
         "",

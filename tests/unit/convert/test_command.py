@@ -62,7 +62,7 @@ def test_a_loss_names_file_and_place_and_is_status_1(
     assert printed.out == ""
     assert printed.err == (
         f"{tmp_path}/a.yaml:6:3: ResourceClaim c: spec.parametersRef: left out: no "
-        "GpuClaimParameters p of its namespace is in these files: give the file that has it too\n"
+        "GpuClaimParameters p of its namespace is in these files: pass the file that has it, too\n"
     )
 
 

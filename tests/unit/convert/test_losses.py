@@ -58,7 +58,7 @@ LOST = (
     Lost(
         name="unknown-field-of-a-claim",
         text=claim("{resourceClassName: gpu.nvidia.com, parameterRef: {}}"),
-        lines=((4, "spec.parameterRef: no version of this API had this field: check its"),),
+        lines=((4, "spec.parameterRef: no version of this API has this field: check its"),),
     ),
     Lost(
         name="parameters-in-another-file",
@@ -72,21 +72,21 @@ LOST = (
             "{resourceClassName: gpu.nvidia.com, parametersRef: {apiGroup: "
             "gpu.resource.nvidia.com, kind: ResourceClaimParameters, name: p}}"
         ),
-        lines=((4, 'spec.parametersRef: left out: "ResourceClaimParameters" is no kind of'),),
+        lines=((4, 'spec.parametersRef: left out: "ResourceClaimParameters" is not a kind of'),),
         printed=0,
     ),
     Lost(
         name="class-in-another-file",
         text=claim("{resourceClassName: fast}"),
-        lines=((4, "spec.resourceClassName: left as it was: no ResourceClass in these files"),),
+        lines=((4, "spec.resourceClassName: unchanged: no ResourceClass in these files"),),
     ),
     Lost(
         name="class-of-another-driver",
         text="apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: nic}\n"
         "driverName: net.example.com\n---\n" + claim("{resourceClassName: nic}"),
         lines=(
-            (4, "driverName: left as it was: it is of the driver net.example.com: ask its vendor"),
-            (9, "spec.resourceClassName: left as it was: it is of the driver net.example.com:"),
+            (4, "driverName: unchanged: it belongs to the driver net.example.com: ask its vendor"),
+            (9, "spec.resourceClassName: unchanged: it belongs to the driver net.example.com:"),
         ),
         printed=2,
     ),
@@ -101,7 +101,7 @@ LOST = (
         name="parameters-that-nothing-refers-to",
         text="apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: GpuClaimParameters\n"
         "metadata: {name: p}\nspec: {count: 1}\n",
-        lines=((3, "metadata.name: left out: nothing in these files refers to it: give the file"),),
+        lines=((3, "metadata.name: left out: nothing in these files refers to it: pass the file"),),
         printed=0,
     ),
     Lost(
@@ -111,7 +111,7 @@ LOST = (
             (4, "spec.selector: GPUs in MIG mode are offered as MIG devices only: ask for"),
             (
                 9,
-                "spec.parametersRef: left out: GpuClaimParameters p asks for something that is not",
+                "spec.parametersRef: left out: GpuClaimParameters p asks for something that no",
             ),
         ),
         printed=0,
@@ -119,7 +119,7 @@ LOST = (
     Lost(
         name="index",
         text=asking("{selector: {orExpression: [{index: 0}, {uuid: GPU-1}]}}"),
-        lines=((4, "spec.selector.orExpression[0].index: GPUs are not chosen by their index now"),),
+        lines=((4, "spec.selector.orExpression[0].index: GPUs can no longer be chosen by index"),),
     ),
     *(
         Lost(
@@ -145,12 +145,12 @@ LOST = (
     Lost(
         name="unknown-field-of-parameters",
         text=asking("{cuont: 2}"),
-        lines=((4, "spec.cuont: no version of this API had this field: check its spelling"),),
+        lines=((4, "spec.cuont: no version of this API has this field: check its spelling"),),
     ),
     Lost(
         name="connections",
         text=asking("{sharing: {strategy: MPS, mpsConfig: {maxConnections: 4}}}"),
-        lines=((4, "spec.sharing.mpsConfig.maxConnections: an MPS daemon has no limit of its"),),
+        lines=((4, "spec.sharing.mpsConfig.maxConnections: an MPS daemon has no setting for"),),
     ),
     Lost(
         name="settings-of-another-strategy",
@@ -165,7 +165,7 @@ LOST = (
     Lost(
         name="one-gpu-for-mig-devices",
         text=asking("{profile: 1g.5gb, gpuClaimName: g}", "MigDeviceClaimParameters"),
-        lines=((4, "spec.gpuClaimName: MIG devices of one GPU are asked for in one claim now:"),),
+        lines=((4, "spec.gpuClaimName: MIG devices of one GPU must now be in one claim:"),),
     ),
     Lost(
         name="uninitialized",
@@ -195,13 +195,13 @@ LOST = (
             ("resource.k8s.io/v1alpha2", "ResourceClaimParameters", "left out: a driver gen", 0),
             ("resource.k8s.io/v1alpha2", "ResourceClassParameters", "left out: a driver gen", 0),
             ("nas.gpu.resource.nvidia.com/v1alpha1", "NodeAllocationState", "left out: a dr", 0),
-            ("gpu.nvidia.com/v1alpha1", "ComputeDomain", "left as it was: this driver has no", 1),
+            ("gpu.nvidia.com/v1alpha1", "ComputeDomain", "unchanged: this driver has no", 1),
         )
     ),
     Lost(
         name="controller",
         text=claim("{controller: d, devices: {}}", "v1alpha3"),
-        lines=((4, "spec.controller: the scheduler allocates all claims now, no driver's"),),
+        lines=((4, "spec.controller: the scheduler, not a driver's controller, allocates"),),
     ),
     Lost(
         name="suitable-nodes",
@@ -211,7 +211,9 @@ LOST = (
     Lost(
         name="class-of-the-install",
         text=claim("{}", "v1beta1", "DeviceClass").replace("name: c", "name: mig.nvidia.com"),
-        lines=((3, "metadata.name: left out: the driver's install has the class mig.nvidia.com"),),
+        lines=(
+            (3, "metadata.name: left out: the driver's installation has the class mig.nvidia.com"),
+        ),
         printed=0,
     ),
     Lost(
@@ -252,7 +254,7 @@ LOST = (
     Lost(
         name="name-of-a-share-config",
         text=pod(f"[{limits('a', 'nvidia.com/mig-1g.5gb.shared', 1)}]"),
-        lines=((5, "spec.containers[0].resources.limits.nvidia.com/mig-1g.5gb.shared: left as"),),
+        lines=((5, "spec.containers[0].resources.limits.nvidia.com/mig-1g.5gb.shared: unchang"),),
     ),
     Lost(
         name="another-amount-in-an-init-container",
@@ -263,7 +265,7 @@ LOST = (
     Lost(
         name="doubled-key",
         text=claim("{resourceClassName: gpu.nvidia.com}") + "spec: {resourceClassName: mine}\n",
-        lines=((5, "spec.resourceClassName: left as it was: no ResourceClass in these files"),),
+        lines=((5, "spec.resourceClassName: unchanged: no ResourceClass in these files"),),
     ),
     Lost(
         name="doubled-key-of-what-is-printed",

@@ -65,7 +65,7 @@ def test_a_gpu_that_cannot_be_described_is_left_out_by_its_index() -> None:
     assert found.unmatched == ()
 
 
-THERE = "this node has 3 GPUs (NVIDIA H100 80GB HBM3, Tesla T4), and it names none of them"
+THERE = "this node has 3 GPUs (NVIDIA H100 80GB HBM3, Tesla T4), and it matches none of them"
 
 
 def test_a_word_that_names_no_gpu_is_told_with_what_there_is() -> None:
@@ -73,15 +73,15 @@ def test_a_word_that_names_no_gpu_is_told_with_what_there_is() -> None:
 
     assert found.gpus == NODE.gpus
     index, product = found.unmatched
-    assert index == f'"7" of --exclude-gpus leaves nothing out: {THERE}'
-    assert product.endswith(f"{THERE}; a product is named in full, or with a wildcard: *T4*")
+    assert index == f'"7" of --exclude-gpus excludes nothing: {THERE}'
+    assert product.endswith(f"{THERE}; write a product's full name, or a wildcard: *T4*")
 
 
 def test_a_word_of_the_label_that_can_name_no_gpu_is_told_with_the_forms_there_are() -> None:
     (text,) = without_excluded(NODE, Exclusion(label="GPU-x")).unmatched
 
     assert text.startswith(
-        f"\"GPU-x\" of label {LABEL} leaves nothing out: 'GPU-x' is no index (3)"
+        f"\"GPU-x\" of label {LABEL} excludes nothing: 'GPU-x' is not an index (3)"
     )
 
 
@@ -96,7 +96,7 @@ def test_the_sick_are_mentioned_where_a_word_may_mean_one_of_them() -> None:
     sick = (SickGpu(index=1, reason="lost"),)
     found = without_excluded(make.inventory(H100, sick=sick), Exclusion(setting=T4S[0].uuid))
 
-    assert "this node has 2 GPUs, of which 1 cannot be asked" in found.unmatched[0]
+    assert "this node has 2 GPUs, 1 of them not answering" in found.unmatched[0]
 
 
 def test_a_claim_that_had_a_gpu_before_gets_it_again() -> None:

@@ -48,7 +48,7 @@ def test_before_the_first_look_there_are_no_gpus_and_a_reason() -> None:
     watcher = InventoryWatcher(make.inventory, rescan_seconds=NEVER, on_change=lambda _: None)
 
     assert watcher.current().gpus == ()
-    assert watcher.current().problem == "this node has not been searched for GPUs yet"
+    assert watcher.current().problem == "this node's GPUs are not known yet"
     assert not watcher.wait_until_looked(0)
     assert watcher.stop(0)
 

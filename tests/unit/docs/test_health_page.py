@@ -34,7 +34,7 @@ def said(finding: Finding) -> tuple[str, str, str, str]:
 
 def told() -> Iterator[tuple[str, str, str, str]]:
     """The same as the page says it: a cell has a line for each reason, with all its taints."""
-    for remedy, severity, cell in rows("what makes it pass"):
+    for remedy, severity, cell in rows("remedy"):
         for line in cell.split("<br>"):
             taints, _, reason = line.partition(": ")
             yield from ((remedy, severity, taint, reason) for taint in taints.split(", "))

@@ -36,7 +36,7 @@ def test_a_page_lists_each_metric_with_its_labels(page: str, metrics: Metrics | 
 def test_metrics_of_usage_have_a_page_of_their_own() -> None:
     text = (DOCS / "usage.md").read_text()
     assert set(listed(text)) == USAGE
-    said = text.partition("All have `driver`,")[2].partition("\n\n")[0]
+    said = text.partition("All have the label `driver`;")[2].partition("\n\n")[0]
     for one in {label for metric in UsageMetric for label in metric.value[2]}:
         assert f"`{one}`" in said or f"by `{one}`" in text
 

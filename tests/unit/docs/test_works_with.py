@@ -39,7 +39,7 @@ ANCHORS = {anchor(one) for one in re.findall(r"^## (.+)$", PAGE, re.MULTILINE)}
 
 def test_each_row_of_the_table_leads_to_a_section() -> None:
     rows = re.findall(r"^\| \[[^]]+\]\(#([^)]+)\) \|", PAGE, re.MULTILINE)
-    assert len(rows) == 10
+    assert len(rows) == 9
     assert set(rows) | {"templates-for-autoscalers"} == ANCHORS
 
 

@@ -172,7 +172,7 @@ def test_the_supervisors_daemonset_is_looked_at_too() -> None:
 
 def test_a_daemonset_without_a_node_is_told_the_label() -> None:
     seen, *_ = cluster_checks.daemon_sets(DaemonSets(ours=(installed(wanted=0, ready=0),)))
-    assert "no node is matched" in seen.text
+    assert "its affinity matches no node" in seen.text
     assert f"kubectl label node NODE {NODE_LABEL}" in seen.advice
 
 
@@ -275,7 +275,7 @@ def test_a_second_class_behind_a_resource_name_is_named() -> None:
     second = {"metadata": {"name": "old"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
     seen = list(cluster_checks.classes([*shipped_classes(), second], ALL))
     assert severities(seen) == [WARNING, OK]
-    assert "DeviceClass old stands behind nvidia.com/gpu too" in seen[0].text
+    assert "DeviceClass old also serves nvidia.com/gpu" in seen[0].text
 
 
 def policies(text: str) -> tuple[list[Object], list[Object]]:

@@ -224,7 +224,7 @@ def test_a_gpu_that_is_left_out_is_told_and_is_no_fault() -> None:
     assert severities(node_checks.gpus(left)) == []
     first, second = node_checks.excluded(left)
     assert (first.severity, second.severity) == (INFO, INFO)
-    assert first.text.endswith('is not given out: it is left out by "*" of --exclude-gpus')
+    assert first.text.endswith('is not offered: it is left out by "*" of --exclude-gpus')
 
 
 def test_a_word_that_leaves_nothing_out_is_a_warning() -> None:
@@ -233,7 +233,7 @@ def test_a_word_that_leaves_nothing_out_is_a_warning() -> None:
     )
 
     assert seen.severity is WARNING
-    assert "leaves nothing out: this node has 2 GPUs" in seen.text
+    assert "excludes nothing: this node has 2 GPUs" in seen.text
     assert "dra-driver inspect" in seen.advice
 
 

@@ -54,7 +54,9 @@ def test_what_only_an_admin_may_see_is_told_once() -> None:
     ]
     text = as_text([finding(Severity.OK, advice=""), *forbidden])
     assert "cannot list" not in text
-    assert f"not learnt, for want of rights: nodes, classes: {ADMIN}" in " ".join(text.split())
+    assert f"not checked, because permissions are missing: nodes, classes: {ADMIN}" in " ".join(
+        text.split()
+    )
     refused = finding(Severity.ERROR, seen="cannot list nodes", advice=ADMIN)
     assert "cannot list nodes" in as_text([refused])
     assert "cannot list nodes" in as_json(forbidden, "1")

@@ -16,7 +16,7 @@ def severities(seen: Iterable[Seen]) -> list[Severity]:
 def test_devices_on_offer_are_counted() -> None:
     two = [*slices(GPUS, node="a"), *slices(GPUS, node="b")]
     (seen,) = slice_checks.published(two, "")
-    assert (seen.severity, seen.text) == (Severity.OK, "4 devices on offer by 2 nodes: a, b")
+    assert (seen.severity, seen.text) == (Severity.OK, "4 devices offered by 2 nodes: a, b")
 
 
 def test_a_cluster_without_slices_is_an_error() -> None:
@@ -28,7 +28,7 @@ def test_a_cluster_without_slices_is_an_error() -> None:
 def test_a_node_that_offers_nothing_is_a_warning() -> None:
     seen = list(slice_checks.published([*slices(GPUS, node="a"), *slices([], node="b")], ""))
     assert severities(seen) == [Severity.OK, Severity.WARNING]
-    assert "nothing is on offer by b" in seen[1].text
+    assert "b: nothing is offered" in seen[1].text
 
 
 def test_a_pool_that_is_not_whole_is_a_warning() -> None:
@@ -93,7 +93,7 @@ def test_a_squatters_pool_hides_no_nodes_devices() -> None:
     (one,) = slices(GPUS[:1], node="evil")
     one["spec"]["pool"] |= {"name": "a", "generation": 2**62}
     (seen,) = slice_checks.published([one, *slices(GPUS, node="a")], "")
-    assert (seen.severity, seen.text) == (Severity.OK, "3 devices on offer by 2 nodes: a, evil")
+    assert (seen.severity, seen.text) == (Severity.OK, "3 devices offered by 2 nodes: a, evil")
 
 
 def versioned(version: str, node: str) -> list[Object]:

@@ -117,7 +117,7 @@ def test_a_claim_that_is_not_made_yet_is_as_its_template_says() -> None:
     (claim,) = demand(pod, explained.template()).claims
     assert (claim.name, claim.why) == (
         "one-gpu of template one-gpu",
-        "its ResourceClaim is not made yet",
+        "its ResourceClaim does not exist yet",
     )
 
 
@@ -186,7 +186,7 @@ def test_a_pod_of_a_group_that_has_the_claim_needs_no_place_of_its_own() -> None
     claim["status"]["reservedFor"] = [*users, make.pod_group("gang")]
     pod = explained.pod("wanted")
     (blocked,) = demand(pod, claim).blocked
-    assert "in use by 255 pods and 1 PodGroups, and no more can use one" in blocked
+    assert "in use by 255 pods and 1 PodGroups, which is the most that can use a claim" in blocked
     pod["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
     assert demand(pod, claim).blocked == ()
 

@@ -41,7 +41,7 @@ def test_a_pool_of_which_slices_lack_is_incomplete() -> None:
     (pool,) = offer(things[:1]).on(NODE)
     assert (pool.fault, pool.devices) == (Fault.INCOMPLETE, ())
     assert pool.problem == (
-        "1 of 2 ResourceSlices of generation 1 of the pool are there: the driver gpu.nvidia.com "
+        "1 of 2 ResourceSlices of generation 1 of the pool exist: the driver gpu.nvidia.com "
         "is writing them, or cannot"
     )
 

@@ -75,7 +75,7 @@ def test_the_manifest_comes_first_and_has_sizes_and_checksums() -> None:
 
 def test_an_archive_of_a_newer_form_says_so(file: Callable[[bytes], Path]) -> None:
     path = file(tar(manifest({}, version=gathered.VERSION + 1)))
-    with pytest.raises(VersionError, match=r"has version 2 of the form.*use the dra-driver that"):
+    with pytest.raises(VersionError, match=r"has format version 2.*use the dra-driver that"):
         gathered.unpack(path)
 
 
@@ -97,7 +97,7 @@ WRONG = {
     "no manifest": (tar(plain("nvml.json", SMALL)), "it has no manifest.json"),
     "another program's": (tar(manifest({}, format="other")), "of another program"),
     "a manifest that is a list": (tar(plain("manifest.json", b"[]")), "of another program"),
-    "a version that is none": (tar(manifest({}, version="1")), "is no number"),
+    "a version that is none": (tar(manifest({}, version="1")), "is not a number"),
     "files that are none": (tar(manifest({}, files=["nvml.json"])), "are not those that its"),
     "a file that is not listed": (
         tar(manifest({}), plain("nvml.json", SMALL)),
@@ -116,8 +116,11 @@ WRONG = {
         tar(manifest({"nvml.json": b"[" * 99999}), plain("nvml.json", b"[" * 99999)),
         r"nvml.json is not valid JSON \(RecursionError\)",
     ),
-    "a path out of it": (tar(plain("../../etc/cron.d/x", SMALL)), "is no name of a gathered file"),
-    "an absolute path": (tar(plain("/etc/passwd", SMALL)), "is no name of a gathered file"),
+    "a path out of it": (
+        tar(plain("../../etc/cron.d/x", SMALL)),
+        "is not the name of a gathered file",
+    ),
+    "an absolute path": (tar(plain("/etc/passwd", SMALL)), "is not the name of a gathered file"),
     "a link": (tar(plain("nvml.json", b"", **LINK)), "is not a plain file"),
     "a hard link": (
         tar(plain("nvml.json", b"", type=tarfile.LNKTYPE, linkname="manifest.json")),

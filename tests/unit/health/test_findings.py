@@ -185,5 +185,5 @@ def test_a_list_of_xids_is_read(text: str, xids: set[int]) -> None:
 
 @pytest.mark.parametrize("text", ["ninety", "94;95", "-1", "9.5", "\u0663"])
 def test_a_list_with_something_else_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no XID"):
+    with pytest.raises(ConfigError, match="is not an XID"):
         parse_xids(text)

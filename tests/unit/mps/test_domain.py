@@ -99,7 +99,7 @@ def test_a_kind_of_device_that_is_not_known_here_is_a_newer_versions() -> None:
     payload = domain_json(domain()) | {
         "devices": [{"uuid": f"{GPU}0", "kind": "share", "pinnedMemoryMiB": None}]
     }
-    with pytest.raises(VersionError, match="of kind 'share', which is not known here"):
+    with pytest.raises(VersionError, match="of kind 'share', which this version does not know"):
         decode_domain(seal(payload))
 
 

@@ -123,8 +123,8 @@ def test_what_a_server_does_not_tell_is_left_as_it_is(answer: str) -> None:
     [
         (("40.0", "10G", "953M"), r"percentage of 40\.0 where 30 was set"),
         (("30.0", "10G", "10G"), "limit for GPU-3 of 10G where 953M was set"),
-        (("30.0", "10G"), "3 questions have the answers"),
-        ((), "3 questions have the answers"),
+        (("30.0", "10G"), "3 queries have the answers"),
+        ((), "3 queries have the answers"),
         (("thirty", "10G", "953M"), "'thirty' for a percentage"),
         (("30.0", "10T", "953M"), "'10T' for a memory limit"),
     ],

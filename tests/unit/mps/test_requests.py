@@ -52,7 +52,7 @@ def test_a_domain_removed_at_once_is_not_gone_before_the_supervisor_has_seen_it(
     requests.remove(DOMAIN.id)
     assert requests.desired(DOMAIN.id) is None
     for _ in range(2):
-        with pytest.raises(TransientError, match="not seen yet that it is no longer wanted"):
+        with pytest.raises(TransientError, match="not noticed yet that it is no longer wanted"):
             requests.wait_gone(DOMAIN.id, NOW)
         requests.remove(DOMAIN.id)
     assert requests.list() == {DOMAIN.id}
@@ -119,7 +119,7 @@ def test_what_a_newer_driver_asks_for_is_not_asked_for_in_an_older_way(tmp_path:
     requests.write_desired(DOMAIN)
     path = tmp_path / "desired/claim.json"
     data = newer(path)
-    with pytest.raises(VersionError, match="run both in the same version on this node"):
+    with pytest.raises(VersionError, match="run the same version of both on this node"):
         requests.write_desired(DOMAIN)
     assert path.read_bytes() == data
     requests.remove(DOMAIN.id)
@@ -246,7 +246,7 @@ def test_a_supervisor_that_knows_no_shared_domains_is_said_to_be_old(
 ) -> None:
     requests.write_desired(replace(SHARED, incarnation="1"))
     answer(tmp_path, SHARED)
-    with pytest.raises(VersionError, match="is of an older version, which knows no shared"):
+    with pytest.raises(VersionError, match="has an older version, which does not support shared"):
         requests.wait_ready(SHARED, NOW)
 
 

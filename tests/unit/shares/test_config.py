@@ -53,8 +53,7 @@ def test_each_problem_has_its_line_and_column() -> None:
 
 def test_a_second_document_is_refused_where_it_begins() -> None:
     assert refusal(b"version: v1\n---\nversion: v1\n") == (
-        "/etc/shares/a100:3:1: a second document: a share config is one; give each config a file "
-        "of its own"
+        "/etc/shares/a100:3:1: a second document: write one share config in each file"
     )
 
 
@@ -80,7 +79,7 @@ def test_a_file_that_is_not_utf_8_is_refused_where_it_is_not() -> None:
 
 def test_a_file_that_a_person_names_is_read_and_named_in_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "shares.yaml"
-    with pytest.raises(ConfigError, match=f"there is no file {file}: name the share config as it"):
+    with pytest.raises(ConfigError, match=f"there is no file {file}: name the share config's"):
         read_file(file)
     file.write_text(TEXT)
     assert read_file(file) == read_node_config(TEXT.encode(), "f")

@@ -155,7 +155,7 @@ def test_of_a_mig_device_mps_serves_as_many_fewer_clients_as_it_has_fewer_slices
 
 def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
     old = make.gpu(0, cuda_compute_capability=(3, 0))
-    assert "does not know" in divided(MPS, old).refused[part(old)]
+    assert "does not support" in divided(MPS, old).refused[part(old)]
     assert divided(SLICED, old).divisions
 
 

@@ -101,7 +101,7 @@ def test_a_file_that_stays_away_is_a_problem_told_once(
     for _ in range(3):
         configs._look_once(file, "")
     assert configs.current().problem == (
-        f"there is no {file}: put it there, or have the driver started without it"
+        f"there is no {file}: put it there, or start the driver without it"
     )
     assert len(changes) == 2
 

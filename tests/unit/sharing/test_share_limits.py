@@ -134,12 +134,12 @@ def test_a_config_may_lower_the_memory_of_single_devices() -> None:
         (
             make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="20Gi"),
             TEN,
-            "of pinned device memory of 20480 MiB is more than request gpu has, which is 8192 MiB",
+            "device memory limit of 20480 MiB is more than request gpu has, which is 8192 MiB",
         ),
         (
             make.gpu_config("TimeSlicing", interval="Long"),
             TEN,
-            "as the share config of the node says: the claim's config cannot make it TimeSlicing",
+            "as the node's share config says: the claim's config cannot change it to TimeSlicing",
         ),
         (make.gpu_config("MPS"), SLICED, "all its tenants use by TimeSlicing"),
         (

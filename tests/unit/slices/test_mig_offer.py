@@ -113,7 +113,7 @@ def test_without_a_node_it_is_said_what_would_decide(
 def test_a_version_of_kubernetes_is_read_from_a_setting_and_named() -> None:
     assert release_of("1.36") == (1, 36)
     assert named(release_of("1.36")) == "Kubernetes 1.36"
-    assert named(None) == "a Kubernetes whose version is not known"
+    assert named(None) == "a Kubernetes of unknown version"
 
 
 def test_what_is_offered_heeds_the_order_of_gpus() -> None:

@@ -102,8 +102,8 @@ def test_a_mode_that_awaits_a_reset_is_said() -> None:
     held = make.gpu(0, mig_mode=MigMode.DISABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
     (note,) = auto(held).notes
     assert note.text.endswith(
-        "made on it: MIG mode was to be turned on, which others that have the GPU open keep it "
-        "from; end these, and turn it on again (nvidia-smi -i 0000:10:00.0 -mig 1)"
+        "made on it: MIG mode could not be turned on while others have the GPU open; end these, "
+        "and turn it on again (nvidia-smi -i 0000:10:00.0 -mig 1)"
     )
 
 

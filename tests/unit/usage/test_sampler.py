@@ -69,7 +69,7 @@ def test_a_look_that_fails_is_made_again() -> None:
 
     def look() -> NodeUse:
         if (found := answers.pop(0)) is None:
-            raise TransientError("the GPU driver is not open at this moment")
+            raise TransientError("the GPU driver is not open now")
         return found
 
     sampler = Sampler(look)

@@ -38,7 +38,7 @@ class Offer:
                 there = ", ".join(sorted(self.profiles)) or "none"
                 return f"there is no MIG device {profile}; there are: {there}"
             if one_each and wanted > fit:
-                return f"one GPU has room for {fit} of {profile}, and {wanted} are needed"
+                return f"one GPU has room for {fit} of {profile}, but {wanted} are needed"
         return ""
 
     def usual_profiles(self) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ def termination_message(pod: Object) -> str:
         message = text(mapping(one, "state", "terminated"), "message")
         if len(message.encode()) >= _MOST_BYTES:
             raise SetupError(
-                f"what the command wrote has {_MOST_BYTES} bytes or more, which the API does not"
-                " show: let it print its latencies, or write fewer lines"
+                f"the command's output has {_MOST_BYTES} bytes or more, which the API does not "
+                f"show: make it print its latencies, or fewer lines"
             )
         return message
     return ""
@@ -77,7 +77,7 @@ def ended_seconds(tenant: int, pod: Object) -> Tenant:
         status = mapping(pod, "status")
         said = text(status, "message") or text(status, "reason") or "nobody says why"
         return Tenant(number=tenant, failure=f"its pod failed: {said}")
-    return Tenant(number=tenant, failure="it had not ended in time: give it more by --seconds")
+    return Tenant(number=tenant, failure="it did not end in time: give it more with --seconds")
 
 
 def _containers(pod: Object) -> tuple[Object, ...]:

@@ -104,9 +104,7 @@ class PodRunner:
         self.offer = offered(slices, self._place.node)
         if not self.offer.gpus and not self.offer.profiles and not self.offer.shares:
             where = f" on node {self._place.node}" if self._place.node else ""
-            raise SetupError(
-                f"no GPU is published{where}: is the driver installed? `dra-driver doctor` looks"
-            )
+            raise SetupError(f"no GPU is published{where}: run `dra-driver doctor`")
         self._name_leftovers()
         self._stop.check()
         secret = self._found_pull_secret()
@@ -147,7 +145,7 @@ class PodRunner:
             return
         if not gone:
             self._say(
-                f"namespace {self.namespace} is not gone after {_GONE_SECONDS:g} s; look at it:"
+                f"namespace {self.namespace} still exists after {_GONE_SECONDS:g} s; look at it:"
                 f" kubectl get namespace {self.namespace} -o yaml"
             )
 
@@ -159,7 +157,7 @@ class PodRunner:
         case = self.run(strategy, _PROBE)
         if self.card is None:
             reason = case.reason or (
-                "NVML says nothing in its container; `dra-driver doctor` on the node looks why"
+                "NVML does not answer in its container; run `dra-driver doctor` on the node"
             )
             raise SetupError(f"the first pod, {strategy.label}, did not work: {reason}")
         return self.card
@@ -179,7 +177,7 @@ class PodRunner:
         if strategy.sharing in OF_MIG:
             return self.offer.lack(strategy)
         if strategy.gpus > max(self.offer.gpus, 1):
-            return f"{self.offer.gpus} whole GPUs are published, and {strategy.gpus} are needed"
+            return f"{self.offer.gpus} whole GPUs are published, but {strategy.gpus} are needed"
         return "" if self.offer.gpus else "no whole GPU is published"
 
     def _share_obstacle(self, tenants: int) -> str:
@@ -259,8 +257,8 @@ class PodRunner:
             self.card = self.card or card
             if card.name != self.card.name:
                 raise DeviceError(
-                    f"the pods ran on {card.name}, and the first one of this run on"
-                    f" {self.card.name}: what they did cannot be compared; name one node by --node"
+                    f"the pods ran on {card.name}, but the first one of this run on "
+                    f"{self.card.name}: their results cannot be compared; name one node with --node"
                 )
 
     def _check_sharing(self, strategy: Strategy, pods: CasePods) -> None:
@@ -278,8 +276,8 @@ class PodRunner:
         if len(cards) > 1 and strategy.sharing is not Sharing.WHOLE_GPUS:
             raise DeviceError(
                 f"the tenants are on {len(cards)} GPUs, so they share none: shares are spread over"
-                " a node's GPUs; have it fill one first (--share-placement pack), or name a node"
-                " with one (--node)"
+                " a node's GPUs; let it fill one first (--share-placement pack), or name a node "
+                "with one GPU (--node)"
             )
 
     def _claims_said(self, seconds: float) -> tuple[str, ...]:
@@ -353,8 +351,8 @@ class PodRunner:
         ):
             left = ", ".join(self._names(PODS) + self._names(RESOURCE_CLAIMS))
             raise UnavailableError(
-                f"in namespace {self.namespace} {left} is not gone after {_GONE_SECONDS:g} s: is"
-                " the driver on the node? Its log says why"
+                f"in namespace {self.namespace} {left} still exists after {_GONE_SECONDS:g} s:"
+                " see the driver's log on the node"
             )
 
     def _names(self, resource: Resource) -> list[str]:

@@ -23,8 +23,8 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     names = [path.stem for path in paths]
     if twice := [name for name in names if names.count(name) > 1]:
         raise SetupError(
-            f"two reports are called {twice[0]}, and nobody could tell their figures apart: copy"
-            " one of them to another name"
+            f"two reports are called {twice[0]}, so their figures could not be told apart: rename "
+            f"a copy of one"
         )
     return names
 

@@ -53,7 +53,7 @@ ul { padding-left: 1.2rem; } small { color: #666; }
 </style>
 </head>
 <body>
-<h1>Which sharing strategy serves this work</h1>
+<h1>Which sharing strategy is best for this work</h1>
 """
 _FOOT = "</body>\n</html>\n"
 
@@ -110,7 +110,8 @@ def _containers(pods: Report, processes: Report) -> str:
     return (
         f"<h2>{escape(IN_CONTAINERS)}</h2>\n"
         f"<p>{escape(pods.work.described())}, on {escape(pods.card.name)}: pods of"
-        f" {escape(pods.made_at)}, processes of {escape(processes.made_at)}. 1.00 is alike.</p>\n"
+        f" {escape(pods.made_at)}, processes of {escape(processes.made_at)}. 1.00 means "
+        f"equal.</p>\n"
         f'<div class="wide">{_rows(container_rows(pods, processes))}</div>\n'
     )
 
@@ -143,9 +144,9 @@ def _table(table: Sequence[Sequence[str]], columns: Sequence[Column]) -> str:
 def _sweep(sweep: Sweep) -> str:
     parts = [f"<h3>Sweep over {escape(sweep.over)}, goal {sweep.goal_ms:g} ms</h3>"]
     if sweep.chosen is None:
-        parts.append('<p class="none">No step holds the goal.</p>')
+        parts.append('<p class="none">No step meets the goal.</p>')
     else:
-        parts.append(f"<p>The smallest that holds it: <b>{escape(sweep.chosen.label)}</b></p>")
+        parts.append(f"<p>The smallest that meets it: <b>{escape(sweep.chosen.label)}</b></p>")
     if sweep.note:
         parts.append(f"<p>{escape(sweep.note)}</p>")
     parts += _ready(sweep.claim, sweep.share_config)

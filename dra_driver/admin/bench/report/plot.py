@@ -356,7 +356,7 @@ def _sweep(axes: Axes, sweep: Sweep) -> None:
     chosen = next((step for step in sweep.steps if step.strategy == sweep.chosen), None)
     if chosen is not None and chosen.worst_ms is not None:
         axes.annotate(
-            f"smallest that holds: {chosen.share_percent:g} %",
+            f"smallest that meets it: {chosen.share_percent:g} %",
             (chosen.share_percent, chosen.worst_ms),
             xytext=(18, 62),
             textcoords="offset points",

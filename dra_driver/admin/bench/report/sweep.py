@@ -70,7 +70,9 @@ def _all_steps(
             )
         case "memory":
             if memory_mib is None:
-                raise SetupError("NVML does not say how much memory the GPU has: sweep another way")
+                raise SetupError(
+                    "NVML does not report how much memory the GPU has: choose another sweep"
+                )
             return tuple(
                 Strategy(sharing=Sharing.MPS_LIMITS, tenants=part, memory_mib=memory_mib // part)
                 for part in _PARTS
@@ -84,7 +86,9 @@ def _all_steps(
         case _:
             plain = list(filter(is_plain, profiles))
             if not plain:
-                raise SetupError("no GPU of the cluster publishes MIG devices: sweep another way")
+                raise SetupError(
+                    "no GPU of the cluster publishes MIG devices: choose another sweep"
+                )
             return tuple(
                 Strategy(sharing=Sharing.MIG, tenants=profiles[name], profile=name)
                 for name in sorted(plain, key=profile_size)
@@ -210,10 +214,13 @@ def _smallest(found: Sequence[Step]) -> Step | None:
 
 def _note(found: Sequence[Step], chosen: Step | None) -> str:
     if chosen is None:
-        return "No share holds the goal with all larger ones: ask for less, or for a whole GPU."
+        return (
+            "No share meets the goal together with all larger ones: ask for less, or for a whole "
+            "GPU."
+        )
     below = found[: found.index(chosen)]
     if any(step.holds for step in below):
-        return "A smaller share held it by chance, between larger ones that did not."
+        return "A smaller share met it by chance, between larger ones that did not."
     return ""
 
 
@@ -223,5 +230,5 @@ def _yaml(thing: object) -> str:
 
 def _checked(text: str) -> str:
     if wrong := check_manifest(text).findings:
-        raise ConfigError(f"what was measured gives no valid config: {wrong[0].text}")
+        raise ConfigError(f"the results give no valid config: {wrong[0].text}")
     return text

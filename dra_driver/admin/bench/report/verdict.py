@@ -18,7 +18,7 @@ from dra_driver.dataclass import dataclass
 _MOST = ("throughput", "least", "fairness", "memory fairness")
 _WORDS: dict[Figure, str] = {
     "throughput": "most throughput",
-    "least": "most for the tenant that gets least",
+    "least": "most throughput for the slowest tenant",
     "p50": "lowest median latency",
     "p99": "lowest 99th percentile of latency",
     "time": "shortest run time",

@@ -17,12 +17,12 @@ from dra_driver.dataclass import dataclass
 
 NONE = "–"  # noqa: RUF001 (a dash)
 SIMULATED = (
-    "These GPUs are simulated: no work was done on them, so there are no results. What is said"
-    " below is that claims, pods and processes could be made."
+    "These GPUs are simulated: they did no work, so there are no results. The rest only shows "
+    "that claims, pods and processes could be made."
 )
 
 READY = "Ready to copy, for"
-IN_CONTAINERS = "Containers of pods against bare processes, as ratios"
+IN_CONTAINERS = "Containers of pods compared with processes, as ratios"
 _LATE_SECONDS = 0.5
 _MOST_OF_IT = 0.8
 _ENOUGH = 200
@@ -170,28 +170,28 @@ COLUMNS = (
     Column(head="work/s", means="work of all tenants together in a second", cell=_rate),
     Column(
         head="all",
-        means="the same as ratio; 1.00 is one tenant alone on the whole GPU, or what a scenario"
-        " compares with",
+        means="the same as a ratio; 1.00 is one tenant alone on the whole GPU, or what a scenario "
+        "compares with",
         cell=_ratio("throughput"),
     ),
     Column(
         head="least",
-        means="throughput of the tenant that got least, likewise: at 0.50 it takes twice as long",
+        means="throughput of the slowest tenant, as a ratio: at 0.50 it takes twice as long",
         cell=_ratio("least"),
     ),
     Column(head="p50 ms", means="the largest median latency of a tenant", cell=_latency("p50_ms")),
     Column(head="p99 ms", means="the largest 99th percentile", cell=_latency("p99_ms")),
-    Column(head="p50", means="the largest median as ratio", cell=_ratio("p50")),
-    Column(head="p99", means="the largest 99th percentile as ratio", cell=_ratio("p99")),
+    Column(head="p50", means="the largest median, as a ratio", cell=_ratio("p50")),
+    Column(head="p99", means="the largest 99th percentile, as a ratio", cell=_ratio("p99")),
     Column(
         head="isolation",
-        means="99th percentile, or run time, against the same share without neighbours: 1.00 is"
-        " undisturbed",
+        means="99th percentile, or run time, compared with the same share without neighbours: "
+        "1.00 is undisturbed",
         cell=_ratio("isolation"),
     ),
     Column(
         head="fair",
-        means="Jain's index of the tenants' throughputs: 1.00 all alike, 1/n one has all",
+        means="Jain's index of the tenants' throughputs: 1.00 if all are equal, 1/n if one has all",
         cell=_fair,
     ),
     Column(
@@ -230,15 +230,13 @@ COSTS = (
         means="Jain's index of the memory that tenants had",
         cell=_memory_fair,
     ),
-    Column(
-        head="context s", means="the making of a CUDA context", cell=_slowest("context_seconds")
-    ),
+    Column(head="context s", means="time to make a CUDA context", cell=_slowest("context_seconds")),
     Column(
         head="ready s",
-        means="from the start of process or pod until ready",
+        means="time from the start of the process or pod until it is ready",
         cell=_slowest("launch_seconds"),
     ),
-    Column(head="energy", means="energy of the card for the same work, as ratio", cell=_energy),
+    Column(head="energy", means="energy of the card for the same work, as a ratio", cell=_energy),
 )
 """What it took."""
 
@@ -276,12 +274,13 @@ def remarks(report: Report) -> list[str]:
     for case in report.cases:
         found += _doubts(case)
     if report.interrupted:
-        found.append("the run was interrupted: cases that are not here were not run")
+        found.append("the run was interrupted: missing cases were not run")
     if any(map(_is_without_utilisation, report.cases)):
         found.append(
-            "SM % and mem % are not available of MIG devices: NVML does not tell them of a GPU in"
-            " MIG mode. GPM tells the like of works of bench on cards from Hopper on; DCGM does of"
-            " others (DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_DRAM_ACTIVE)"
+            "SM % and mem % are not available for MIG devices: NVML does not report them for a"
+            " GPU in MIG mode. Instead, GPM reports busy SMs and bandwidth of bench's own works on"
+            " Hopper and newer; DCGM does for others (DCGM_FI_PROF_SM_ACTIVE,"
+            " DCGM_FI_PROF_DRAM_ACTIVE)"
         )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
     has_bases = report.study is None or any(one.against for one in report.study.relations)
@@ -310,7 +309,7 @@ def _doubts(case: Case) -> list[str]:
     if late and max(late) - min(late) > _LATE_SECONDS:
         found.append(
             f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
-            " work for longer (--seconds), or warm up for longer (--warm-up)"
+            " use longer --seconds or --warm-up"
         )
     counts = [
         one.latency.count
@@ -319,8 +318,8 @@ def _doubts(case: Case) -> list[str]:
     ]
     if counts and min(counts) < _ENOUGH:
         found.append(
-            f"{case.strategy.label}: a tenant has {min(counts)} latencies, and of fewer than"
-            f" {_ENOUGH} the 99th percentile is hardly more than the largest: work for longer"
+            f"{case.strategy.label}: a tenant has {min(counts)} latencies, and with fewer than "
+            f"{_ENOUGH} the 99th percentile is hardly more than the largest: use longer --seconds"
         )
     return found
 

@@ -113,7 +113,9 @@ class Scenario(Written):
     """A study."""
 
     answers: Annotated[str, Field(min_length=1, description="The question, in a sentence.")]
-    seconds: Annotated[float, Field(gt=0, le=86400, description="How long tenants work.")] = 20.0
+    seconds: Annotated[float, Field(gt=0, le=86400, description="Seconds that tenants work.")] = (
+        20.0
+    )
     warm_up: Annotated[float, Field(ge=0, le=3600, description="Seconds of work before.")] = 2.0
     repetitions: Annotated[int, Field(ge=1, le=100, description="Rounds of all cases.")] = 3
     seed: Annotated[
@@ -152,11 +154,13 @@ class Scenario(Written):
         for one in self.cases:
             named = (*(one.against or ()), *one.undisturbed, one.instead)
             if missing := [name for name in named if name and name not in names]:
-                raise ValueError(f'"{one.name}" is compared with "{missing[0]}", which is no case')
+                raise ValueError(
+                    f'"{one.name}" is compared with "{missing[0]}", which is not a case'
+                )
         if missing := [name for name in self.against if name not in names]:
-            raise ValueError(f'`against` names "{missing[0]}", which is no case')
+            raise ValueError(f'`against` names "{missing[0]}", which is not a case')
         if missing := [one.role for one in self.goals if one.role and one.role not in roles]:
-            raise ValueError(f'a goal is of the role "{missing[0]}", which no tenant has')
+            raise ValueError(f'a goal is for the role "{missing[0]}", which no tenant has')
         return self
 
 

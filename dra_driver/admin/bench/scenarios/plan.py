@@ -136,7 +136,7 @@ def _sharing(case: CaseSpec) -> Sharing:
         return Sharing.MIG
     if len(case.tenants) == 1 and case.tenants[0].count == 1:
         return Sharing.ALONE
-    raise ValueError("it has several tenants: say by `sharing` how they share a GPU")
+    raise ValueError("it has several tenants: set `sharing`, which says how they share a GPU")
 
 
 def _all_tenants(case: CaseSpec, profiles: Mapping[str, int]) -> list[TenantSpec]:

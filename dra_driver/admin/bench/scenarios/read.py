@@ -72,9 +72,9 @@ def find_scenario(name: str) -> tuple[str, Scenario]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no text in UTF-8: {error.reason}") from error
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}") from error
     if len(content) > _MOST_BYTES:
-        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: it is no scenario")
+        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, so it is not a scenario")
     return path.stem, read_scenario(text, str(path))
 
 
@@ -85,7 +85,7 @@ def read_scenario(text: str, source: str) -> Scenario:
     except BrokenManifestError as error:
         raise ConfigError(f"{source}:{error.place.line}: {error}") from error
     if len(documents) != 1:
-        raise ConfigError(f"{source} has {len(documents)} documents, and a scenario is one")
+        raise ConfigError(f"{source} has {len(documents)} documents, but a scenario is one")
     (document,) = documents
     try:
         return _scenario(document.value)
@@ -142,7 +142,9 @@ def _equal_names(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
     found = []
     for at, case in zip(origins, scenario.cases, strict=True):
         if case.name in seen:
-            text = f'a second case of the name "{case.name}": put a variable of the matrix into it'
+            text = (
+                f'a second case with the name "{case.name}": put a variable of the matrix into it'
+            )
             found.append(Problem(path=("cases", at, "name"), text=text))
         seen.add(case.name)
     return found

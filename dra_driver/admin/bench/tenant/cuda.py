@@ -141,8 +141,8 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
         known = _done(nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
     except RuntimeError as error:
         raise DeviceError(
-            f"NVRTC cannot be used ({_on_one_line(error)}); install the extra: pip install"
-            " 'dra-driver[bench]'"
+            f"NVRTC cannot be used ({_on_one_line(error)}): in a checkout, run"
+            " `pip install '.[bench]'`"
         ) from error
     number = capability[0] * 10 + capability[1]
     is_known = number in known

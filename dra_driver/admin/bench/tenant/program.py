@@ -173,7 +173,7 @@ def _wait(spec: lines.Spec) -> float:
     moment = _moment(file)
     while moment is None:
         if time.monotonic() > end:
-            raise SetupError(f"nobody said within {spec.patience:g} s when to begin")
+            raise SetupError(f"the signal to begin did not come within {spec.patience:g} s")
         if time.monotonic() - said >= _SAY_EVERY:
             _say(lines.Waiting(at=uptime()))
             said = time.monotonic()
@@ -201,7 +201,7 @@ def _door(driver_root: Path, which: str) -> tuple[CardDoor | None, Card | None]:
             door.close()
             raise
     except DeviceError as error:
-        sys.stderr.write(f"no word of NVML: {error}\n")
+        sys.stderr.write(f"NVML does not answer: {error}\n")
         return None, None
 
 
@@ -210,8 +210,8 @@ def _open_gpu(program: Program) -> AbstractContextManager[Any]:
         cuda = importlib.import_module("dra_driver.admin.bench.tenant.cuda")
     except ImportError as error:
         raise SetupError(
-            f"NVIDIA's Python bindings are not installed here ({error}); they come with the extra"
-            " `bench`: pip install 'dra-driver[bench]', or take an image that has it"
+            f"NVIDIA's Python bindings are not installed here ({error}): in a checkout, run"
+            " `pip install '.[bench]'`, or use an image that has them"
         ) from error
     gpu: AbstractContextManager[Any] = cuda.Gpu(program)
     return gpu

@@ -41,6 +41,6 @@ def check_first(gpu: Device, address: int, wanted: float) -> None:
 def unworked(what: str) -> DeviceError:
     """Return the error of a GPU whose outcome is this."""
     return DeviceError(
-        f"the GPU's outcome is {what}: it did not do the work, so nothing is measured; look for Xid"
+        f"the GPU's result is {what}: it did not do the work, so nothing is measured; look for Xid"
         " lines in dmesg"
     )

@@ -124,7 +124,7 @@ def _memory(gpu: Device, wanted_mib: int) -> Task:
             size //= 2
     have = sum(mib for _, mib in taken)
     if not taken:
-        raise RefusedError(f"not even {_LEAST_CHUNK_MIB} MiB of GPU memory could be had")
+        raise RefusedError(f"not even {_LEAST_CHUNK_MIB} MiB of GPU memory were free")
     for address, mib in taken:
         _fill(gpu, address, 1.0, mib * MIB // kernels.FLOAT)
     wanted = 1.0

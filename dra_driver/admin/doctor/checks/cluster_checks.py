@@ -60,8 +60,8 @@ LABEL_ADVICE = (
 
 WITHOUT: Mapping[Feature, str] = {
     Feature.COUNTERS: (
-        "MIG devices are published only where they exist already, and what is divided into shares "
-        "as its shares alone"
+        "only existing MIG devices are published, and devices that are divided into shares only as "
+        "shares"
     ),
     Feature.TAINTS: "taints on devices are not stored",
     Feature.CONSUMABLE: "--consumable-shares has no effect",
@@ -86,7 +86,7 @@ def server(facts: ServerFacts) -> Iterator[Seen]:
     """Judge the API server's version."""
     numbers = version_numbers(facts.version)
     if numbers is None:
-        yield unknown(f"Kubernetes {facts.version}: not a version that is understood")
+        yield unknown(f"Kubernetes {facts.version}: this version is not understood")
     elif numbers < FIRST_KUBERNETES:
         yield error(f"Kubernetes {facts.version}", f"update it to {_OLDEST} or newer")
     else:
@@ -97,16 +97,16 @@ def clock(facts: ServerFacts) -> Iterator[Seen]:
     """Judge how far this machine's clock is from the server's."""
     ahead = facts.ahead_seconds
     if ahead is None:
-        yield unknown("the API server does not say what time it is")
+        yield unknown("the API server does not report its time")
     elif abs(ahead) <= _SKEW_SECONDS:
-        yield ok("this machine's clock is the API server's, to within seconds")
+        yield ok("this machine's clock agrees with the API server's within seconds")
     else:
         grave = Severity.ERROR if abs(ahead) > _GRAVE_SKEW_SECONDS else Severity.WARNING
         way = "behind" if ahead > 0 else "ahead of"
         yield Seen(
             severity=grave,
             text=f"this machine's clock is {abs(ahead):.0f} s {way} the API server's",
-            advice="have both follow an NTP server (timedatectl, chronyc tracking)",
+            advice="synchronise both with an NTP server (timedatectl, chronyc tracking)",
         )
 
 
@@ -129,7 +129,7 @@ def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
     for feature, refusal in facts.refused.items():
         untried[of_error(Severity.UNKNOWN, refusal)].append(feature)
     for seen, gates in untried.items():
-        yield unknown(f"{', '.join(gates)} could not be tried: {seen.text}", seen.advice)
+        yield unknown(f"{', '.join(gates)} could not be tested: {seen.text}", seen.advice)
 
 
 def permissions(facts: PermissionFacts) -> Iterator[Seen]:
@@ -140,15 +140,16 @@ def permissions(facts: PermissionFacts) -> Iterator[Seen]:
         yield info(
             f"{facts.who} may not: {', '.join(refused)}; the status of claims does not say which "
             "devices they have",
-            f"{INSTALL_AGAIN}, or set --claim-status=false, if that is meant",
+            f"{INSTALL_AGAIN}, or set --claim-status=false if that is intended",
         )
     elif missing:
         yield error(
             f"{facts.who} may not: {', '.join(refused)}",
-            f"{INSTALL_AGAIN}: ClusterRole and ClusterRoleBinding have to name this ServiceAccount",
+            f"{INSTALL_AGAIN}: the ClusterRole and ClusterRoleBinding must name this "
+            "ServiceAccount",
         )
     else:
-        yield ok(f"{facts.who} may do what the driver does")
+        yield ok(f"{facts.who} has the permissions that the driver needs")
 
 
 def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
@@ -163,7 +164,7 @@ def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
             yield unknown(f"kubelet {version or 'of unknown version'} on {named(names)}")
         elif numbers < FIRST_KUBERNETES:
             yield error(
-                f"kubelet {version} on {named(names)}: DRA has another protocol there",
+                f"kubelet {version} on {named(names)}: DRA uses another protocol there",
                 f"update these nodes to {_OLDEST} or newer",
             )
         else:
@@ -197,8 +198,8 @@ def gpu_labels(nodes: Sequence[Object]) -> Iterator[Seen]:
         yield ok(f"{count(len(found), 'node')} with a label of NVIDIA GPUs: {named(found)}")
     else:
         yield warning(
-            "no node has a label that says that it has NVIDIA GPUs, so that the driver's "
-            "DaemonSets, as shipped, have no pod",
+            "no node has a label of NVIDIA GPUs, so the driver's DaemonSets, as shipped, have no "
+            "pods",
             LABEL_ADVICE,
         )
 
@@ -218,12 +219,12 @@ def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
     for one in (*found.ours, *found.supervisors):
         if one.wanted == 0:
             yield error(
-                f"DaemonSet {one.name} has no pod: no node is matched by its affinity", LABEL_ADVICE
+                f"DaemonSet {one.name} has no pod: its affinity matches no node", LABEL_ADVICE
             )
         elif one.ready < one.wanted:
             yield error(
                 f"DaemonSet {one.name} has {one.ready} of {count(one.wanted, 'pod')} ready",
-                "driver-pods below says which, and why",
+                "see driver-pods below",
             )
         else:
             yield ok(f"DaemonSet {one.name} has {count(one.ready, 'pod')} ready")
@@ -231,12 +232,12 @@ def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
         yield warning(
             "there is no DaemonSet of this driver: none runs `dra-driver kubelet-plugin`, and none "
             "has the labels of its chart",
-            "install it, unless it runs in another way (ResourceSlices below say whether)",
+            "install it, unless it runs in another way (see slices below)",
         )
     elif not found.supervisors:
         yield info(
             "there is no DaemonSet of the MPS supervisor: claims and shares with MPS do not start",
-            "set mpsSupervisor.enabled, unless that is meant",
+            "set mpsSupervisor.enabled, unless that is intended",
         )
 
 
@@ -274,11 +275,13 @@ def _nvidias(one: Installed, nodes: list[str]) -> Seen:
     what = f"NVIDIA's DRA driver is installed: DaemonSet {one.name}, {pods} wanted"
     if nodes:
         what += f", by their labels on {named(nodes)}"
-    advice = "let one of both drivers run on a node: they have the same name, sockets and folders"
+    advice = (
+        "run only one of the two drivers on a node: they have the same name, sockets and folders"
+    )
     if OPERATORS_LABEL in one.selector:
         advice += (
             "; GPU Operator's GPUCluster runs it: set its value gpuCluster.deployCR=false, or keep "
-            f"it off a node by kubectl label node NODE --overwrite {OPERATORS_LABEL}=false"
+            f"it off a node: kubectl label node NODE --overwrite {OPERATORS_LABEL}=false"
         )
     return error(what, advice) if one.wanted else info(what, advice)
 
@@ -297,12 +300,12 @@ def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Se
         if name not in there:
             yield error(
                 f"there is no DeviceClass {name}",
-                f"{INSTALL_AGAIN}; a claim that names the class waits for ever",
+                f"{INSTALL_AGAIN}; a claim that names the class waits forever",
             )
         elif wrong := shipped.class_difference(spec, there[name]):
             yield warning(
                 f"DeviceClass {name} is not as shipped: {wrong}",
-                f"{INSTALL_AGAIN}, unless that is meant",
+                f"{INSTALL_AGAIN}, unless that is intended",
             )
         else:
             good.append(name)
@@ -311,8 +314,8 @@ def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Se
         resource = text(spec, "extendedResourceName")
         if resource in names and name not in wanted:
             yield warning(
-                f"DeviceClass {name} stands behind {resource} too",
-                "delete it, unless that is meant: the newest of both holds",
+                f"DeviceClass {name} also serves {resource}",
+                "delete it, unless that is intended: the newer of the two is used",
             )
     if good:
         yield ok(f"as shipped: {', '.join(good)}")
@@ -324,7 +327,7 @@ def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Ite
     if not found:
         yield warning(
             "no ValidatingAdmissionPolicy checks claim configs",
-            f"{INSTALL_AGAIN}; without it a wrong config is told in a pod's events only",
+            f"{INSTALL_AGAIN}; without it, a wrong config is reported only in a pod's events",
         )
     for name, is_current in found.items():
         if not is_current:
@@ -342,16 +345,16 @@ def own_node_policy(
     found = shipped.own_node_policies(policies)
     if not found:
         yield warning(
-            "no ValidatingAdmissionPolicy keeps a driver to its own node's ResourceSlices",
-            f"{INSTALL_AGAIN}; without it, who has taken over one node can offer devices in the "
-            "name of another",
+            "no ValidatingAdmissionPolicy restricts a driver to its own node's ResourceSlices",
+            f"{INSTALL_AGAIN}; without it, an attacker on one node can offer devices in the name "
+            "of another",
         )
         return
     covered = frozenset().union(*found.values())
     for account in accounts:
         if account not in covered:
             yield warning(
-                f"the policies {named(found)} are not about {account}",
+                f"the policies {named(found)} do not apply to {account}",
                 "name the driver's ServiceAccount in the policy's match condition",
             )
     for name in shipped.without_names(policies) & found.keys():
@@ -369,8 +372,9 @@ def own_claims_policy(policies: Sequence[Object], bindings: Sequence[Object]) ->
     found = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
     if not found:
         yield warning(
-            "no ValidatingAdmissionPolicy keeps a driver to the status of its own node's claims",
-            f"{INSTALL_AGAIN}; without it, who has taken over one node and may write the status of "
+            "no ValidatingAdmissionPolicy restricts a driver to the status of its own node's "
+            "claims",
+            f"{INSTALL_AGAIN}; without it, an attacker on one node who may write the status of "
             "claims can change which devices any claim has",
         )
     for name in found:
@@ -384,7 +388,7 @@ def _bound(policy: str, bindings: Sequence[Object]) -> Iterator[Seen]:
     elif actions:
         yield info(
             f"ValidatingAdmissionPolicy {policy} refuses nothing: {', '.join(sorted(actions))}",
-            "set validationActions to [Deny] in its binding, unless that is meant",
+            "set validationActions to [Deny] in its binding, unless that is intended",
         )
     else:
         yield warning(

@@ -59,12 +59,12 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
         )
     elif not (inventory.sick or inventory.excluded):
         yield error(
-            f"driver {inventory.driver_version} answers, and has no GPU",
+            f"driver {inventory.driver_version} answers, but has no GPU",
             "see dmesg for NVRM lines; in a virtual machine, check that a GPU is passed through",
         )
     for sick in inventory.sick:
         yield error(
-            f"GPU {sick.index} is not given out: {sick.reason}",
+            f"GPU {sick.index} is not offered: {sick.reason}",
             "see dmesg for NVRM and Xid lines; drain the node and reset the GPU, or reboot",
         )
 
@@ -72,12 +72,11 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
 def excluded(inventory: Inventory) -> Iterator[Seen]:
     """Judge what is left out of the node's GPUs, by the driver's setting and the Node's label."""
     for gpu in inventory.excluded:
-        yield info(f"{gpu} is not given out: {gpu.why}", "nothing, if that is what you want")
+        yield info(f"{gpu} is not offered: {gpu.why}", "nothing, if that is intended")
     for text in inventory.unmatched:
         yield warning(
             text,
-            "see `dra-driver inspect` for what GPUs there are called, and correct the word or "
-            "take it away",
+            "see the names of GPUs in `dra-driver inspect`, and correct or remove the entry",
         )
     if not (inventory.excluded or inventory.unmatched):
         yield ok("no GPU is left out")
@@ -94,7 +93,7 @@ def persistence(inventory: Inventory) -> Iterator[Seen]:
             "(systemctl enable --now nvidia-persistenced)",
         )
     if silent:
-        yield unknown(f"{named(silent)} does not say whether it has persistence mode")
+        yield unknown(f"{named(silent)} does not report whether it has persistence mode")
     if not (without or silent):
         yield ok("persistence mode is on")
 
@@ -106,10 +105,10 @@ def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Ite
     if empty and not has_cheap_counters(kubernetes):
         yield warning(
             f"{named(gpu.uuid for gpu in empty)} is in MIG mode and has no MIG device: before "
-            "Kubernetes 1.37 nothing of it is offered, unless --mig is on-demand",
+            f"Kubernetes 1.37 it is not offered, unless --mig is on-demand",
             f"make MIG devices (nvidia-smi mig -i {empty[0].pci_address} -cgi PROFILES -C, or "
-            f"mig-parted), turn MIG mode off (nvidia-smi -i {empty[0].pci_address} -mig 0), or set "
-            f"--mig on-demand, which costs: {COST_BEFORE_1_37}",
+            f"mig-parted), turn MIG mode off (nvidia-smi -i {empty[0].pci_address} -mig 0), or "
+            f"set --mig on-demand, at a cost: {COST_BEFORE_1_37}",
         )
     elif divided:
         yield ok(f"{count(len(divided), 'GPU')} in MIG mode")
@@ -129,8 +128,8 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
     for minor, found in held.items():
         yield info(
             f"/dev/nvidia{minor} is open in {named(found)}",
-            "nothing as long as its MIG mode is not to change; for that these have to end, but for "
-            "the driver itself (dra-driver), which lets go of it",
+            "nothing, unless you want to change its MIG mode; then end them, except the driver "
+            "itself (dra-driver), which closes it",
         )
     if not held:
         yield ok("no other process has a GPU open")
@@ -145,9 +144,10 @@ def device_nodes(facts: NodeFiles) -> Iterator[Seen]:
         )
     if UVM not in facts.present | facts.numbered:
         yield warning(
-            f"{facts.folder}/{UVM} is missing: the driver has it made at the first claim, if the "
-            "driver root has nvidia-modprobe",
-            f"run `{BY_HAND}` on the node; for good, load nvidia-uvm at boot (/etc/modules-load.d)",
+            f"{facts.folder}/{UVM} is missing: the driver makes it at the first claim, if the "
+            f"driver root has nvidia-modprobe",
+            f"run `{BY_HAND}` on the node; to keep it, load nvidia-uvm at boot "
+            f"(/etc/modules-load.d)",
         )
     if {"nvidiactl", UVM} <= facts.present | facts.numbered:
         yield ok(f"nvidiactl and {UVM} can be given to containers")
@@ -179,20 +179,20 @@ def specs(facts: SpecFacts) -> Iterator[Seen]:
     if not facts.is_folder:
         yield warning(
             f"{facts.folder} is not there",
-            "nothing, if no claim was prepared since the node's start: it is made then; else "
-            "mount the node's folder there, or name it (--cdi-root)",
+            "nothing, if no claim was prepared since the node started; else mount the node's "
+            "folder there, or name it (--cdi-root)",
         )
         return
     if facts.of_others:
         yield warning(
             f"{facts.folder} has another driver's specs of the same kind: {named(facts.of_others)}",
-            "they belong to pods that NVIDIA's DRA driver prepared: let these end; once nobody "
+            "they belong to pods that NVIDIA's DRA driver prepared: let these end; once no pod "
             "uses them, delete the files",
         )
     if facts.unreadable:
         yield warning(
             f"{facts.folder} has files that a runtime cannot use: {named(facts.unreadable)}",
-            "mend or remove them, or ask their author to: runtimes report them at each container",
+            "correct or remove them: runtimes report them for each container",
         )
     if not (facts.of_others or facts.unreadable):
         yield ok(f"{facts.folder} has {count(facts.of_claims, 'spec')} of prepared claims")
@@ -209,14 +209,14 @@ def sockets(facts: SocketFacts) -> Iterator[Seen]:
     elif not facts.live:
         yield error(
             f"no driver listens in {facts.folder}",
-            "see why its pod does not run on this node (kubectl get pods --all-namespaces "
+            "find out why its pod does not run on this node (kubectl get pods --all-namespaces "
             "--output wide), or its log if it does",
         )
     elif len(facts.live) > 1:
         yield warning(
             f"{count(len(facts.live), 'driver')} listen in {facts.folder}: {named(facts.live)}",
-            "nothing during a rolling update; else remove all but one: two drivers of one name "
-            "give out each GPU twice",
+            "nothing during a rolling update; else remove all but one: two drivers with the same "
+            "name give out each GPU twice",
         )
     else:
         yield ok(f"the driver listens on {facts.folder}/{facts.live[0]}")
@@ -231,7 +231,7 @@ def others(facts: OtherFacts) -> Iterator[Seen]:
     """Judge what other software that gives out GPUs has on this node."""
     if facts.device_plugins:
         yield warning(
-            f"a device plugin of NVIDIA's listens here: {named(facts.device_plugins)}",
+            f"NVIDIA's device plugin listens here: {named(facts.device_plugins)}",
             "remove it from this node; while it gives out GPUs, this driver publishes none",
         )
     yield from _peer(facts.peer)
@@ -261,8 +261,8 @@ def _peer(peer: PeerClaims) -> Iterator[Seen]:
         yield info(
             f"NVIDIA's DRA driver has run here, and lists {count(len(peer.claims), 'claim')}: "
             f"{peer.file}",
-            "see that its DaemonSet is removed; this driver takes its claims over when it starts, "
-            "and logs why where it does not",
+            "remove its DaemonSet; this driver takes over its claims when it starts, and logs the "
+            "reason if it does not",
         )
 
 

@@ -54,7 +54,7 @@ def pods(
     if more := [node for node, _ in bad[_MOST_PODS:]]:
         yield error(
             f"{count(len(more), 'more pod')} of DaemonSet {one.name} on {named(more)}",
-            "dra-driver doctor --node-name NODE tells of one node",
+            "dra-driver doctor --node-name NODE shows one node",
         )
     yield from _missing(one, {pod.node for pod in found}, labelled)
     yield from _of_older_revisions(one, found, now)
@@ -69,18 +69,19 @@ def _judged(one: Installed, pod: DaemonPod, down: Collection[str], now: datetime
         return _ending(one, pod, what, now)
     if pod.node in down:
         return error(
-            f"{what}: the node is not ready, so nobody knows how it is",
+            f"{what}: the node is not ready, so its state is unknown",
             f"look at the kubelet there (kubectl describe node {pod.node})",
         )
     if pod.failed:
         return error(
             f"{what} has failed: {_cut(pod.failed)}",
-            f"remove the cause; kubectl delete pod --namespace {one.namespace} {pod.name} has "
-            "another one made",
+            f"remove the cause; kubectl delete pod --namespace {one.namespace} {pod.name} "
+            f"replaces it",
         )
     if not pod.is_placed:
         return error(
-            f"{what} cannot be placed there: {_cut(pod.unplaced) or 'no scheduler has said why'}",
+            f"{what} cannot be placed there: "
+            f"{_cut(pod.unplaced) or 'no scheduler has given a reason'}",
             "make room on the node, or lower kubeletPlugin.containers.gpus.resources and "
             "mpsSupervisor.resources",
         )
@@ -160,14 +161,14 @@ def _missing(one: Installed, there: Collection[str], labelled: Mapping[str, str]
         yield error(
             f"DaemonSet {one.name} has no pod on {count(lacking, 'node')} that should have one"
             f"{where}",
-            f"kubectl describe daemonset --namespace {one.namespace} {one.short_name} says what "
-            "keeps it from making them: a quota, an admission policy or a webhook",
+            f"kubectl describe daemonset --namespace {one.namespace} {one.short_name} shows what "
+            f"prevents them: a quota, an admission policy or a webhook",
         )
     elif names and one.wanted:
         yield info(
             f"DaemonSet {one.name} is not meant for these nodes with a label of GPUs: "
             f"{named(names)}",
-            "unless that is meant, have kubeletPlugin.tolerations, nodeSelector and affinity "
+            "unless that is intended, make kubeletPlugin.tolerations, nodeSelector and affinity "
             "cover them",
         )
 
@@ -195,7 +196,7 @@ def _of_older_revisions(
         yield info(f"{text}: an update is under way")
     else:
         yield warning(
-            f"{text}, and the update does not go on",
+            f"{text}, and the update is stuck",
             f"kubectl rollout status --namespace {one.namespace} daemonset/{one.short_name}: it "
             "waits for pods that are not ready",
         )

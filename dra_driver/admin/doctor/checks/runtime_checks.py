@@ -70,9 +70,9 @@ def _runtime_version(version: str, nodes: Sequence[str], unseen: Sequence[str]) 
     if version.startswith("cri-o://"):
         yield ok(f"{where}: CDI is always on")
     elif not _is_containerd(version) or numbers is None:
-        yield unknown(f"{where}: not known to this driver", "see that it supports CDI in CRI")
+        yield unknown(f"{where}: this driver does not know it", "check that it supports CDI in CRI")
     elif numbers < CDI_KNOWN:
-        yield error(f"{where}: it takes no CDI devices", "update it to 2.0 or newer")
+        yield error(f"{where}: it does not support CDI devices", "update it to 2.0 or newer")
     elif numbers >= _ALWAYS_ON:
         yield ok(f"{where}: CDI is always on")
     elif numbers >= CDI_SWITCHED_ON:
@@ -80,8 +80,8 @@ def _runtime_version(version: str, nodes: Sequence[str], unseen: Sequence[str]) 
     else:
         if numbers < CDI_GROUPS:
             yield warning(
-                f"{where}: it refuses CDI specs of version 0.7.0, as claims have whose GPUs have "
-                "nodes in /dev/dri",
+                f"{where}: it refuses CDI specs of version 0.7.0, which claims have if their GPUs "
+                f"have nodes in /dev/dri",
                 f"update it to {'.'.join(map(str, CDI_GROUPS))} or newer",
             )
         if unseen:
@@ -97,18 +97,18 @@ def _runtime_files(config: RuntimeConfig, own: Version | None) -> Iterator[Seen]
     if config.problems:
         yield warning(
             f"{config.name} has files that cannot be read: {named(config.problems)}",
-            "mend them: the runtime does not start with them, or is not what it seems",
+            "correct them: the runtime does not start with them, or uses other settings",
         )
     if config.spec_dirs is not None and not set(_EXPECTED_DIRS) & set(config.spec_dirs):
         yield error(
             f"{config.name} looks for CDI specs in {named(config.spec_dirs) or 'no folder'} only",
-            "add /var/run/cdi to cdi_spec_dirs and restart it, or have the driver write to one "
-            "of these (--cdi-root)",
+            "add /var/run/cdi to cdi_spec_dirs and restart it, or make the driver write to one of "
+            "these (--cdi-root)",
         )
     if not config.files:
         return
     if own is not None and own >= _ALWAYS_ON:
-        yield ok(f"{config.name}: nothing against CDI in {files}")
+        yield ok(f"{config.name}: nothing turns CDI off in {files}")
     elif config.cdi is False:
         yield _switched_off(config, own)
     elif config.problems:
@@ -163,19 +163,19 @@ def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
         what = config.default_runtime or config.default_program
         if config.sees_environment is False:
             yield info(
-                f"{config.name} runs all pods by the runtime {what!r}, which heeds the "
-                "environment of privileged containers only"
+                f"{config.name} runs all pods with the runtime {what!r}, which obeys only "
+                "the environment of privileged containers"
             )
             continue
         yield warning(
-            f"{config.name} runs all pods by the runtime {what!r}: an image with "
+            f"{config.name} runs all pods with the runtime {what!r}: an image with "
             "NVIDIA_VISIBLE_DEVICES=all sees every GPU without a claim",
             "set the default runtime back to runc (nvidia-ctk runtime configure without "
             "--set-as-default), or set accept-nvidia-visible-devices-envvar-when-unprivileged = "
             "false in /etc/nvidia-container-runtime/config.toml",
         )
     if not by_default:
-        yield ok("pods without a claim get no runtime of NVIDIA's by default")
+        yield ok("pods without a claim do not get NVIDIA's runtime by default")
 
 
 def _is_containerd(version: str) -> bool:

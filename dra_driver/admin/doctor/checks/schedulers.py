@@ -85,16 +85,16 @@ def _of_kai(kai: Kai, slices: Sequence[Object]) -> Seen:
     if kai.knows_counters:
         return info(
             f"{kai.name} is installed; it places pods on the devices of {named(sorted(nodes))}"
-            " that consume counters only with the feature gate DRAPartitionableDevices, and counts"
-            " each as a GPU where it shares out GPUs between queues",
-            "set feature-gates in the args of its SchedulingShards; offer whole GPUs alone there "
-            "(--mig=existing, and no shares), if quotas of its queues are to be numbers of GPUs: "
+            " that consume counters only with the feature gate DRAPartitionableDevices, and "
+            "counts each as a GPU in its queues",
+            "set feature-gates in the args of its SchedulingShards; if its queues' quotas should "
+            "be numbers of GPUs, offer only whole GPUs there (--mig=existing, and no shares): "
             "docs/works-with.md#kai-scheduler",
         )
     last = ".".join(map(str, KAI_LAST_WITHOUT_COUNTERS))
     return warning(
         f"{kai.name} is installed, and up to {last} it places no pod on a device that consumes "
         f"counters: {count(devices, 'device')} of {named(sorted(nodes))}",
-        f"update it to a release after {last}, or have no counters there (--mig=existing, "
+        f"update it to a release after {last}, or offer no counters there (--mig=existing, "
         "--whole-gpus-beside-shares=never): docs/works-with.md#kai-scheduler",
     )

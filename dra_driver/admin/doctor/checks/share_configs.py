@@ -25,7 +25,7 @@ _PATHS = ("SHARE_CONFIG", "CONFIG_FILE")
 _DEFAULT = "SHARE_CONFIG_DEFAULT"
 
 _HOLDS_ON = (
-    "until then each node keeps the last config that it could take; a node that never had one "
+    "until then each node keeps the last config that it could use; a node that never had one "
     "offers no GPU"
 )
 
@@ -85,8 +85,8 @@ def of_cluster(
         return
     if not source.config_map:
         yield unknown(
-            "the share config is no ConfigMap, but files on the nodes",
-            "run doctor in the driver's pod on a node: it tells what that driver says of its own",
+            "the share config is not a ConfigMap, but files on the nodes",
+            "run doctor in the driver's pod on a node: it shows that driver's config",
         )
         return
     where = f"ConfigMap {namespace}/{source.config_map}"
@@ -111,13 +111,13 @@ def of_cluster(
 def of_node(notes: ShareNotes) -> Iterator[Seen]:
     """Say what the driver of this node has noted of its share config."""
     if notes.problem is not None:
-        holds = f"; what holds is {notes.origin}" if notes.origin else "; no config holds"
+        holds = f"; {notes.origin} is in use" if notes.origin else "; no config is in use"
         yield error(
-            f"this node's driver cannot take its newest share config: {notes.problem}{holds}",
-            f"mend the config; {_HOLDS_ON}",
+            f"this node's driver cannot use its newest share config: {notes.problem}{holds}",
+            f"correct the config; {_HOLDS_ON}",
         )
     elif notes.origin:
-        yield ok(f"this node's driver shares by {notes.origin}")
+        yield ok(f"this node's driver uses {notes.origin}")
     else:
         yield ok("no driver has noted a share config on this node")
     yield from (info(f"on this node: {remark}") for remark in notes.remarks)
@@ -174,7 +174,7 @@ def _config(name: str, data: bytes, where: str, nodes: list[str]) -> Iterator[Se
         config = read_node_config(data, name)
     except ConfigError as problem:
         say = error if nodes else warning
-        yield say(f"{what}, {users}, cannot be taken: {problem}", f"mend it; {_HOLDS_ON}")
+        yield say(f"{what}, {users}, cannot be used: {problem}", f"mend it; {_HOLDS_ON}")
         return
     yield ok(f"{what}, {users}: {_words(config)}")
     yield from (info(f"{what}: {text}") for text in config.warnings if nodes)

@@ -30,26 +30,28 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
     if not pools:
         yield error(
             f"there is no ResourceSlice of {DRIVER_NAME} {where}",
-            "see why the driver does not run there or cannot publish: its pods, and their logs",
+            "find out why the driver does not run there or cannot publish: look at its pods and "
+            "their logs",
         )
         return
     full = [pool for pool in pools if pool.devices and not pool.problem]
     devices = sum(len(pool.devices) for pool in full)
     if full:
         yield ok(
-            f"{count(devices, 'device')} on offer by {count(len(full), 'node')}: "
+            f"{count(devices, 'device')} offered by {count(len(full), 'node')}: "
             f"{named(pool.node or pool.name for pool in full)}"
         )
     if empty := [pool.node or pool.name for pool in pools if not pool.devices]:
         yield warning(
-            f"nothing is on offer by {named(empty)}",
-            "run `dra-driver doctor` or `dra-driver inspect` on the node, or see its driver's log: "
-            "no GPU driver, no GPU that answers, or a device plugin that gives out the same GPUs",
+            f"{named(empty)}: nothing is offered",
+            "run `dra-driver doctor` or `dra-driver inspect` on the node, or see its driver's "
+            "log. Reasons are a missing GPU driver, GPUs that do not answer, or a device plugin "
+            "that gives out the same GPUs",
         )
     for pool in pools:
         if pool.problem and pool.devices:
             yield warning(
-                f"the scheduler takes nothing of pool {pool.name}: {pool.problem}",
+                f"the scheduler uses nothing of pool {pool.name}: {pool.problem}",
                 "if the driver is publishing now, wait a moment; else see its log",
             )
 
@@ -81,8 +83,8 @@ def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
     for node, names in sorted(others.items()):
         yield error(
             f"another driver publishes as {DRIVER_NAME} for {node}: {named(names)}",
-            "remove it from that node (NVIDIA's DRA driver, most likely); its slices go with it, "
-            "or with kubectl delete resourceslice",
+            "remove it from that node (probably NVIDIA's DRA driver); its slices go with it, or "
+            "by kubectl delete resourceslice",
         )
     if not others:
         yield ok(f"all {count(len(slices), 'slice')} of {DRIVER_NAME} are this driver's")
@@ -108,8 +110,8 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
             )
         elif named_after != owner:
             what = (
-                f"has the name of a slice of {named_after}: this driver takes another name there, "
-                "and older builds of it publish nothing"
+                f"has the name of a slice of {named_after}: this driver uses another name there, "
+                f"but its older builds publish nothing"
             )
         else:
             continue
@@ -133,7 +135,7 @@ def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
     if len(found) > 1:
         yield info(
             f"nodes have GPU drivers of different versions: {'; '.join(found)}",
-            "nothing, if that is meant; claims can select by the attribute driverVersion",
+            "nothing, if that is intended; claims can select by the attribute driverVersion",
         )
     elif found:
         yield ok(f"GPU driver {found[0]}")

@@ -48,8 +48,8 @@ class Places:
     def why_without(self) -> str:
         """Return why a file of the node is not found."""
         if self.host is None:
-            return "the node's root folder is not seen; name it with --host-root"
-        return f"it is not there, below {self.host}"
+            return "the node's root folder is not visible; name it with --host-root"
+        return f"it does not exist below {self.host}"
 
 
 def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | None:
