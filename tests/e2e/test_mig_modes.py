@@ -71,7 +71,7 @@ def test_existing_gives_out_what_others_made_and_makes_nothing(scene: Scene, by_
 
 
 @pytest.mark.long(
-    "tests/contract/claims/test_mig.py::test_a_mig_device_that_others_made_is_used_and_left"
+    "tests/contract/claims/test_static_mig.py::test_a_mig_device_that_others_made_is_used_and_left"
 )
 def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) -> None:
     assert restart(scene, MIG="on-demand") == ["on-demand", "--mig is on-demand"]

@@ -23,6 +23,7 @@ OTHERS = {
     "claims/prepare/device_metadata.py": "for containers: written again from records, not read",
     "admin/bench/scratch.py": "marks of scratch folders: true while they are locked",
     "kubelet/rivals.py": "when the kubelet registered which driver: true while that one listens",
+    "admin/gather/command.py": "archives, whose form has a version of its own",
     "host/files.py": "how every file is written",
     "mps/files.py": "how every file of MPS is written",
     "host/ofd_lock.py": "the supervisor's lock: what it says is true while it is held",

@@ -175,7 +175,7 @@ def test_without_taints_nothing_of_a_sick_gpu_is_published_and_nothing_hangs_in_
     assert len(left.sources) == 1
     (withheld,) = left.withheld
     assert withheld.index == gpu.index
-    assert withheld.reason.startswith("it is not well (gpu.nvidia.com/xid), and the API server")
+    assert withheld.reason.startswith("it is sick (gpu.nvidia.com/xid), and the API server")
     assert withheld.reason.endswith("and the scheduler, then restart this driver")
     build_slices(left.devices, driver="d", node_name="n", counter_sets=left.counter_sets)
     assert left.counter_sets == ()
