@@ -122,9 +122,9 @@ def test_what_makes_figures_worth_less_is_said() -> None:
     few = result(2.0, 11.0, latency=Latency(p50_ms=5.0, p99_ms=11.0, count=40))
     alone = Case(strategy=ALONE, state="measured", tenants=(Tenant(number=0, result=few),))
     said = remarks(report(cases=(alone, two)))
-    assert [text.partition(": ")[2][:45] for text in said] == [
-        "a tenant has 40 latencies, and with fewer tha",
-        "a tenant began 2.7 s after the others: use lo",
+    assert [text.partition(": ")[2][:41] for text in said] == [
+        "a tenant has 40 latencies, and with fewer",
+        "a tenant began 2.7 s after the others: us",
     ]
     (of_mig,) = remarks(report())
     assert of_mig.startswith(
