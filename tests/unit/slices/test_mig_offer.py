@@ -95,18 +95,23 @@ def test_a_mode_that_others_set_is_waited_for_where_this_driver_could_not_set_it
 
 
 @pytest.mark.parametrize(
-    ("mig", "kubernetes", "why"),
+    ("mig", "kubernetes", "source", "why"),
     [
-        ("auto", (1, 37), f"on Kubernetes 1.37, unless the Node has label {MIG_MANAGER_LABEL}"),
-        ("auto", (1, 36), "--mig auto makes none on Kubernetes 1.36"),
-        ("off", (1, 37), "--mig is off"),
+        (
+            "auto",
+            (1, 37),
+            "auto",
+            f"on Kubernetes 1.37, unless the Node has label {MIG_MANAGER_LABEL}",
+        ),
+        ("auto", (1, 36), "existing", "--mig auto makes none on Kubernetes 1.36"),
+        ("off", (1, 37), "off", "--mig is off"),
     ],
 )
 def test_without_a_node_it_is_said_what_would_decide(
-    mig: str, kubernetes: tuple[int, int], why: str
+    mig: str, kubernetes: tuple[int, int], source: str, why: str
 ) -> None:
     offer = MigSettings.of(mig, "1g.10gb,2g.20gb").offer_of_any_node(kubernetes)
-    assert offer.why.startswith(why)
+    assert (offer.source, offer.why[: len(why)]) == (source, why)
     assert offer.profiles == {"1g.10gb", "2g.20gb"}
 
 
