@@ -227,6 +227,6 @@ def test_without_the_nvidia_driver_it_is_unknown(node: ProcessNode) -> None:
         machine.unload_driver()
         node.driver.start()
         eventually(lambda: healthy(node, "one") == "Unknown", "unknown")
-        assert "is not known" in conditions(node, "one")["Healthy"]["message"]
+        assert "is unknown" in conditions(node, "one")["Healthy"]["message"]
         machine.load_driver()
         eventually(lambda: healthy(node, "one") == "True", "well")
