@@ -213,7 +213,7 @@ def test_a_command_works_beside_our_own_works_and_begins_after_their_warm_up(
     ("script", "why"),
     [
         ("echo too small >&2; exit 3", "its exit status was 3: too small"),
-        ("sleep 1000", "it had not ended in time: give it more by --seconds"),
+        ("sleep 1000", "it did not end in time: give it more with --seconds"),
     ],
 )
 def test_a_command_that_fails_beside_our_own_works_is_one_tenant_without_a_result(
