@@ -22,6 +22,7 @@ from image.command import load
 from image.inspection import complaints
 from image.recipe import NAME, REPOSITORY, Recipe, own_architecture, version
 from packageurl import PackageURL
+from testbed.commands import wait_until
 from testbed.machine import SimulatedMachine
 
 from containers import Containers, do
@@ -234,7 +235,7 @@ def test_pods_of_the_local_cluster_run_the_image(scene: Scene, image_archive: Pa
     }
     spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
     pod = scene.make("Pod", "image", {"spec": spec})
-    scene.running(pod)
-    log = scene.node.cluster.kubectl("logs", "--namespace", "e2e", pod)
-    assert log == f"dra-driver {version()}\n"
+    scene.running(pod)  # its container has started, and may not have written anything yet
+    log = partial(scene.node.cluster.kubectl, "logs", "--namespace", "e2e", pod)
+    assert wait_until(log, "the image's words", timeout=30) == f"dra-driver {version()}\n"
     scene.delete(pod)

@@ -237,7 +237,7 @@ def test_where_the_chart_has_the_file_such_a_pod_waits_and_holds_no_share(
     claims = scene.api.all("ResourceClaim", NAMESPACE)
     pod = scene.pod(limits={GPU: 4})
     message = scene.warning(pod, "FailedScheduling")
-    assert "asks for several shares, and here a request may have one" in message
+    assert "several shares, and here a request may have only one" in message
     assert "failRequestsGreaterThanOne; ask for 1" in message
     assert "nodeName" not in scene.api.get("Pod", pod, NAMESPACE)["spec"]
     others = [scene.pod(f"other-{number}", limits={GPU: 1}) for number in range(4)]
