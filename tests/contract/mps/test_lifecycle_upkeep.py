@@ -50,6 +50,22 @@ def test_a_server_in_a_container_is_not_looked_at(
     assert life.lifecycle.server_at(found.pid) is None
 
 
+def test_a_tenants_process_that_listens_is_not_taken_for_a_daemon_whose_record_is_lost(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = life.domain(0)
+    serving(life, wanted)
+    life.control.listener = theirs = life.control.process(environment(wanted, life.paths, "theirs"))
+    life.paths.record.unlink()
+    life.supervise()
+    outside = processes.is_outside_containers
+    monkeypatch.setattr(
+        processes, "is_outside_containers", lambda one: one != theirs and outside(one)
+    )
+    assert life.lifecycle.ensure_serving(wanted, None).daemon != theirs
+    assert processes.is_alive(theirs), "nothing of a tenant's is ended"
+
+
 def test_a_server_that_ends_while_it_is_looked_at_is_none(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
