@@ -98,7 +98,7 @@ def gpu_word(text: str) -> GpuWord:
     if low.startswith("gpu-") or not _PRODUCT.fullmatch(low):
         raise ValueError(
             f"{text!r} is not an index (3), UUID (GPU-5c9e7a1b-…, eight digits or more), PCI "
-            f"address "
+            "address "
             "(0000:65:00.0) or product name (Tesla P4, *A100*)"
         )
     return GpuWord(text=text, kind="product", pattern=_plain(low))

@@ -36,6 +36,7 @@ def logs_restored() -> Iterator[None]:
     handlers, level = logging.root.handlers[:], logging.root.level
     yield
     structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
     logging.captureWarnings(capture=False)
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)

@@ -149,7 +149,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
             if not settings.dry_run:
                 raise SetupError(
                     f"{text}; drain the node first, or add --force, which makes their pods lose "
-                    f"their settings"
+                    "their settings"
                 )
             found.append(f"nothing without --force, as {text}")
         if not settings.dry_run:
@@ -165,7 +165,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
     if problems or failed:
         raise SetupError(
             f"{'; '.join([*problems, *failed])}; everything else was removed; run the command "
-            f"again later"
+            "again later"
         )
     did = "would remove" if settings.dry_run else "removed"
     return [*(f"{did}: {one}" for one in found), *stays, *said]

@@ -302,7 +302,7 @@ def _check_knows_shared(wanted: Domain, status: Status) -> None:
     """Raise VersionError if the supervisor takes no notice of a shared domain's incarnation."""
     if wanted.incarnation and status.generation == wanted.content.generation:
         raise VersionError(
-            f"the MPS supervisor on this node has an older version, which does not support shared "
+            "the MPS supervisor on this node has an older version, which does not support shared "
             f"domains such as {wanted.id}: run it in this driver's version"
         )
 

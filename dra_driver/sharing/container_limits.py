@@ -167,8 +167,8 @@ def _check_same_devices(
     places = "; ".join(f"{name}: {_names(own)}" for name, own in sorted(requests.items()))
     raise ConfigError(
         f"requests of this claim got shares of different GPUs ({places}), and the same limits "
-        f"cannot fit a container with one of these requests and a container with all: ask for all "
-        f"shares of a container in one request (`count`), and give each container a claim of "
+        "cannot fit a container with one of these requests and a container with all: ask for all "
+        "shares of a container in one request (`count`), and give each container a claim of "
         "its own, or shares by `nvidia.com/gpu` in its limits"
     )
 

@@ -161,7 +161,7 @@ class NvidiaSmi:
             except OSError as error:
                 raise DeviceError(
                     f"cannot run {program}: {error.strerror}; check that it is for this machine's "
-                    f"architecture"
+                    "architecture"
                 ) from error
             if not _ends(process, seconds):
                 process.kill()

@@ -209,8 +209,8 @@ def _check_request(members: Sequence[ShareUnit]) -> None:
     if len(members) > 1 and not all(division.combines for division in equal):
         raise ConfigError(
             f"request {members[0].request} asks for {len(members)} of {served_as}, and on this "
-            f"node a request may have only one: its share config sets failRequestsGreaterThanOne; "
-            f"ask "
+            "node a request may have only one: its share config sets failRequestsGreaterThanOne; "
+            "ask "
             "for 1"
         )
 
@@ -229,7 +229,7 @@ def _check_one_server(members: Sequence[ShareUnit]) -> None:
     if isinstance(first, ConsumableShare):
         raise ConfigError(
             f"request {request} got parts of {count} devices to be shared by MPS, and a process "
-            f"can be a client of only one MPS daemon: ask for one device in each request, or for "
+            "can be a client of only one MPS daemon: ask for one device in each request, or for "
             "`sharing.strategy: TimeSlicing`"
         )
 
@@ -255,7 +255,7 @@ def _check_config(unit: ShareUnit, config: Config) -> None:
     if isinstance(unit.share, Share) and str(config.sharing.strategy) != str(strategy):
         raise ConfigError(
             f'device "{unit.name}" is a share of a device that all its tenants use by {strategy}, '
-            f"as the node's share config says: the claim's config cannot change it to "
+            "as the node's share config says: the claim's config cannot change it to "
             f"{config.sharing.strategy}; remove `sharing` from the {config.kind} of request "
             f"{unit.request}"
         )

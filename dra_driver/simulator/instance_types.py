@@ -59,7 +59,7 @@ def profile_of(instance_type: str) -> Profile:
                 raise ConfigError(
                     f"{family.cloud}'s {instance_type} has {count} {family.gpu}, a card that this "
                     f"version does not know: known are {known}; describe it in a profile of your "
-                    f"own "
+                    "own "
                     "(--profile FILE)"
                 )
             return _machine(instance_type, family.card, count)

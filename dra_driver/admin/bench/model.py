@@ -263,6 +263,6 @@ def read_report(path: Path) -> Report:
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         raise StateError(
             f"{path} is not a report of version 1 or {VERSION}: {where}: {fault['msg']}; make it "
-            f"again"
+            "again"
             " with `dra-driver bench`"
         ) from error

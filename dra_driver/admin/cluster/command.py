@@ -68,6 +68,6 @@ def _nothing_published(node: str) -> str:
         where, advice = f"for the node {node!r}", "and that the node's name is right"
     return (
         f"there is no ResourceSlice of the driver {DRIVER_NAME} {where}: a running driver has one "
-        f"even on a node without GPUs, so it does not run there or cannot publish; check its pods "
+        "even on a node without GPUs, so it does not run there or cannot publish; check its pods "
         f"and their logs (`kubectl get pods --all-namespaces --output wide`), {advice}"
     )

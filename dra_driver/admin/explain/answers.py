@@ -205,7 +205,7 @@ def _together(scene: Scene, claims: Sequence[Claim], requests: Sequence[RequestA
     if len(requests) == 1:
         return Conflict(
             f"request {requests[0].request.name} has enough devices, but not all at once: they "
-            f"use the same counters or capacity"
+            "use the same counters or capacity"
         )
     return Conflict(
         "each request alone has enough devices, but not all together: they need the same devices, "

@@ -234,7 +234,7 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
     if not is_folder(directory):
         raise SetupError(
             f"{directory} is not there: the driver has not run on this node, or uses another "
-            f"directory (--kubelet-plugins-directory-path)"
+            "directory (--kubelet-plugins-directory-path)"
         )
     requests = DomainRequests(directory / "mps", lambda: 0.0)
     domains = requests.list()

@@ -47,7 +47,7 @@ class PodLimits:
             if reason is None or self._groups.hierarchy is None:
                 return reason
             return (
-                f"the kubelet's control group of all pods (kubepods) was not found below "
+                "the kubelet's control group of all pods (kubepods) was not found below "
                 f"{self._groups.hierarchy}; mount the node's /sys/fs/cgroup there"
             )
         reasons = (self._gpus.can_limit_memory(gpu, top) for top in tops)
@@ -70,7 +70,7 @@ class PodLimits:
         if group is None:
             raise TransientError(
                 f"pod {pod} has no control group, without which its GPU memory cannot be limited; "
-                f"this is retried (the kubelet makes one unless --cgroups-per-qos is false)"
+                "this is retried (the kubelet makes one unless --cgroups-per-qos is false)"
             )
         self._set(gpu, group.path, size)
 

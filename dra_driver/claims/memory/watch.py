@@ -229,8 +229,8 @@ class MemoryWatch(Worker):
         log.warning("container had no memory limit", claim=str(record.ref), group=str(container))
         note = (
             f"a container of this pod ({container.name}) had its own GPU memory limit, or none, "
-            f"instead of the pod's; the pod's limit was set again. Something else on the node "
-            f"sets such limits, or did so before: remove it"
+            "instead of the pod's; the pod's limit was set again. Something else on the node "
+            "sets such limits, or did so before: remove it"
         )
         self._tell_owner(record, pod, ESCAPED, note)
 

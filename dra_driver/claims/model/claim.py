@@ -173,7 +173,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
         if allocation is None:
             raise ConfigError(
                 f"claim {ref} is not allocated: its devices were given back; delete and recreate "
-                f"the pod if this persists"
+                "the pod if this persists"
             )
         devices = allocation.get("devices") or {}
         return Claim(

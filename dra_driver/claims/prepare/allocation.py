@@ -243,7 +243,7 @@ def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
             # Whichever of them it is, or if it is none of them: waiting brings it not back.
             return DeviceError(
                 f"{what} is lost ({reasons}); once the GPU is back, the pod starts by itself; to "
-                f"run it elsewhere, delete the pod and its claim"
+                "run it elsewhere, delete the pod and its claim"
             )
         return TransientError(f"{what} is not usable now ({reasons})")
     unclear = {gpu.uuid: gpu.mig.problem for gpu in inventory.gpus if gpu.mig and gpu.mig.problem}

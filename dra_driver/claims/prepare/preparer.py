@@ -190,7 +190,7 @@ class ClaimPreparer:
             if left is None or not self._pause(min(pause, end - self._clock())):
                 raise TransientError(
                     f"claim {record.ref} cannot be unprepared yet: {kept[0].reason}; the pod "
-                    f"stays until then, and the driver retries"
+                    "stays until then, and the driver retries"
                 )
             record = left
             pause = min(2 * pause, self._timing.longest_pause)
@@ -405,7 +405,7 @@ class ClaimPreparer:
             return ConflictError(
                 f'device "{device.name}" is used by {rival.other_strategy} by claim {holder.ref} '
                 f"(UID {holder.ref.uid}), and all claims that share it must use the same "
-                f"strategy, which the first one chose: write `sharing.strategy: "
+                "strategy, which the first one chose: write `sharing.strategy: "
                 f"{rival.other_strategy}` in "
                 "the config of this claim, or delete the pods of one of the two claims"
             )

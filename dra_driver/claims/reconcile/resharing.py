@@ -204,7 +204,7 @@ class Resharing(Worker):
         except AccessError as error:
             reason = (
                 f"{error}; without the right to list claims, which manifests/install.yaml grants, "
-                f"pods that start while a device is divided again may have to be deleted"
+                "pods that start while a device is divided again may have to be deleted"
             )
             self._say("claims not looked for", reason)
             return {one: [] for one in found}

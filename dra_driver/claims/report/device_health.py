@@ -141,8 +141,8 @@ def _destroyed(device: RecordedMig, wrong: Iterable[GpuCondition]) -> DeviceHeal
     """Return it of a MIG device that is gone; what is wrong with its GPU is told beside it."""
     gone = (
         f"{device.uuid} ({device.place.profile} of {device.gpu}) no longer exists: its GPU was "
-        f"reset, or something destroyed it; delete the pods that have it, so that they get a new "
-        f"one"
+        "reset, or something destroyed it; delete the pods that have it, so that they get a new "
+        "one"
     )
     others = dict.fromkeys(_capitalized(one.finding.text) for one in wrong)
     return DeviceHealth(

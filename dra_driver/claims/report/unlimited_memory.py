@@ -110,7 +110,7 @@ def _too_high(record: ClaimRecord) -> str | None:
         return None
     return (
         f"the pinned device memory limit is {'; '.join(found)}: programs may use all of its "
-        f"memory. Set a lower limit in the claim's mpsConfig"
+        "memory. Set a lower limit in the claim's mpsConfig"
     )
 
 

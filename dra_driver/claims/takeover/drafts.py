@@ -151,7 +151,7 @@ class Drafts:
         if result is None:
             raise StateError(
                 f"it was prepared with device {one.name!r} for a request to which it was not "
-                f"allocated"
+                "allocated"
             )
         unused.remove(result)
         kind = parse_device_name(one.name)
@@ -169,7 +169,7 @@ class Drafts:
         if gpu is None or partition is None:
             raise TransientError(
                 f"the GPU of MIG device {_words(mig)} is not there now, or does not report its "
-                f"profiles"
+                "profiles"
             )
         is_there = live is not None and live.slot == partition.slot
         uuid = mig.uuid or (live.uuid if live is not None and is_there else None)

@@ -69,7 +69,7 @@ def read_health(directory: Path) -> HealthRecord | None:
         reason = str(error.strerror if isinstance(error, OSError) else error)
         raise StateError(
             f"the record of what is wrong with GPUs, {path}, cannot be read: {reason}; what NVML "
-            f"still reports is noticed again; earlier XIDs are only in the kernel's log"
+            "still reports is noticed again; earlier XIDs are only in the kernel's log"
         ) from error
 
 

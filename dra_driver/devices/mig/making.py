@@ -72,7 +72,7 @@ class MigInstances:
             if mode is MigMode.DISABLED and (left := calls.instances(gpu)):
                 raise ConflictError(
                     f"MIG mode of {gpu} cannot be turned off while the GPU has {_listed(left)}; "
-                    f"this is possible once they are gone"
+                    "this is possible once they are gone"
                 )
             calls.set_mode(gpu, mode)
         log.info("mig mode changed", gpu=gpu, mode=str(mode))

@@ -174,7 +174,7 @@ class Control:
         if library is None:
             raise DeviceError(
                 f"{_LIBCUDA} not found under {self._root}; install the GPU driver's compute "
-                f"libraries"
+                "libraries"
             )
         binds = self._dev_binds(own)
         binds |= {Path(CONTAINER_PIPE_DIRECTORY): paths.own, Path(CONTAINER_SHM): paths.shm}

@@ -215,8 +215,8 @@ class HangWatch:
             f"the MPS server (PID {server.process.pid}) hangs: {self._silences} probes in a row, "
             "which only asked it for a CUDA context, had no answer in "
             f"{self._timing.probe_timeout:g} s each, while its daemon answers; a client that was "
-            f"killed during its work can cause that. New CUDA programs hang, too, and running "
-            f"ones may have lost their work: restart the pods that use it"
+            "killed during its work can cause that. New CUDA programs hang, too, and running "
+            "ones may have lost their work: restart the pods that use it"
         )
 
     def drop(self) -> None:

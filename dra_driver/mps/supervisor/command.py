@@ -196,7 +196,7 @@ def _check_container(plugins: Path) -> None:
     if mounts.hides_mounts(plugins):
         raise SetupError(
             f"what is mounted below {plugins} in this container is not visible on the host, so no "
-            f"pod would find its MPS daemon; mount that folder with mountPropagation: "
+            "pod would find its MPS daemon; mount that folder with mountPropagation: "
             "Bidirectional, as the manifests do"
         )
 

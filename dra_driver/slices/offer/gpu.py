@@ -110,7 +110,7 @@ def _why_mode_waits(gpu: Gpu) -> str | None:
     if gpu.mig_mode is MigMode.ENABLED or not dividing.awaits_mode(gpu):
         return None
     return dividing.why_not_partitioned(gpu) or (
-        f"MIG mode could not be turned on while others have the GPU open; end these, and turn it "
+        "MIG mode could not be turned on while others have the GPU open; end these, and turn it "
         f"on again (nvidia-smi -i {gpu.pci_address} -mig 1)"
     )
 

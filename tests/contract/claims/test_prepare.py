@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.contextvars import clear_contextvars, get_contextvars
+from structlog.contextvars import get_contextvars
 from structlog.testing import capture_logs
 
 import make
@@ -70,7 +70,6 @@ def test_log_lines_say_which_claim_which_devices_and_for_whom(driver: Driver) ->
         for word in ("prepared", "unprepared")
     ]
     assert get_contextvars() == {"pods": ["pod"], "pod_groups": ["group"]}
-    clear_contextvars()
 
 
 @pytest.mark.parametrize(

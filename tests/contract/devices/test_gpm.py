@@ -10,6 +10,7 @@ from dra_driver.admin.bench.tenant.card import CardDoor
 from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do
+from worlds.mig_container import mig_container_dev
 
 MIB = 1 << 20
 NO_PERMISSION, UNKNOWN = 4, 999
@@ -92,13 +93,7 @@ def test_in_a_container_with_one_mig_device_the_card_and_its_part_are_known(
 ) -> None:
     gpu = h100.find("0")
     mine = h100.mig_devices(gpu.uuid)[0].gpu_instance
-    first = 3 + (gpu.minor * 15 + mine) * 9
-    dev = tmp_path / "dev"
-    (dev / "nvidia-caps").mkdir(parents=True)
-    for name in ("nvidiactl", f"nvidia{gpu.minor}"):
-        (dev / name).touch()
-    for minor in (first, first + 1):
-        (dev / "nvidia-caps" / f"nvidia-cap{minor}").touch()
+    dev = mig_container_dev(tmp_path, gpu.minor, mine)
     monkeypatch.setenv("NVML_SIMULATOR_DEV", str(dev))
     assert usage(h100, doors) == GpmUsage(busy_sms=60.0, bandwidth=30.0)
     # The memory of all instances is told to no container that has one of them.

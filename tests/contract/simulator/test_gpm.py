@@ -12,6 +12,7 @@ import pytest
 
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do
+from worlds.mig_container import mig_container_dev
 
 MakeMachine = Callable[..., Machine]
 Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
@@ -160,13 +161,7 @@ def test_a_container_sees_its_own_instance_alone_and_not_what_all_have_together(
     for _ in range(2):
         machine.create_mig(gpu.uuid, "1g.10gb")
     mine, other = (one.gpu_instance for one in machine.mig_devices(gpu.uuid))
-    first = 3 + (gpu.minor * 15 + mine) * 9
-    dev = tmp_path / "dev"
-    (dev / "nvidia-caps").mkdir(parents=True)
-    for name in ("nvidiactl", f"nvidia{gpu.minor}"):
-        (dev / name).touch()
-    for minor in (first, first + 1):
-        (dev / "nvidia-caps" / f"nvidia-cap{minor}").touch()
+    dev = mig_container_dev(tmp_path, gpu.minor, mine)
     monkeypatch.setenv("NVML_SIMULATOR_DEV", str(dev))
     with nvml(machine):
         sample = pynvml.nvmlGpmSampleAlloc()

@@ -132,7 +132,7 @@ def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
     assert (found.wellness, found.reason) == (Wellness.SICK, "MigDeviceMissing")
     assert found.message == (
         f"{MIG.uuid} (1g.10gb of {DIVIDED.uuid}) no longer exists: its GPU was reset, or "
-        f"something destroyed it; delete the pods that have it, so that they get a new one"
+        "something destroyed it; delete the pods that have it, so that they get a new one"
     )
     assert gone(SHARE, {}) == found
     assert {gone(one, {}) for one in (OTHER, WHOLE, DIVIDED)} == {WELL}

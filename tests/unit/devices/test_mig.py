@@ -237,7 +237,7 @@ def test_a_refused_switch_says_what_to_do_where_nobody_can_be_seen() -> None:
     assert refused.value.minor == 3
     assert str(refused.value) == (
         f"{GPU} (/dev/nvidia3) cannot be switched to MIG mode while others have it open, which "
-        f"are not visible from here; find them (fuser -v /dev/nvidia3 on the node; often"
+        "are not visible from here; find them (fuser -v /dev/nvidia3 on the node; often"
         " DCGM, a display server, or nvidia-smi in a loop) and end these processes, or have no MIG"
         " devices made on this node (--mig existing)"
     )

@@ -46,7 +46,7 @@ def termination_message(pod: Object) -> str:
         if len(message.encode()) >= _MOST_BYTES:
             raise SetupError(
                 f"the command's output has {_MOST_BYTES} bytes or more, which the API does not "
-                f"show: make it print its latencies, or fewer lines"
+                "show: make it print its latencies, or fewer lines"
             )
         return message
     return ""

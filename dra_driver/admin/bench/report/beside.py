@@ -24,7 +24,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise SetupError(
             f"two reports are called {twice[0]}, so their figures could not be told apart: rename "
-            f"a copy of one"
+            "a copy of one"
         )
     return names
 

@@ -111,7 +111,7 @@ def _containers(pods: Report, processes: Report) -> str:
         f"<h2>{escape(IN_CONTAINERS)}</h2>\n"
         f"<p>{escape(pods.work.described())}, on {escape(pods.card.name)}: pods of"
         f" {escape(pods.made_at)}, processes of {escape(processes.made_at)}. 1.00 means "
-        f"equal.</p>\n"
+        "equal.</p>\n"
         f'<div class="wide">{_rows(container_rows(pods, processes))}</div>\n'
     )
 

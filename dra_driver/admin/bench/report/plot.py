@@ -129,10 +129,12 @@ def _ratio(figure: FigureName, title: str, against: str = "what it is compared w
     return _Bars(title=title, unit=f"times {against}", figure=lambda row: row.figure(figure))
 
 
+_LATENCY = _ratio("p99", "99th percentile of latency")
+_RUN_TIME = _ratio("time", "Run time")
 _RATIOS = (
     _ratio("throughput", "Throughput"),
-    _ratio("p99", "99th percentile of latency"),
-    _ratio("time", "Run time"),
+    _LATENCY,
+    _RUN_TIME,
     _ratio("isolation", "Isolation", "without neighbours"),
 )
 _MEMORY = _Bars(
@@ -156,8 +158,8 @@ def _panels(report: Report, rows: Sequence[Row]) -> list[_Bars]:
     found = [one for one in _RATIOS if any(map(one.figure, rows))]
     if not found:
         return [_absolute(unit) for unit in dict.fromkeys(map(unit_of, rows)) if unit]
-    if any(one.title == "99th percentile of latency" for one in found):
-        found = [one for one in found if one.title != "Run time"]
+    if _LATENCY in found:
+        found = [one for one in found if one is not _RUN_TIME]
     goals = report.study.goals if report.study is not None else ()
     if any(one.figure == "memory fairness" for one in goals):
         found = [found[0], _MEMORY]

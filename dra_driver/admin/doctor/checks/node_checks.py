@@ -105,7 +105,7 @@ def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Ite
     if empty and not has_cheap_counters(kubernetes):
         yield warning(
             f"{named(gpu.uuid for gpu in empty)} is in MIG mode and has no MIG device: before "
-            f"Kubernetes 1.37 it is not offered, unless --mig is on-demand",
+            "Kubernetes 1.37 it is not offered, unless --mig is on-demand",
             f"make MIG devices (nvidia-smi mig -i {empty[0].pci_address} -cgi PROFILES -C, or "
             f"mig-parted), turn MIG mode off (nvidia-smi -i {empty[0].pci_address} -mig 0), or "
             f"set --mig on-demand, at a cost: {COST_BEFORE_1_37}",
@@ -145,9 +145,9 @@ def device_nodes(facts: NodeFiles) -> Iterator[Seen]:
     if UVM not in facts.present | facts.numbered:
         yield warning(
             f"{facts.folder}/{UVM} is missing: the driver makes it at the first claim, if the "
-            f"driver root has nvidia-modprobe",
+            "driver root has nvidia-modprobe",
             f"run `{BY_HAND}` on the node; to keep it, load nvidia-uvm at boot "
-            f"(/etc/modules-load.d)",
+            "(/etc/modules-load.d)",
         )
     if {"nvidiactl", UVM} <= facts.present | facts.numbered:
         yield ok(f"nvidiactl and {UVM} can be given to containers")

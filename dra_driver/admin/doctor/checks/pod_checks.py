@@ -76,7 +76,7 @@ def _judged(one: Installed, pod: DaemonPod, down: Collection[str], now: datetime
         return error(
             f"{what} has failed: {_cut(pod.failed)}",
             f"remove the cause; kubectl delete pod --namespace {one.namespace} {pod.name} "
-            f"replaces it",
+            "replaces it",
         )
     if not pod.is_placed:
         return error(
@@ -162,7 +162,7 @@ def _missing(one: Installed, there: Collection[str], labelled: Mapping[str, str]
             f"DaemonSet {one.name} has no pod on {count(lacking, 'node')} that should have one"
             f"{where}",
             f"kubectl describe daemonset --namespace {one.namespace} {one.short_name} shows what "
-            f"prevents them: a quota, an admission policy or a webhook",
+            "prevents them: a quota, an admission policy or a webhook",
         )
     elif names and one.wanted:
         yield info(

@@ -81,7 +81,7 @@ def _runtime_version(version: str, nodes: Sequence[str], unseen: Sequence[str]) 
         if numbers < CDI_GROUPS:
             yield warning(
                 f"{where}: it refuses CDI specs of version 0.7.0, which claims have if their GPUs "
-                f"have nodes in /dev/dri",
+                "have nodes in /dev/dri",
                 f"update it to {'.'.join(map(str, CDI_GROUPS))} or newer",
             )
         if unseen:

@@ -111,7 +111,7 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
         elif named_after != owner:
             what = (
                 f"has the name of a slice of {named_after}: this driver uses another name there, "
-                f"but its older builds publish nothing"
+                "but its older builds publish nothing"
             )
         else:
             continue
