@@ -5,6 +5,7 @@ the whole text with this one fault. Most operators are mutmut's. Not touched is 
 hold against the code: annotations, decorators, imports, and what log lines say.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -32,6 +33,8 @@ class Mutant:
     """One fault. Its key names it as long as the module's text stays what it is."""
 
     key: str
+    lot: str
+    """Draws it: the same as long as its statement stays what it is, wherever that stands."""
     module: str
     line: int
     last: int
@@ -87,9 +90,11 @@ class Module:
         """Return all there are, in the order of the text."""
         visitor = _Visitor()
         self._tree.visit(visitor)
+        alike = Counter[str]()
         return [
             Mutant(
                 key=f"{self.name}:{self._digest}:{self._named(old, new)}",
+                lot=self._lot(line, last, old, new, alike),
                 module=self.name,
                 line=line,
                 last=last,
@@ -103,6 +108,15 @@ class Module:
         place = self._tree.resolve(PositionProvider)[old]
         code = self._tree.module.code_for_node(new)
         return sha256(f"{place.start} {place.end} {code}".encode()).hexdigest()[:12]
+
+    def _lot(
+        self, line: int, last: int, old: cst.CSTNode, new: cst.CSTNode, alike: Counter[str]
+    ) -> str:
+        statement = "\n".join(text.strip() for text in self.text.splitlines()[line - 1 : last])
+        before, after = (self._tree.module.code_for_node(node) for node in (old, new))
+        words = f"{self.name}\0{statement}\0{before}\0{after}"
+        alike[words] += 1
+        return f"{words}\0{alike[words]}"
 
     def mutated(self, mutant: Mutant) -> str:
         """Return the whole text with one fault."""

@@ -174,6 +174,21 @@ def test_a_call_in_a_body_that_does_not_run_is_asked_of_no_test_of_the_condition
     assert places == {(1, 1), (2, 2)}
 
 
+def test_a_changed_statement_draws_other_faults_of_itself_alone() -> None:
+    before = {one.lot for one in Module("code.py", CODE).mutants()}
+    text = '"""What it is for."""\n\n\n' + CODE.replace("LIMIT = 3", "LIMIT = 5")
+
+    after = {one.lot for one in Module("code.py", text).mutants()}
+
+    assert {words.split("\0")[1] for words in before - after} == {"LIMIT = 3"}
+    assert {words.split("\0")[1] for words in after - before} == {"LIMIT = 5"}
+
+
+def test_no_two_faults_of_a_module_have_one_lot() -> None:
+    lots = [one.lot for one in Module("code.py", "def f():\n    g()\n    g()\n").mutants()]
+    assert len(lots) == len({*lots}) > 1
+
+
 def test_it_names_what_survives_goes_on_where_it_stopped_and_tries_again_after_a_new_test(
     project: Path, tmp_path: Path
 ) -> None:
