@@ -22,6 +22,7 @@ project_copyright = ""
 
 extensions = ["myst_parser", "sphinx_copybutton"]
 copybutton_prompt_text = "$ "  # without which a command is copied, and without its output
+copybutton_copy_empty_lines = False  # which may be the output's
 root_doc = "README"
 include_patterns = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "hack/cluster/README.md"),
