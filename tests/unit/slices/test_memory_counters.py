@@ -12,7 +12,7 @@ from dra_driver.errors import UnavailableError
 from dra_driver.slices.node import MemoryCounters
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
-from dra_driver.slices.project import Projection, projection, with_memory_counters
+from dra_driver.slices.project import Offered, Projection, projection, with_memory_counters
 
 EXISTING = MigOffer(source=MigSource.EXISTING, why="a setting")
 T4 = make.gpu(0, memory_bytes=15 * 1024**3)
@@ -38,6 +38,13 @@ def test_whole_gpus_have_sets_of_memory_alone_and_consume_all_of_it() -> None:
         {"name": "gpu-0-counter-set", "counters": {"memory": {"value": "15Gi"}}},
         {"name": "gpu-1-counter-set", "counters": {"memory": {"value": "81152Mi"}}},
     )
+
+
+def test_an_offer_has_them_where_they_are_wanted_and_not_elsewhere() -> None:
+    node = make.inventory(T4, H100)
+    plain = projection(node)
+    assert Offered(memory_counters=True).projection(node) == with_memory_counters(plain) != plain
+    assert Offered().projection(node) == plain
 
 
 def test_nothing_else_of_a_device_changes() -> None:
@@ -104,11 +111,14 @@ def warnings(*versions: tuple[int, int] | None, are_wanted: bool = True) -> list
     with capture_logs() as logs:
         for _ in range(3):
             assert (setting.added_to(before) != before) == are_wanted
-    return [f"{one['event']}: {one['kubernetes']}" for one in logs]
+    return [f"{one['event']}: {one['kubernetes']}: {one['advice']}" for one in logs]
 
 
 def test_an_older_scheduler_is_warned_of_once() -> None:
-    said = "memory counters slow the scheduler: Kubernetes 1.36"
+    said = (
+        "memory counters slow the scheduler: Kubernetes 1.36: count devices in place of memory and"
+        " unset --memory-counters, or upgrade to Kubernetes 1.37"
+    )
     assert warnings((1, 36)) == [said]
     assert warnings(None, (1, 36)) == [said]
 

@@ -127,7 +127,10 @@ def test_what_was_made_on_demand_stays_for_its_claims_and_for_nobody_else() -> N
     values = {name: one["value"] for name, one in counters.items()}
     assert values.pop("memory") == "81152Mi"  # for quotas; the others keep it from everybody else
     assert set(values.values()) == {"0"}
-    assert "turned its MIG mode on for claims" in found.notes[0].text
+    assert found.notes[0].text == (
+        "nothing else of it is offered until claims have returned its MIG devices: this driver "
+        "turned its MIG mode on for claims, and turns it off after the last"
+    )
 
 
 @pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])

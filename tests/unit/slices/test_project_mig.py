@@ -254,11 +254,15 @@ def test_instances_that_cannot_be_read_withhold_the_gpu_with_the_reason() -> Non
 
 def test_a_card_with_more_slices_than_the_api_takes_is_a_whole_gpu() -> None:
     shape = make.H100_PROFILES[0]
-    wide = make.mig(profiles=(make.profile_like(shape, size=1, starts=range(30)),))
-    published = found(make.gpu(0, mig_mode=MigMode.DISABLED, mig=wide))
 
-    assert names(published) == ["gpu-0"]
-    assert "counters" in published.notes[0].text
+    def offered(slices: int) -> Projection:
+        wide = make.mig(profiles=(make.profile_like(shape, size=1, starts=range(slices)),))
+        return found(make.gpu(0, mig_mode=MigMode.DISABLED, mig=wide))
+
+    assert len(names(offered(27))) == 1 + 27
+    assert names(offered(28)) == ["gpu-0"]
+    (note,) = offered(28).notes
+    assert "its MIG profiles need 33 counters, and the API allows 32" in note.text
 
 
 def test_a_device_that_covers_too_much_for_the_api_lacks_only_its_slices() -> None:

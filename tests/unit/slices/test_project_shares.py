@@ -174,6 +174,8 @@ def test_a_mig_device_that_others_made_is_published_whole_and_in_shares() -> Non
     assert counters(found) == {"mig-14-0-shares": 2, "memory": 81152}
     whole = consumed(found, "gpu-0-mig-2g20gb-14-0")
     assert whole == {"mig-14-0-shares": 2, "memory": 19968}
+    undivided = device(found, "gpu-0-mig-2g20gb-14-0")["attributes"]
+    assert undivided["sharedAs"] == {"string": "nvidia.com/mig-2g.20gb"}
     share_of_it = consumed(found, "gpu-0-mig-2g20gb-14-0-share-1-of-2")
     assert share_of_it == {"mig-14-0-shares": 1, "memory": 9984}
     assert consumed(found, "gpu-0-mig-2g20gb-14-2") == {"memory": 19968}

@@ -94,6 +94,12 @@ def test_two_changed_slices_raise_the_generation_and_write_every_slice() -> None
     assert generations(writes) == {8}
 
 
+def test_a_slice_is_known_by_its_place_in_hexadecimal() -> None:
+    many = devices(17 * 64)
+    assert served(many)[-1]["metadata"]["name"] == name(0x10)
+    assert writes_for(pool(many), served(many), owner=OWNER) == ()
+
+
 def test_a_missing_slice_raises_the_generation() -> None:
     writes = writes_for(pool(devices(65)), served(devices(65), generation=7)[:1], owner=OWNER)
     assert kinds(writes) == [(Update, name(0)), (Create, name(1))]
