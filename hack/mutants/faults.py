@@ -169,7 +169,8 @@ def _changes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 def difference(before: str, after: str) -> Sequence[str]:
     """Return the lines that a fault changed: without it, and with it."""
     old, new = before.splitlines(), after.splitlines()
-    same = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
+    shorter = min(len(old), len(new))
+    same = next((place for place in range(shorter) if old[place] != new[place]), shorter)
     left, right = old[same:], new[same:]
     while left and right and left[-1] == right[-1]:
         left.pop()

@@ -168,6 +168,10 @@ def test_each_fault_is_one_that_a_test_could_notice(text: str, expected: set[str
     assert changed(text) == expected
 
 
+def test_of_a_fault_in_the_last_lines_those_alone_are_shown() -> None:
+    assert difference("a\nb\n", "a\n") == ["- b"]
+
+
 def test_a_call_in_a_body_that_does_not_run_is_asked_of_no_test_of_the_condition() -> None:
     module = Module("m.py", "if ready:\n    start()\n")
     places = {(one.line, one.last) for one in module.mutants()}
