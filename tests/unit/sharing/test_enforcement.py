@@ -82,6 +82,8 @@ def test_before_volta_mps_limits_nothing() -> None:
     found = memory(Groups(reason="no")).choose(old)
     assert found.by is Backend.NOTHING
     assert found.why.endswith("which is older than Volta")
+    volta = replace(BY_MPS, gpu=make.gpu(0, cuda_compute_capability=(7, 0)))
+    assert memory(Groups(reason="no")).choose(volta).by is Backend.MPS
 
 
 @pytest.mark.parametrize("now", [None, "no more"])
@@ -91,6 +93,8 @@ def test_who_comes_later_is_limited_as_those_who_are_there(
 ) -> None:
     found = memory(Groups(reason=now), replace(PART, by=before, of_device=before)).choose(BY_MPS)
     assert found.by is before
+    if now is None and before is Backend.MPS:
+        assert found.why == "earlier claims are limited like this; it changes when they end"
 
 
 def test_of_devices_that_are_served_together_the_worst_counts() -> None:

@@ -59,6 +59,7 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
     described = [mps.describe(plan, DeviceKey(one.uuid)) for one in (ONE, TWO)]
     assert [one.settings.get("activeThreadPercentage") for one in described] == [50, 30]
     assert [one.settings["multiUser"] for one in described] == [True, True]
+    assert described[0].words == "50 % of threads, 1024 MiB, multi-user"
     other = mps.describe(plan, DeviceKey(make.gpu(7).uuid))
     assert "activeThreadPercentage" not in other.settings
 
@@ -74,6 +75,14 @@ def test_a_plan_comes_back_from_its_record(mps: Mps) -> None:
     (stored,) = decode(encode(make.record(ONE, TWO, plans=(plan,)))).plans
     assert domain_of(stored.changes["domain"]) == domain_of(plan.changes["domain"])
     assert mps.edits(stored) == mps.edits(plan)
+
+
+def test_a_plan_without_clients_says_so(mps: Mps) -> None:
+    (plan,) = mps.plan([group([ONE])], 0.0)
+    changes = {name: one for name, one in plan.changes.items() if name != "clients"}
+    with pytest.raises(StateError) as caught:
+        mps.edits(SharingPlan(strategy="MPS", gpus=plan.gpus, changes=changes))
+    assert str(caught.value) == "the record's plan for MPS names no clients"
 
 
 def test_a_plan_of_something_else_is_not_taken_for_one() -> None:
@@ -98,11 +107,14 @@ def test_cards_before_volta_have_no_limits(mps: Mps, config: dict[str, Any], wha
     with pytest.raises(ConfigError, match=rf'^{what} was requested .* "6.1", wanted >= "7.0"'):
         mps.plan([group([ONE, old], **config)], 0.0)
     assert mps.plan([group([ONE, old])], 0.0)
+    volta = make.gpu(4, cuda_compute_capability=(7, 0))
+    assert mps.plan([group([ONE, volta], **config)], 0.0)
 
 
 def test_cards_before_mps_have_none(mps: Mps) -> None:
     with pytest.raises(ConfigError, match=r'^MPS was requested .* "3.0", wanted >= "3.5"'):
         mps.plan([group([make.gpu(4, cuda_compute_capability=(3, 0))])], 0.0)
+    assert mps.plan([group([make.gpu(4, cuda_compute_capability=(3, 5))])], 0.0)
 
 
 def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Path) -> None:

@@ -63,8 +63,12 @@ def test_a_key_that_names_no_device_is_refused(key: str, error: str) -> None:
 
 
 def test_two_keys_for_one_device_are_refused() -> None:
-    with pytest.raises(ConfigError, match="1 and GPU-bbbbbbbb are the same device"):
+    with pytest.raises(ConfigError) as caught:
         pinned_memory_mib(config(_1="1Gi", GPU_bbbbbbbb="2Gi"), [A, B])
+    assert str(caught.value) == (
+        "invalid device: 1 and GPU-bbbbbbbb are the same device of "
+        "defaultPerDevicePinnedMemoryLimit, which can have one limit"
+    )
 
 
 def test_a_percentage_of_zero_is_no_limit() -> None:

@@ -77,7 +77,7 @@ def test_in_the_end_exclusive_gpus_are_put_back_and_no_others() -> None:
     ("without", "problem"), [("clients", "names no clients"), ("folder", "has no folder")]
 )
 def test_a_plan_without_clients_or_folder_says_so(without: str, problem: str) -> None:
-    with pytest.raises(StateError, match=f"MPS of NVIDIA's DRA driver {problem}"):
+    with pytest.raises(StateError, match=f"MPS of NVIDIA's DRA driver {problem}$"):
         NvidiaMps(Modes()).edits(plan(**{without: None}))
 
 

@@ -1,12 +1,13 @@
 """What nvidia-smi says of time-slices, and what is made of it; the program is a script here."""
 
+import os
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from dra_driver.errors import DeviceError
-from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.nvidia_smi import SEARCHED, NvidiaSmi
 
 GPU = "GPU-00000000-0000-4000-8000-000000000000"
 
@@ -117,3 +118,48 @@ def test_each_status_comes_with_what_to_do(
         f"nvidia-smi cannot set the time-slice of {GPU} (status {status}: no); {advice}"
     )
     assert smi.recent(GPU) is None
+
+
+def test_it_is_asked_in_english_with_no_input_and_what_it_says_is_told_whatever_its_bytes(
+    root: Path, smi: NvidiaSmi, clock: Clock
+) -> None:
+    program = root / "usr/bin/nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\nprintf '%s ' \"$LC_ALL\" \"$(cat)\"\nprintf 'bad \\377' >&2\nexit 77\n"
+    )
+    program.chmod(0o755)
+    with pytest.raises(DeviceError, match=r"\(status 77: C bad \ufffd\)"):
+        smi.set_time_slice(GPU, 1, clock.now + 5)
+
+
+def next_descriptor() -> int:
+    """The file descriptor that is opened next, which is a higher one if some were left open."""
+    found = os.open(os.devnull, os.O_RDONLY)
+    os.close(found)
+    return found
+
+
+def test_a_program_that_does_not_answer_is_ended_and_leaves_nothing_open(
+    root: Path, smi: NvidiaSmi, clock: Clock
+) -> None:
+    program = root / "usr/bin/nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    before = next_descriptor()
+    with pytest.raises(DeviceError) as caught:
+        smi.set_time_slice(GPU, 1, clock.now - 1)
+    assert str(caught.value) == (
+        f"{program} did not answer in 0 s; see dmesg for NVRM and Xid lines, and turn persistence "
+        "mode on if the GPUs are slow to initialise"
+    )
+    assert next_descriptor() == before
+
+
+def test_a_missing_program_is_named_with_what_to_install(root: Path, smi: NvidiaSmi) -> None:
+    with pytest.raises(DeviceError) as caught:
+        smi.time_slice(GPU, 0.0)
+    assert str(caught.value) == (
+        f"nvidia-smi not found under {root} (looked in {SEARCHED}), and time-slices cannot be set "
+        "without it; install the part of the GPU driver that holds it, or point "
+        "--nvidia-driver-root at where it is"
+    )

@@ -8,6 +8,7 @@ import pytest
 
 import make
 from dra_driver.devices.kinds import name_of
+from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.shares import (
     ConsumableShare,
@@ -16,9 +17,9 @@ from dra_driver.devices.shares import (
     Share,
     ShareStrategy,
 )
-from dra_driver.errors import ConfigError
+from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
-from dra_driver.sharing.share_limits import ShareLimits, limits_of
+from dra_driver.sharing.share_limits import ShareLimits, limits_of, uuid_of
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
 MIB = GPU.memory_bytes // 1024**2 if GPU.memory_bytes else 0
@@ -68,6 +69,11 @@ def test_eight_and_two_of_ten_shares_are_eighty_and_twenty_percent_of_sms_and_me
     assert found[key(9)].memory_mib == {GPU.uuid: MIB // 10 * 2}
 
 
+def test_all_shares_of_a_gpu_are_all_of_its_sms_and_no_limit() -> None:
+    found = limits(*(unit(n) for n in range(10)))
+    assert {one.active_thread_percentage for one in found.values()} == {None}
+
+
 def test_of_shares_on_several_gpus_the_smallest_part_counts_for_sms_and_each_for_memory() -> None:
     found = limits(unit(0), unit(1), unit(2), unit(5, gpu=OTHER))
     assert {one.active_thread_percentage for one in found.values()} == {10}
@@ -97,8 +103,12 @@ def test_before_volta_mps_limits_nothing() -> None:
 
 def test_a_request_for_several_is_refused_where_the_config_says_so() -> None:
     limits(unit(0, "a", division=ONE_EACH), unit(1, "b", division=ONE_EACH))
-    with pytest.raises(ConfigError, match=r"asks for 2 of nvidia.com/gpu.*ask for 1"):
+    with pytest.raises(ConfigError) as caught:
         limits(unit(0, division=ONE_EACH), unit(1, division=ONE_EACH))
+    assert str(caught.value) == (
+        "request gpu asks for 2 of nvidia.com/gpu, and on this node a request may have only one: "
+        "its share config sets failRequestsGreaterThanOne; ask for 1"
+    )
 
 
 def test_a_process_cannot_use_shares_of_two_mig_devices_under_mps() -> None:
@@ -115,6 +125,10 @@ def test_a_config_may_lower_the_limits_of_its_own_share() -> None:
     (found,) = limits(unit(0), config=config).values()
     assert found.active_thread_percentage == 5
     assert found.memory_mib == {GPU.uuid: 1024}
+    same = make.gpu_config(
+        "MPS", defaultActiveThreadPercentage=10, defaultPinnedDeviceMemoryLimit="8192Mi"
+    )
+    assert limits(unit(0), config=same) == limits(unit(0))
 
 
 def test_a_config_may_lower_the_memory_of_single_devices() -> None:
@@ -234,3 +248,46 @@ def test_before_volta_parts_have_no_limits_and_cannot_set_any() -> None:
 def test_a_request_for_equal_shares_and_parts_is_refused() -> None:
     with pytest.raises(ConfigError, match="equal ones, and a part of the capacity"):
         limits(unit(0), part(gpu=OTHER, strategy=ShareStrategy.TIME_SLICING))
+
+
+def test_a_config_lowers_what_was_consumed_and_bounds_what_was_not() -> None:
+    config = make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="2Gi")
+    assert limits(part(memory_mib=4096), config=config)[part_key()].memory_mib == {GPU.uuid: 2048}
+    assert limits(part(), config=config)[part_key()].memory_mib == {GPU.uuid: 2048}
+    with pytest.raises(
+        ConfigError, match="of 2048 MiB is more than request gpu has, which is 1024"
+    ):
+        limits(part(memory_mib=1024), config=config)
+
+
+def test_where_nothing_was_consumed_the_limit_is_no_more_than_the_device_has() -> None:
+    config = make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="81Gi")
+    with pytest.raises(ConfigError) as caught:
+        limits(part(), config=config)
+    assert str(caught.value) == (
+        'the pinned device memory limit of 82944 MiB is more than device "gpu-0" has, which is '
+        "81920 MiB: set a lower limit, or none"
+    )
+    all_of_it = make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="80Gi")
+    assert limits(part(), config=all_of_it)[part_key()].memory_mib == {GPU.uuid: 81920}
+    silent = make.gpu(0, memory_bytes=None)
+    assert limits(part(gpu=silent), config=config)[part_key()].memory_mib == {GPU.uuid: 82944}
+
+
+def test_a_claim_uses_a_device_in_one_way() -> None:
+    by_mps, in_turns = part("a", "one"), part("b", "two", ShareStrategy.TIME_SLICING)
+    with pytest.raises(ConfigError) as caught:
+        limits(by_mps, in_turns)
+    assert str(caught.value) == (
+        'requests one and two both got a part of device "gpu-0", one to be shared by MPS and '
+        "one by TimeSlicing: write the same `sharing.strategy` in the configs of both"
+    )
+
+
+def test_a_share_of_a_mig_device_that_nobody_has_made_has_no_uuid() -> None:
+    card = make.gpu(0, mig=make.mig())
+    share = Share(of=partitions(card)[0], index=0, division=TEN)
+    lost = ShareUnit(name=name_of(card, share), request="gpu", gpu=card, share=share)
+    with pytest.raises(StateError) as caught:
+        uuid_of(lost)
+    assert str(caught.value) == f'device "{lost.name}" is a share of a device that does not exist'
