@@ -279,9 +279,8 @@ def test_a_claim_joins_a_domain_that_is_up_while_there_is_no_supervisor(
     assert mps.left(node) == []
 
 
-def test_what_a_tenant_has_put_in_its_folder_is_not_taken_for_a_daemon_that_is_up(
-    mps: MpsDomains, shared: SharedDomains, node: Domain
-) -> None:
+def leave_without_daemon(mps: MpsDomains, shared: SharedDomains, node: Domain) -> None:
+    """Have a domain that one claim has joined, and neither its daemon nor a supervisor."""
     with mps.supervised():
         shared.join(node, "first")
         daemon = ready(mps, node).daemon
@@ -290,6 +289,12 @@ def test_what_a_tenant_has_put_in_its_folder_is_not_taken_for_a_daemon_that_is_u
     # Its other threads may have the socket for a moment longer than its first.
     own = mps.files.paths(node.id).own
     eventually(lambda: not processes.listens(own, CONTROL_SOCKET), "the daemon's end")
+
+
+def test_what_a_tenant_has_put_in_its_folder_is_not_taken_for_a_daemon_that_is_up(
+    mps: MpsDomains, shared: SharedDomains, node: Domain
+) -> None:
+    leave_without_daemon(mps, shared, node)
     inside = os.open(mps.files.paths(node.id).pipe, os.O_PATH)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forged:
         forged.bind(f"/proc/self/fd/{inside}/control_privileged")
@@ -303,12 +308,7 @@ def test_what_a_tenant_has_put_in_its_folder_is_not_taken_for_a_daemon_that_is_u
 def test_a_supervisor_that_comes_back_is_waited_for_as_long_as_anything(
     mps: MpsDomains, shared: SharedDomains, node: Domain
 ) -> None:
-    with mps.supervised():
-        shared.join(node, "first")
-        daemon = ready(mps, node).daemon
-    assert daemon is not None
-    os.kill(daemon.pid, signal.SIGKILL)
-    eventually(lambda: not processes.is_alive(daemon), "the daemon to have ended")
+    leave_without_daemon(mps, shared, node)
     shared.join(node, "second")
     waiting = threading.Event()
 
