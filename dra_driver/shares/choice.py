@@ -66,10 +66,9 @@ def choose_name(
 
 def _named(name: str, names: Sequence[str], why: str, where: str) -> tuple[str, str]:
     if name not in names:
-        there = f"it has {named(names, 10)}" if names else "it is empty"
-        raise ConfigError(
-            f'{why}: no config "{name}" in {where}: {there}; name one of those, or add it'
-        )
+        there = f"it has {named(names, 10)}; name one of those, or add it"
+        empty = "it is empty; add that config"
+        raise ConfigError(f'{why}: no config "{name}" in {where}: {there if names else empty}')
     return name, why
 
 

@@ -217,6 +217,7 @@ def test_what_cannot_be_taken_is_told_once_as_an_event_of_the_node(world: World)
     assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
     assert event["note"].startswith(f"the share config cannot be used: {file}:3:1: ")
     assert event["note"].endswith(f"; file {file} is in use")
+    assert event["reportingController"] == "gpu.nvidia.com/dra-driver"
 
     replace(file, config(4))
     world.until_replicas(4)
@@ -234,7 +235,8 @@ def test_it_is_told_later_when_the_api_server_was_away(world: World) -> None:
     assert world.server.objects("events") == []
     away.times = 0
     eventually(lambda: world.server.objects("events"), "the event")
-    assert "no GPU is offered" in world.server.objects("events")[0]["note"]
+    note = world.server.objects("events")[0]["note"]
+    assert note.endswith("; no GPU is offered without a config")
 
 
 def test_a_driver_without_the_right_goes_on(world: World) -> None:

@@ -75,6 +75,13 @@ def test_a_file_that_is_too_large_is_not_looked_into() -> None:
 
 def test_a_file_that_is_not_utf_8_is_refused_where_it_is_not() -> None:
     assert refusal(b"version: v1\n# \xe9").startswith("/etc/shares/a100:2:3: it is not UTF-8")
+    assert refusal(b"#\n#\n#\xe9").startswith("/etc/shares/a100:3:2: it is not UTF-8")
+
+
+def test_a_file_that_is_no_yaml_is_refused_with_what_yaml_says() -> None:
+    assert refusal(b"version: [v1\n") == (
+        "/etc/shares/a100:2:1: not valid YAML: expected ',' or ']', but got '<stream end>'"
+    )
 
 
 def test_a_file_that_a_person_names_is_read_and_named_in_what_is_wrong(tmp_path: Path) -> None:
