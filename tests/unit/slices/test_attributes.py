@@ -1,9 +1,15 @@
 """Attributes of GPUs that NVLink joins: who has them, and that there is room for them."""
 
 import make
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Fabric, Inventory, NvLink
-from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    ShareStrategy,
+)
+from dra_driver.slices.attributes import Attributes, describe
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.project import projection
@@ -54,6 +60,21 @@ def test_shares_of_a_gpu_say_the_same_as_the_gpu() -> None:
     devices = published(ShareOffer(divisions={GpuPart(gpu=gpu.uuid): division}))
     found = {str(device["name"]): about_nvlink(device) for device in devices}
     assert found["gpu-0-share-3-of-4"] == found["gpu-0"] != {}
+
+
+def test_a_part_of_a_device_by_capacity_is_described_as_the_device() -> None:
+    """As the device metadata of a claim has it."""
+    node = make.inventory(make.gpu(0, mig=make.mig()))
+    (gpu,) = node.gpus
+    slot = ConsumableSlot(share_id="a", strategy=ShareStrategy.MPS)
+    for device in (gpu, make.mig_device(0, "2g.20gb", 2)):
+        found = []
+        for one in (device, ConsumableShare(of=device, slot=slot)):
+            attributes = Attributes(device="a")
+            describe(NodeDevice(gpu=gpu, device=one), node, attributes, {})
+            found.append(attributes.values)
+        assert found[0] == found[1]
+        assert found[0]["uuid"] == {"string": device.uuid}
 
 
 def test_a_device_never_has_more_than_the_api_takes() -> None:
