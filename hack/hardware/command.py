@@ -115,6 +115,8 @@ def _pytest(plugin: Plugin, chosen: Sequence[Step]) -> int:
     words = ["-m", "gpu", "--timeout", "900", "-p", "no:randomly", "-p", "no:cacheprovider"]
     # A test's name is its step's. What pytest would print, the steps say, and at once.
     words += ["-p", "no:first-failure", "-qq", "-s", "-rN", "--tb", "no", "--no-header"]
+    # What an interrupt has left open is warned of, and must not end the run without its report.
+    words += ["-p", "no:unraisableexception", "-p", "no:threadexception", "-W", "default"]
     tests = REPOSITORY / "tests" / "hardware" / "test_card.py"
     names = [f"{tests}::test_on_the_card[{step.name}]" for step in chosen]
     words += ["--rootdir", str(REPOSITORY), *names]

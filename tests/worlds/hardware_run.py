@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from hardware.steps import Change
 from worlds.child import TESTS, die_at, start
 
 REPOSITORY = TESTS.parent
+MODULES = os.pathsep.join([str(REPOSITORY / "hack"), str(TESTS)])
+COMMAND = (str(REPOSITORY / "hack" / "hardware"),)
 EVERYTHING = ",".join(Change)
 
 
@@ -40,8 +43,8 @@ class Tried:
     def devices(self, uuid: str) -> list[Any]:
         return list(self.machine.mig_devices(uuid))
 
-    def start(self, *words: object) -> "subprocess.Popen[str]":
-        command = [sys.executable, REPOSITORY / "hack" / "hardware", *self.options]
+    def start(self, *words: object, program: Sequence[str] = COMMAND) -> "subprocess.Popen[str]":
+        command = [sys.executable, *program, *self.options]
         command += ["--state", self.state, "--report", self.report, *words]
         return subprocess.Popen(
             [str(word) for word in command],
@@ -49,10 +52,11 @@ class Tried:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=os.environ | {"PYTHONPATH": MODULES},
         )
 
-    def run(self, *words: object, status: int = 0) -> str:
-        with self.start(*words) as process:
+    def run(self, *words: object, status: int = 0, program: Sequence[str] = COMMAND) -> str:
+        with self.start(*words, program=program) as process:
             said, _ = process.communicate(timeout=100)
         assert process.returncode == status, said
         return said
@@ -70,9 +74,8 @@ class Tried:
 
     def die(self, step: str, at: str, groups: Path | None = None) -> None:
         """Have a run of one step killed at a point of it."""
-        path = os.pathsep.join([str(REPOSITORY / "hack"), str(TESTS)])
         words = (self.machine.driver_root, self.state, groups or "", step, at)
-        env = os.environ | {"PYTHONPATH": path}
+        env = os.environ | {"PYTHONPATH": MODULES}
         with start(*words, module="worlds.hardware_run", env=env, stdout=subprocess.PIPE) as child:
             said, _ = child.communicate(timeout=100)
         assert child.returncode == -9, f"it passed {at}: {said}"
