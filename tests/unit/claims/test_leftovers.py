@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+import make
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.prepare.leftovers import Leftovers
 from dra_driver.claims.prepare.strategies import NO_WAIT
 from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.errors import DeviceError, TransientError
 
 ONE, TWO = ClaimUid("uid-1"), ClaimUid("uid-2")
 
@@ -32,12 +36,18 @@ class Node:
     def __init__(self) -> None:
         self.records = self.ownership = self
         self.taken: list[Any] = []
+        self.refuses = False
 
-    def made(self) -> Mapping[MigSlot, ClaimUid]:
+    def made(self, *_: object) -> Mapping[MigSlot, ClaimUid]:
         return {SLOT: ONE, OTHER: TWO}
 
     def take_away(self, made: Mapping[MigSlot, ClaimUid]) -> None:
+        if self.refuses:
+            raise DeviceError("in use")
         self.taken.append(dict(made))
+
+    def holders(self, gpu: GpuUuid) -> set[ClaimUid]:
+        return {ONE}
 
     def tidy(self, gpu: GpuUuid) -> None:
         self.taken.append(gpu)
@@ -81,3 +91,18 @@ def test_nothing_is_destroyed_below_daemons_that_remain() -> None:
     assert leftovers(node, strategies, failed).sweep(ONE, {SLOT: ONE})
     assert strategies.swept == [(ONE, NO_WAIT)]
     assert node.taken == [{SLOT: ONE}, SLOT.gpu]
+
+
+def test_a_mig_device_that_is_in_use_is_counted_and_keeps_its_gpu_from_others() -> None:
+    node, failed = Node(), list[str]()
+    node.refuses = True
+    found = leftovers(node, Strategies(), failed)
+    assert not found.sweep(ONE, {SLOT: ONE})
+    assert (failed, node.taken) == (["MIG"], [])
+    gpu = make.gpu(0)
+    with pytest.raises(TransientError) as caught:
+        found.vacate(ONE, make.record(gpu))
+    assert str(caught.value) == (
+        f"{gpu.uuid} cannot be used yet: what was made there for claim UID uid-1, whose record is "
+        "lost, has not ended"
+    )
