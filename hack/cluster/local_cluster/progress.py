@@ -1,7 +1,7 @@
 """Lines that tell a waiting person what is being done, how far it is and how long it may take.
 
 On a terminal a line of progress replaces the one before; in a log file a new line is
-written every few seconds at most, so that a log can be followed and still be read.
+written four times a minute at most, so that a log can be followed and still be read.
 """
 
 import threading
@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
+
+_TERMINAL_S = 0.2
+_LOG_S = 15.0
 
 
 def duration(seconds: float) -> str:
@@ -27,7 +30,6 @@ class Progress:
 
     stream: TextIO
     clock: Callable[[], float] = time.monotonic
-    interval_s: float = 5.0
     _shown_at: float = field(default=float("-inf"), init=False)
     _open_line: bool = field(default=False, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -42,7 +44,7 @@ class Progress:
         with self._lock:
             terminal = self.stream.isatty()
             now = self.clock()
-            if now - self._shown_at < (0.2 if terminal else self.interval_s):
+            if now - self._shown_at < (_TERMINAL_S if terminal else _LOG_S):
                 return
             self._shown_at = now
             self._write(text, end="" if terminal else "\n")
