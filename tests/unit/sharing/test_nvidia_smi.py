@@ -1,6 +1,7 @@
 """What nvidia-smi says of time-slices, and what is made of it; the program is a script here."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -132,10 +133,12 @@ def test_it_is_asked_in_english_with_no_input_and_what_it_says_is_told_whatever_
         smi.set_time_slice(GPU, 1, clock.now + 5)
 
 
-def next_descriptor() -> int:
-    """The file descriptor that is opened next, which is a higher one if some were left open."""
-    found = os.open(os.devnull, os.O_RDONLY)
-    os.close(found)
+def open_descriptors() -> set[int]:
+    found = set()
+    for number in range(1024):
+        with suppress(OSError):
+            os.fstat(number)
+            found.add(number)
     return found
 
 
@@ -145,14 +148,14 @@ def test_a_program_that_does_not_answer_is_ended_and_leaves_nothing_open(
     program = root / "usr/bin/nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    before = next_descriptor()
+    before = open_descriptors()
     with pytest.raises(DeviceError) as caught:
         smi.set_time_slice(GPU, 1, clock.now - 1)
     assert str(caught.value) == (
         f"{program} did not answer in 0 s; see dmesg for NVRM and Xid lines, and turn persistence "
         "mode on if the GPUs are slow to initialise"
     )
-    assert next_descriptor() == before
+    assert open_descriptors() == before
 
 
 def test_a_missing_program_is_named_with_what_to_install(root: Path, smi: NvidiaSmi) -> None:
