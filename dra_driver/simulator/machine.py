@@ -161,6 +161,10 @@ class Machine:
         """Return a GPU's time-slice: 0 default, 1 short, 2 medium, 3 long."""
         return self._fact(uuid, Fact.TIME_SLICE)
 
+    def power_limit(self, uuid: str) -> int | None:
+        """Return a GPU's power limit in milliwatts."""
+        return self._fact(uuid, Fact.POWER_LIMIT)
+
     def set_fact(self, uuid: str, fact: Fact, value: int | None) -> None:
         """Set any number NVML reports of a GPU; None makes it NOT_SUPPORTED."""
         with self._state() as now:

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import pynvml
+
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.devices.driver_root.programs import NVIDIA_SMI, find_program
 from dra_driver.devices.load import GpuLoad
@@ -32,10 +34,14 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a card is set, by NVML's numbers. `mig` are its GPU instances: profile id and start."""
+    """How a card is set, by NVML's numbers.
+
+    `power_limit` is in milliwatts; `mig` are its GPU instances: profile id and start.
+    """
 
     compute_mode: int | None
     time_slice: int | None
+    power_limit: int | None
     mig_mode: str
     mig: tuple[tuple[int, int], ...]
 
@@ -58,6 +64,13 @@ class Settings:
         if self.mig != now.mig:
             changed.append(f"MIG devices were {_listed(self.mig)} and are {_listed(now.mig)}")
         return changed
+
+
+def _power_limit(handle: object) -> int | None:
+    try:
+        return int(pynvml.nvmlDeviceGetPowerManagementLimit(handle))
+    except pynvml.NVMLError:  # a card without one
+        return None
 
 
 def _listed(mig: Sequence[tuple[int, int]]) -> str:
@@ -160,10 +173,12 @@ class Card:
         """Return how the card is set now."""
         with self.nvml() as library:
             mode = library.compute_mode(self.uuid)
+            power = _power_limit(library.handle(self.uuid))
         gpu = self.facts()
         return Settings(
             compute_mode=mode,
             time_slice=self.time_slice(),
+            power_limit=power,
             mig_mode=str(gpu.mig_mode),
             mig=tuple((one.profile.id, one.placement.start) for one in gpu.mig_instances),
         )
@@ -197,6 +212,16 @@ class Card:
             if mode is not None and library.compute_mode(self.uuid) != mode:
                 library.set_compute_mode(self.uuid, mode)
 
+    def _restore_power_limit(self, before: Settings) -> None:
+        limit = before.power_limit
+        with self.nvml() as library:
+            handle = library.handle(self.uuid)
+            if limit is not None and _power_limit(handle) != limit:
+                try:
+                    pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit)
+                except pynvml.NVMLError as error:
+                    raise DeviceError(f"the power limit cannot be set back: {error}") from error
+
     def _restore_mig(self, before: Settings, made: Sequence[Made]) -> None:
         if before.mig_mode == MigMode.UNSUPPORTED:
             return
@@ -210,7 +235,9 @@ class Card:
                 are_left = True
         if not are_left:
             self.mig.set_mode(self.uuid, MigMode(before.mig_mode))
-        self._restore_compute_mode(before)  # a change of the mode sets both to their defaults
+        # A change of the mode may reset the card, and so all of these to their defaults.
+        self._restore_power_limit(before)
+        self._restore_compute_mode(before)
         if before.time_slice is not None:
             self._restore_time_slice(before)
 

@@ -18,7 +18,7 @@ from dra_driver.host.files import read_whole, write_whole
 from hardware.card import Settings
 from hardware.steps import Change, Made
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

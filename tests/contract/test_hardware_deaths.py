@@ -85,6 +85,7 @@ class Killed:
         first, second = (gpu.uuid for gpu in machine.gpus[:2])
         machine.set_fact(first, Fact.TIME_SLICE, 3)
         machine.set_fact(second, Fact.TIME_SLICE, 2)
+        machine.set_fact(first, Fact.POWER_LIMIT, 500_000)
         tried = Tried(machine, self._folder)
         tried.die(step, at, groups)
         return tried

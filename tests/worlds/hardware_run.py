@@ -35,10 +35,20 @@ class Tried:
         self.dead: Entry | None = None
 
     def settings(self) -> list[object]:
-        return [
-            (one.compute_mode, one.time_slice, one.mig_mode, one.mig_pending, one.persistence_mode)
-            for one in self.machine.status()
-        ] + [device.uuid for gpu in self.machine.gpus for device in self.devices(gpu.uuid)]
+        return (
+            [
+                (
+                    one.compute_mode,
+                    one.time_slice,
+                    one.mig_mode,
+                    one.mig_pending,
+                    one.persistence_mode,
+                )
+                for one in self.machine.status()
+            ]
+            + [self.machine.power_limit(gpu.uuid) for gpu in self.machine.gpus]
+            + [device.uuid for gpu in self.machine.gpus for device in self.devices(gpu.uuid)]
+        )
 
     def devices(self, uuid: str) -> list[Any]:
         return list(self.machine.mig_devices(uuid))

@@ -228,6 +228,7 @@ nvmlReturn_t sim_set_mig_mode(const struct sim_machine *machine, unsigned int sl
     if (change && *status == NVML_SUCCESS) {
         __atomic_store_n(&facts[FACT_MIG_CURRENT], mode, __ATOMIC_RELEASE);
         facts[FACT_COMPUTE_MODE] = 0; /* switching resets the card */
+        facts[FACT_POWER_LIMIT] = facts[FACT_POWER_DEFAULT];
         if (facts[FACT_TIME_SLICE] != SIM_ABSENT)
             facts[FACT_TIME_SLICE] = 0;
         announce(machine, &(struct sim_instance){slot, NO_INSTANCE, NO_INSTANCE});

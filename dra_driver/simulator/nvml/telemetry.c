@@ -76,6 +76,18 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice
     return NVML_SUCCESS;
 }
 
+/* In milliwatts. Kept until the next reset. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int limit)
+{
+    SIM_ENTER(device);
+    unsigned int least = 0;
+    unsigned int most = 0;
+    SIM_FACT(least, FACT_POWER_MIN);
+    SIM_FACT(most, FACT_POWER_MAX);
+    SIM_REQUIRE(limit >= least && limit <= most);
+    return sim_write_fact(gpu, FACT_POWER_LIMIT, limit);
+}
+
 /* Sensor 0 is the GPU's; NVML has no other. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor,
                                                   unsigned int *degrees)

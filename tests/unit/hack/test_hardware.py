@@ -17,7 +17,9 @@ from hardware.journal import Entry, Journal
 from hardware.run import restore_leftovers
 from hardware.steps import Change, LeftOut, Made, Unexpected
 
-SETTINGS = Settings(compute_mode=0, time_slice=None, mig_mode="enabled", mig=((9, 4),))
+SETTINGS = Settings(
+    compute_mode=0, time_slice=None, power_limit=700000, mig_mode="enabled", mig=((9, 4),)
+)
 PAGE = Path(__file__).parents[3] / "docs" / "hardware.md"
 
 
@@ -134,10 +136,11 @@ def test_where_the_gpu_driver_is_gone_the_journal_stays(tmp_path: Path) -> None:
 
 
 def test_settings_name_what_differs() -> None:
-    now = Settings(compute_mode=3, time_slice=None, mig_mode="enabled", mig=())
+    now = replace(SETTINGS, compute_mode=3, power_limit=500000, mig=())
     assert SETTINGS.differences(SETTINGS) == []
     assert SETTINGS.differences(now) == [
         "compute mode was 0 and is 3",
+        "power limit was 700000 and is 500000",
         "MIG devices were profile 9 at 4 and are none",
     ]
     assert Settings.from_json(json.loads(json.dumps(SETTINGS.to_json()))) == SETTINGS
