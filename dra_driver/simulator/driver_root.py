@@ -14,6 +14,7 @@ import platform
 import shutil
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -302,11 +303,16 @@ def _write_state(root: Path, description: Description, options: Options) -> None
 
 def _restore(now: state.State, profile: Profile) -> None:
     """Divide GPUs as they were when a node was gathered; let calls fail and hang that did there."""
+    # What every GPU refused takes one of the places for faults, not one for each GPU.
+    told = Counter(one for gpu in profile.gpus for one in gpu.told.refusals.items())
+    by_all = {one for one, by in told.items() if by == len(profile.gpus) and one[0] != "*"}
+    for function, code in sorted(by_all):
+        now.add_fault(state.Fault(function=function, code=code))
     for slot, gpu in enumerate(profile.gpus):
         mig.restore(now, slot, gpu.told)
         if gpu.told.lost:
             now.set_lost(slot, lost=True)
-        for function, code in gpu.told.refusals.items():
+        for function, code in gpu.told.refusals.items() - by_all:
             now.add_fault(state.Fault(function=function, slot=slot, code=code))
         if gpu.told.hangs is not None:
             hung = state.Fault(function=gpu.told.hangs, slot=slot, delay_ms=state.HANGING_MS)

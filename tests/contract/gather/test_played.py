@@ -150,6 +150,19 @@ def test_calls_that_failed_fail_again_with_their_codes(tmp_path: Path) -> None:
     assert calls[0][NAME] == {"code": 4}
 
 
+def test_many_calls_that_all_gpus_refused_are_refused_again(tmp_path: Path) -> None:
+    """They are more than there are places for faults, GPU by GPU."""
+    node = gathering.node(tmp_path, "h100x8")
+    calls = "BoardPartNumber MemoryBusWidth ModuleId NumGpuCores FanSpeed DisplayMode DisplayActive"
+    for call in (*calls.split(), "PersistenceMode", "PerformanceState"):
+        node.machine.fail_call(f"nvmlDeviceGet{call}", pynvml.NVML_ERROR_NO_PERMISSION)
+    archive = node.gathered("--identify")
+
+    again = gathering.played(tmp_path / "again", archive)
+
+    assert gathering.facts(again.gathered("--identify")) == gathering.facts(archive)
+
+
 @pytest.mark.parametrize(
     ("function", "hanging"),
     [
