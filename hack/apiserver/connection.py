@@ -8,10 +8,11 @@ import contextlib
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +49,8 @@ class Fault:
     delay: float = 0.0
     hang_up: bool = False
     times: float = 1
+    released: threading.Event = field(default_factory=threading.Event)
+    """Ends the delay, in seconds, of what is delayed."""
 
     def covers(self, verb: str, plural: str, name: str | None) -> bool:
         asked = ((self.verb, verb), (self.plural, plural), (self.name, name))
@@ -187,7 +190,7 @@ class Connection(BaseHTTPRequestHandler):
         fault = self.api.take_fault(self.verb, plural, name)
         if fault is None:
             return False
-        time.sleep(fault.delay)
+        fault.released.wait(fault.delay)
         if fault.hang_up:
             self.close_connection = True
             self._note(0)

@@ -92,10 +92,14 @@ class KubeletClient:
         authority = urllib.parse.quote(str(socket), safe="")
         rpc: Any = registration_rpc
         stub = rpc.RegistrationStub(self._dial(socket, authority))
-        self.info = stub.GetInfo(registration.InfoRequest(), timeout=1, wait_for_ready=True)
+        # The kubelet gives it one second, and tries again when that was too little.
+        self.info = stub.GetInfo(
+            registration.InfoRequest(), timeout=CALL_SECONDS, wait_for_ready=True
+        )
         self._plugins = {}
         stub.NotifyRegistrationStatus(
-            registration.RegistrationStatus(plugin_registered=accept, error=reason), timeout=5
+            registration.RegistrationStatus(plugin_registered=accept, error=reason),
+            timeout=CALL_SECONDS,
         )
         return self.info
 

@@ -176,25 +176,25 @@ def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -
     port = node.driver.wait_log("http endpoint opened")["port"]
     node.wait_devices(4)
     hung = next(one for one in machine.status() if one.gpu.minor == 2).gpu
-    machine.slow_call("nvmlDeviceGetName", 20_000, uuid=hung.uuid, times=1)
-    # Seconds, not the twenty that the call takes.
+    machine.slow_call("nvmlDeviceGetName", 600_000, uuid=hung.uuid, times=1)
     keys = {"gpu-2": ["gpu.nvidia.com/unresponsive"]}
-    wait_until(lambda: node.taints() == keys, "its taint", timeout=15, interval=0.05)
+    wait_until(lambda: node.taints() == keys, "its taint", timeout=60, interval=0.05)
     said = node.driver.wait_log("gpu cannot be described")
     assert f"GPU {said['index']} does not answer since 20" in said["cause"]
     silent = f'nvidia_dra_nvml_silent_seconds{{driver="gpu.nvidia.com",gpu="{said["index"]}"}} '
     seconds = [line.removeprefix(silent) for line in metrics(port).splitlines() if silent in line]
-    assert 1 <= float(seconds[0]) < 20
+    assert 1 <= float(seconds[0]) < 600
     assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="sick"} 1.0' in metrics(port)
     sliced = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
     healthy = node.allocate("well", "gpu-1", configs=[make.config(sharing=sliced)])
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
-        assert kubelet.prepare(healthy, timeout=10)["uid-well"].error == ""
-        sick = kubelet.prepare(node.allocate("ill", "gpu-2"), timeout=3)["uid-ill"].error
+        assert kubelet.prepare(healthy)["uid-well"].error == ""
+        sick = kubelet.prepare(node.allocate("ill", "gpu-2"), timeout=8)["uid-ill"].error
         assert "does not answer since" in sick
-        assert kubelet.unprepare(healthy, timeout=10)["uid-well"].error == ""
-    assert node.driver.wait_log("nvml answers again")["seconds"] >= 19
+        assert kubelet.unprepare(healthy)["uid-well"].error == ""
+    machine.clear_faults()
+    assert node.driver.wait_log("nvml answers again")["seconds"] >= 1
     eventually(lambda: node.taints() == {}, "the taint to be lifted")
     assert f"{silent}0.0" in metrics(port)
 

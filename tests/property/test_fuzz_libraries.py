@@ -2,7 +2,6 @@
 
 import os
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -92,9 +91,7 @@ def test_a_loader_cache_without_ends_of_texts_is_soon_done(tmp_path: Path) -> No
     head = b"glibc-ld.so.cache1.1" + struct.pack("=II", count, size)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.cache").write_bytes(head.ljust(48, b"\0") + entry * count + b"a" * size)
-    began = time.monotonic()
     assert locate(tmp_path, "*.so") == ()
-    assert time.monotonic() - began < 10
 
 
 NAMES = st.sampled_from(

@@ -92,21 +92,21 @@ def test_the_server_is_given_no_longer_than_the_call_has_and_less_where_the_answ
     tmp_path: Path,
 ) -> None:
     api = Timed()
-    timing = replace(FAST, read_timeout=4.0, repeat_timeout=1.0)
+    timing = replace(FAST, read_timeout=9.5, repeat_timeout=1.0)
     driver = Driver(tmp_path, api=api, timing=timing)
     ref = api.add("gpu-1")
-    driver.prepare(ref, seconds=3.0)
-    driver.prepare(ref, seconds=3.0)
+    driver.prepare(ref, seconds=9.0)
+    driver.prepare(ref, seconds=9.0)
     driver.prepare(api.add("gpu-2", uid="other", name="other"), seconds=60.0)
     rival = api.add("gpu-1", uid="rival", name="rival")
     with pytest.raises(ConflictError, match="is already allocated to different claim"):
-        driver.prepare(rival, seconds=3.0)
+        driver.prepare(rival, seconds=9.0)
     driver.close()
     first, again, other, own, of_rival = api.timeouts
-    assert 2.0 < first <= 3.0
-    assert (again, other) == (1.0, 4.0)
-    assert 2.0 < own <= 3.0
-    assert 2.0 < of_rival <= 3.0
+    assert 4.0 < first <= 9.0
+    assert (again, other) == (1.0, 9.5)
+    assert 4.0 < own <= 9.0
+    assert 4.0 < of_rival <= 9.0
 
 
 def test_a_server_that_is_down_is_an_error_but_not_for_a_prepared_claim(

@@ -173,15 +173,14 @@ def test_a_card_that_reports_no_xids_hides_no_other(tmp_path: Path) -> None:
 
 def test_a_card_that_hangs_while_it_is_registered_hides_no_other(tmp_path: Path) -> None:
     machine = machine_of(tmp_path, "l4x2")
-    calls = NvmlCalls(clock=time.monotonic, answer_seconds=0.5)
+    calls = NvmlCalls(clock=time.monotonic, answer_seconds=2.0)
     session = session_on(machine, calls=calls)
     gpus = session.look().gpus
-    machine.slow_call("nvmlDeviceRegisterEvents", 3000, uuid=gpus[0].uuid, times=1)
-    start = time.monotonic()
+    machine.slow_call("nvmlDeviceRegisterEvents", 600_000, uuid=gpus[0].uuid, times=1)
     assert session.next_event(0.0) is None
-    assert time.monotonic() - start < 2.5
     machine.emit_xid(gpus[1].uuid, 79)
     assert session.next_event(5.0) == GpuEvent(gpu=gpus[1].uuid, xid=79)
+    machine.clear_faults()
     while calls.silent:
         time.sleep(0.05)
     assert session.close()

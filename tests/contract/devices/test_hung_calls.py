@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,16 @@ from dra_driver.errors import SilenceError
 from dra_driver.simulator.machine import Machine
 from worlds.session import session_on
 
-HANG_MS = 6000
+HANG_MS = 600_000
+"""Longer than a test: what waits for the call does not pass."""
 
 
 class Node:
-    """Two GPUs, of which the second may hang, and a session that waits half a second for each."""
+    """Two GPUs, of which the second may hang, and a session that waits two seconds for each."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.calls = NvmlCalls(clock=time.monotonic, answer_seconds=0.5)
+        self.calls = NvmlCalls(clock=time.monotonic, answer_seconds=2.0)
         self.session: DriverSession = session_on(machine, calls=self.calls)
         self.gpus = self.session.look().gpus
         self.healthy, self.hung = self.gpus[0], self.gpus[1]
@@ -30,6 +31,7 @@ class Node:
         self.machine.slow_call(function, HANG_MS, uuid=uuid, times=times)
 
     def wait_until_it_answers(self) -> None:
+        self.machine.clear_faults()
         end = time.monotonic() + 60
         while self.calls.silent:
             assert time.monotonic() < end
@@ -44,25 +46,16 @@ def node(tmp_path: Path) -> Iterator[Node]:
     assert node.session.close()
 
 
-def seconds_of(act: Callable[[], object]) -> float:
-    start = time.monotonic()
-    act()
-    return time.monotonic() - start
-
-
 def test_a_gpu_that_hangs_is_sick_in_time_and_well_when_it_answers(node: Node) -> None:
     node.hang("nvmlDeviceGetName", node.hung.uuid)
-    start = time.monotonic()
     seen = node.session.look()
-    assert time.monotonic() - start < 3
     assert seen.gpus == (node.healthy,)
     (sick,) = seen.sick
     assert (sick.index, sick.is_silent) == (node.hung.index, True)
     assert f"GPU {sick.index} does not answer since 20" in sick.reason
-    # It is not asked again, so that looks stay quick, threads few, and the inventory the same.
+    # It is not asked again: it would answer, and looks would take long, and threads be many.
     threads = threading.active_count()
-    assert seconds_of(lambda: [node.session.look() for _ in range(5)]) < 2
-    assert node.session.look() == seen
+    assert [node.session.look() for _ in range(5)] == [seen] * 5
     assert threading.active_count() == threads
     assert node.session.silences()[str(sick.index)] > 0.5
     node.wait_until_it_answers()
@@ -74,8 +67,8 @@ def test_compute_modes_of_other_gpus_are_answered_while_one_hangs(node: Node) ->
     node.hang("nvmlDeviceGetComputeMode", node.hung.uuid)
     with pytest.raises(SilenceError, match="does not answer since"):
         node.session.compute_mode(node.hung.uuid)
-    assert seconds_of(lambda: node.session.compute_mode(node.healthy.uuid)) < 2
-    assert seconds_of(lambda: node.session.set_compute_mode(node.healthy.uuid, 3)) < 2
+    node.session.set_compute_mode(node.healthy.uuid, 3)
+    assert node.session.compute_mode(node.healthy.uuid) == 3
     # A look does not ask it either, although it would ask for other things.
     assert [sick.index for sick in node.session.look().sick] == [node.hung.index]
 
@@ -100,7 +93,6 @@ def test_callers_of_a_gpu_that_hangs_do_not_each_lose_a_thread(node: Node) -> No
 def test_a_library_in_which_a_call_hangs_stays_open(node: Node) -> None:
     node.hang("nvmlDeviceGetName", node.hung.uuid)
     node.session.look()
-    assert seconds_of(node.session.close) < 2
     assert not node.session.close()
     assert node.session.compute_mode(node.healthy.uuid) == 0
 
