@@ -177,7 +177,7 @@ class DriverProcess:
         except TestbedError as error:
             raise TestbedError(f"{error}\n{self.tail()}") from error
 
-    def wait_registered(self, *, timeout: float = 30) -> None:
+    def wait_registered(self, *, timeout: float = 60) -> None:
         """Wait until the kubelet has accepted this life of the driver."""
         self.wait_log("driver registered with the kubelet", timeout=timeout)
 
@@ -208,7 +208,7 @@ class DriverProcess:
         if not self.running():
             raise TestbedError(f"{self.command} has ended:\n{self.tail()}")
 
-    def wait(self, *, timeout: float = 30) -> int:
+    def wait(self, *, timeout: float = 60) -> int:
         """Wait until the process has ended by itself; return its exit status.
 
         Raises:
@@ -226,7 +226,7 @@ class DriverProcess:
         if self._process is not None:
             self._process.send_signal(number)
 
-    def stop(self, *, timeout: float = 30) -> int:
+    def stop(self, *, timeout: float = 60) -> int:
         """Send SIGTERM, wait, and return the exit status; kill after `timeout` seconds."""
         return self._end(signal.SIGTERM, timeout)
 

@@ -152,7 +152,7 @@ class GpuNode:
         self.supervisor.start(detached=detached)
         write_pid_file(self._supervisor_pid_file, self.supervisor.pid)
 
-    def wait_published(self, *, timeout: float = 30) -> int:
+    def wait_published(self, *, timeout: float = 120) -> int:
         """Wait until the driver's pool is complete and holds devices; return how many."""
 
         def look() -> int:

@@ -99,7 +99,7 @@ def claim_uids(api: Api, pod: Object) -> list[str]:
     return [claim["metadata"]["uid"] for claim in claims]
 
 
-def make_namespace(api: Api, name: str, *, timeout: float = 30) -> None:
+def make_namespace(api: Api, name: str, *, timeout: float = 120) -> None:
     """Make a namespace, and wait until pods can be made in it."""
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     wait_until(
@@ -110,7 +110,7 @@ def make_namespace(api: Api, name: str, *, timeout: float = 30) -> None:
 
 
 def wait_running(
-    api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 60
+    api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 120
 ) -> list[Object]:
     """Wait until all containers of the named pods (or of all pods) are ready; return the pods.
 
@@ -129,7 +129,7 @@ def wait_running(
         raise TestbedError(f"{error}\n{reasons}") from error
 
 
-def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 60) -> None:
+def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 120) -> None:
     """Wait until the named pods (or all pods) of a namespace are gone."""
 
     def gone() -> bool:

@@ -98,7 +98,7 @@ class Scene:
 
     # Asking
 
-    def running(self, *pods: str, timeout: float = 60) -> list[Object]:
+    def running(self, *pods: str, timeout: float = 120) -> list[Object]:
         """Wait until the pods run; return them as the API has them."""
         return wait_running(self.api, NAMESPACE, pods, timeout=timeout)
 
@@ -132,9 +132,9 @@ class Scene:
                     return str(one["message"])
             return None
 
-        return wait_until(look, f"{pod} to be unschedulable", timeout=30)
+        return wait_until(look, f"{pod} to be unschedulable", timeout=120)
 
-    def warning(self, pod: str, reason: str, *, timeout: float = 30) -> str:
+    def warning(self, pod: str, reason: str, *, timeout: float = 120) -> str:
         """Wait for a pod's warning event with the given reason; return its message."""
 
         def look() -> str | None:
@@ -144,7 +144,7 @@ class Scene:
 
         return wait_until(look, f"the event {reason} of {pod}", timeout=timeout)
 
-    def published(self, *, timeout: float = 30) -> None:
+    def published(self, *, timeout: float = 120) -> None:
         """Wait until exactly the devices are published that were when the scene began."""
 
         def same() -> bool:

@@ -57,7 +57,7 @@ class Shares:
         wait_until(
             lambda: sum("share" in name for name in self.node.devices()) == count,
             f"{count} shares to be published",
-            timeout=30,
+            timeout=120,
         )
 
     def memory_mib(self) -> int:

@@ -134,7 +134,7 @@ class Shared:
             domain = claim["mpsDomain"]
             return bool(domain["restarts"] == deaths and domain["state"] == "ready")
 
-        wait_until(look, f"a daemon after {deaths} deaths", timeout=30)
+        wait_until(look, f"a daemon after {deaths} deaths", timeout=120)
 
 
 def status(scene: Scene, *words: str) -> str:

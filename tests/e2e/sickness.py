@@ -25,7 +25,7 @@ class Told:
 def mend(scene: Scene) -> None:
     """Let the GPU be well again, whatever was done to it, and wait until that is seen."""
     scene.node.machine.fault("lose", GPU)
-    wait_until(lambda: "gpu.nvidia.com/gpu-lost" in taints(scene), "the loss", timeout=30)
+    wait_until(lambda: "gpu.nvidia.com/gpu-lost" in taints(scene), "the loss", timeout=120)
     scene.node.machine.fault("restore", GPU)
     wait_until(lambda: not all_taints(scene), "the taints to be lifted", timeout=60)
 
@@ -124,4 +124,4 @@ def wait_told(scene: Scene, pod: str, health: str, about: str = "") -> None:
         found = [*claims, *(pods if is_on("ResourceHealthStatusMessage") else ())]
         return all(about in one.message if about else not one.message for one in found)
 
-    wait_until(is_told, f"{pod} to be {health} {about}", timeout=30, interval=0.2)
+    wait_until(is_told, f"{pod} to be {health} {about}", timeout=120, interval=0.2)

@@ -61,7 +61,7 @@ def test_an_admin_turns_mig_mode_on_and_off_while_the_driver_runs(scene: Scene) 
     waiting: list[str] = wait_until(
         lambda: [*node.driver.events("gpus found")][-1]["awaiting_reset"],
         "the mode to be seen",
-        timeout=30,
+        timeout=120,
     )
     # Until the reset the GPU is what it was, and a claim gets it as a whole.
     assert set(node.devices()) == before

@@ -48,7 +48,7 @@ MESSAGES = {one.message: one.path for one in policy_checks().validations}
 def api(node: GpuNode) -> Api:
     """The API, with the policy at work: it takes a moment from being stored to being used."""
     found = node.cluster.api
-    wait_until(lambda: refusal(found, claim(BAD)), "the policy to be at work", timeout=30)
+    wait_until(lambda: refusal(found, claim(BAD)), "the policy to be at work", timeout=120)
     return found
 
 
@@ -246,11 +246,11 @@ def policy_asleep(api: Api) -> Iterator[None]:
 
     act("Audit")
     try:
-        wait_until(lambda: not refusal(api, claim(BAD)), "the policy to sleep", timeout=30)
+        wait_until(lambda: not refusal(api, claim(BAD)), "the policy to sleep", timeout=120)
         yield
     finally:
         act("Deny")
-        wait_until(lambda: refusal(api, claim(BAD)), "the policy to be at work", timeout=30)
+        wait_until(lambda: refusal(api, claim(BAD)), "the policy to be at work", timeout=120)
 
 
 def test_a_bad_claim_from_before_the_policy_can_be_changed_and_deleted(

@@ -43,7 +43,7 @@ def entries(scene: Scene, count: int) -> list[Object]:
         found[:] = claim.get("status", {}).get("devices", [])
         return len(found) == count
 
-    wait_until(look, f"{count} devices in the status of the claim", timeout=30)
+    wait_until(look, f"{count} devices in the status of the claim", timeout=120)
     return found
 
 
@@ -178,7 +178,7 @@ def test_a_config_is_left_as_it_was_sent(
         if operation is None:
             # No client that speaks JSON can write such a claim's status; its pod runs all the same.
             refused = f"cannot patch resourceclaims/status {NAMESPACE}/{name}"
-            wait_until(lambda: refused in scene.node.driver.tail(99), "the refusal", timeout=30)
+            wait_until(lambda: refused in scene.node.driver.tail(99), "the refusal", timeout=120)
             assert "devices" not in scene.api.get("ResourceClaim", name, NAMESPACE)["status"]
         else:
             (one,) = entries(scene, 1)
@@ -207,7 +207,7 @@ def test_parts_of_one_gpu_are_told_apart_by_their_share_ids(scene: Scene) -> Non
             def look(name: str = name) -> Any:
                 return scene.api.get("ResourceClaim", name, NAMESPACE)["status"].get("devices")
 
-            (one,) = wait_until(look, f"the devices of {name} in its status", timeout=30)
+            (one,) = wait_until(look, f"the devices of {name} in its status", timeout=120)
             status = scene.api.get("ResourceClaim", name, NAMESPACE)["status"]
             (result,) = status["allocation"]["devices"]["results"]
             assert one["shareID"] == result["shareID"]

@@ -56,7 +56,7 @@ class Node:
                 and set(self.gpu()["capacity"]) & {"cores", "shares"} == added
             ),
             f"the GPU to be published in mode {mode}",
-            timeout=30,
+            timeout=120,
         )
 
     def capacities(self) -> list[Object]:

@@ -125,7 +125,7 @@ def test_whole_gpus_of_a_template_are_told_where_the_pods_spec_says(scene: Scene
     assert mapped(scene, pod) == {Mapped(device=one["name"], gpu=uuid(one)) for one in devices}
     assert scene.node.place.metadata_files() != []
     scene.delete(pod)
-    wait_until(lambda: scene.node.place.metadata_files() == [], "the files to be gone", timeout=30)
+    wait_until(lambda: scene.node.place.metadata_files() == [], "the files to be gone", timeout=120)
 
 
 def test_two_pods_of_a_claim_read_the_same_by_the_claims_name(scene: Scene) -> None:
@@ -282,10 +282,10 @@ def test_containers_restart_with_the_file_that_somebody_deleted(scene: Scene) ->
     (folder,) = (place.data / "device-metadata").iterdir()
     (file,) = folder.iterdir()
     file.unlink()
-    wait_until(file.exists, "the file to be back", timeout=30)
+    wait_until(file.exists, "the file to be back", timeout=120)
     folder.rename(place.data / "lost")  # at once: the driver writes there again by itself
     rmtree(place.data / "lost")
-    wait_until(file.exists, "the file to be back with its folder", timeout=30)
+    wait_until(file.exists, "the file to be back with its folder", timeout=120)
     scene.end_container(pod)
     wait_until(lambda: scene.container_ids(pod) != before, "the container to restart", timeout=60)
     scene.running(pod)

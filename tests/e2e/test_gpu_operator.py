@@ -169,7 +169,7 @@ def test_an_upgrade_that_is_given_up_leaves_running_pods_alone(
     pods = whole_and_mps(scene)
     containers, drivers = scene.container_ids(*pods), names(installed)
     manager.pause()
-    wait_until(lambda: len(leaving(installed)) == 2, "our pods to be told to end", timeout=30)
+    wait_until(lambda: len(leaving(installed)) == 2, "our pods to be told to end", timeout=120)
     time.sleep(5)
     assert leaving(installed) == drivers
     manager.resume()

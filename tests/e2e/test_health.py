@@ -38,7 +38,7 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
     assert "cannot allocate all claims" in scene.unschedulable(waiting)
 
     scene.node.machine.fault("lose", GPU)
-    wait_until(lambda: "gpu.nvidia.com/gpu-lost" in taints(scene), "the loss", timeout=30)
+    wait_until(lambda: "gpu.nvidia.com/gpu-lost" in taints(scene), "the loss", timeout=120)
     assert "cannot allocate all claims" in scene.unschedulable(waiting)
     scene.node.machine.fault("restore", GPU)
     scene.running(waiting)

@@ -141,7 +141,7 @@ def test_the_pages_command_waits_for_a_claim_to_be_sick(scene: Scene) -> None:
         assert not waiting.done()
         scene.node.machine.xid(GPU, 79)
         tainted_soon(scene)
-        assert f"{claim} condition met" in waiting.result(timeout=30)
+        assert f"{claim} condition met" in waiting.result(timeout=120)
     assert f"{claim} condition met" in wait_as_on_the_page(scene, claim, seconds=5)
 
 

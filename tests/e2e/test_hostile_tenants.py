@@ -167,7 +167,7 @@ def test_a_forged_daemon_is_taken_for_none_by_the_next_supervisor(
                 line for line in supervisor.events("mps domain ready") if line["domain"] == domain
             ],
             f"{shared.claim} to be ready again",
-            timeout=30,
+            timeout=120,
         )
     assert street.hostile.daemon() == hostile
     assert all(map(runs, forgers))

@@ -237,5 +237,5 @@ def test_pods_of_the_local_cluster_run_the_image(scene: Scene, image_archive: Pa
     pod = scene.make("Pod", "image", {"spec": spec})
     scene.running(pod)  # its container has started, and may not have written anything yet
     log = partial(scene.node.cluster.kubectl, "logs", "--namespace", "e2e", pod)
-    assert wait_until(log, "the image's words", timeout=30) == f"dra-driver {version()}\n"
+    assert wait_until(log, "the image's words", timeout=120) == f"dra-driver {version()}\n"
     scene.delete(pod)

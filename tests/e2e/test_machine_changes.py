@@ -28,13 +28,13 @@ def test_a_gpu_that_was_taken_out_is_offered_no_more_until_it_is_back(scene: Sce
     gpus = scene.gpus(other)
 
     scene.node.machine.fault("remove", GPU)
-    wait_until(lambda: DEVICE not in scene.node.devices(), f"{DEVICE} to go", timeout=30)
+    wait_until(lambda: DEVICE not in scene.node.devices(), f"{DEVICE} to go", timeout=120)
     scene.node.wait_published()
     assert len([name for name in scene.node.devices() if "-mig-" not in name]) == 7
     assert scene.gpus(other) == gpus
 
     scene.node.machine.fault("add", GPU)
-    wait_until(lambda: DEVICE in scene.node.devices(), f"{DEVICE} to be back", timeout=30)
+    wait_until(lambda: DEVICE in scene.node.devices(), f"{DEVICE} to be back", timeout=120)
     assert scene.gpus(other) == gpus
 
 

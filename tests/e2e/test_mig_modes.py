@@ -48,7 +48,7 @@ def restart(scene: Scene, **env: str) -> list[str]:
 
 
 def wait_devices(scene: Scene, expected: set[str]) -> None:
-    wait_until(lambda: set(scene.node.devices()) == expected, f"{expected}", timeout=30)
+    wait_until(lambda: set(scene.node.devices()) == expected, f"{expected}", timeout=120)
 
 
 WHOLE = {f"gpu-{minor}" for minor in range(8) if minor != BY_HAND}
@@ -75,7 +75,7 @@ def test_existing_gives_out_what_others_made_and_makes_nothing(scene: Scene, by_
 )
 def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) -> None:
     assert restart(scene, MIG="on-demand") == ["on-demand", "--mig is on-demand"]
-    wait_until(lambda: HAND_MADE in scene.node.devices(), "the MIG device of others", timeout=30)
+    wait_until(lambda: HAND_MADE in scene.node.devices(), "the MIG device of others", timeout=120)
     pod = scene.pod(templates=[template(scene, migs(mig=SMALL))])
     scene.running(pod)
     # The GPU that is in MIG mode already needs no switch, and comes first.
@@ -120,7 +120,7 @@ def test_auto_says_whether_it_makes_mig_devices_and_why(scene: Scene, by_hand: s
         why = "the node has no label nvidia.com/mig.config"
         assert (offered["source"], offered["why"]) == ("auto", why)
         # The parts that have no room beside it are gone; one that could be made has its name.
-        wait_until(lambda: 1 < len(parts(scene)) < PARTS_OF_A_GPU, "its room to go", timeout=30)
+        wait_until(lambda: 1 < len(parts(scene)) < PARTS_OF_A_GPU, "its room to go", timeout=120)
         assert HAND_MADE in scene.node.devices()
     else:
         assert offered["source"] == "existing"
@@ -143,13 +143,13 @@ def test_a_node_that_mig_manager_divides_is_left_to_it(scene: Scene) -> None:
     scene.running(before)
     label(scene, "all-1g.10gb")
     try:
-        wait_until(lambda: len(parts(scene)) <= 1, "the parts of GPU 7 to go", timeout=30)
+        wait_until(lambda: len(parts(scene)) <= 1, "the parts of GPU 7 to go", timeout=120)
         assert seen(scene, before)
         late = scene.pod("late", templates=[name])
         assert "cannot allocate all claims" in scene.unschedulable(late)
         scene.delete(before)
         assert there(scene) == 0
-        wait_until(lambda: parts(scene) == [], "the last part to go", timeout=30)
+        wait_until(lambda: parts(scene) == [], "the last part to go", timeout=120)
         wait_devices(scene, WHOLE)
     finally:
         label(scene, None)
@@ -185,7 +185,7 @@ def test_a_card_that_refuses_is_told_and_passed_over_until_it_is_let_go(scene: S
         words = f"dcgm-exporter (PID {pid})"
         withdrawn = scene.node.driver.wait_log("mig partitions withdrawn")
         assert words in withdrawn["reason"]
-        wait_until(lambda: len(of_the_held(scene)) == 1, "its other parts to go", timeout=30)
+        wait_until(lambda: len(of_the_held(scene)) == 1, "its other parts to go", timeout=120)
         scene.node.wait_published()
         # The part that the pod has is counted: its GPU is not given out as a whole beside it.
         eight = scene.pod("eight", claims=[scene.claim("eight", count=8)])
@@ -198,11 +198,11 @@ def test_a_card_that_refuses_is_told_and_passed_over_until_it_is_let_go(scene: S
         assert words in event
         assert "cannot be switched to MIG mode while others have it open" in event
         scene.delete(held)
-        wait_until(lambda: of_the_held(scene) == [], "the pod's part to go", timeout=30)
+        wait_until(lambda: of_the_held(scene) == [], "the pod's part to go", timeout=120)
         again = scene.pod("again", templates=[name])
         scene.running(again)
         assert parent(scene, again) == parent(scene, passed) != withdrawn["gpu"]
-    wait_until(lambda: len(of_the_held(scene)) == 25, "its parts to be back", timeout=30)
+    wait_until(lambda: len(of_the_held(scene)) == 25, "its parts to be back", timeout=120)
     scene.delete(passed, again)
     after = scene.pod("after", templates=[name])
     scene.running(after)

@@ -62,7 +62,9 @@ def named(product: str) -> list[Object]:
 
 
 def wait_cards(scene: Scene, *products: str) -> None:
-    wait_until(lambda: sorted(cards(scene).values()) == sorted(products), f"{products}", timeout=30)
+    wait_until(
+        lambda: sorted(cards(scene).values()) == sorted(products), f"{products}", timeout=120
+    )
 
 
 def test_pods_that_name_no_card_leave_the_better_ones_to_those_that_do(scene: Scene) -> None:

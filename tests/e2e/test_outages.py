@@ -85,7 +85,7 @@ def test_a_container_restarts_after_the_cdi_folder_was_emptied(scene: Scene) -> 
     for path in place.cdi_root.iterdir():
         path.unlink()
     scene.node.driver.start()
-    wait_until(lambda: place.left_over() == prepared, "the CDI spec to be back", timeout=30)
+    wait_until(lambda: place.left_over() == prepared, "the CDI spec to be back", timeout=120)
     # A moment later, so that the command is not ended along with the container.
     scene.end_container(pod)
 
@@ -157,7 +157,7 @@ def test_a_claim_made_anew_under_its_old_name_is_another_claim(scene: Scene) -> 
     wait_until(
         lambda: scene.api.find("ResourceClaim", claim, NAMESPACE) is None,
         "the old claim to go",
-        timeout=30,
+        timeout=120,
     )
     scene.again()
     scene.node.cluster.start("kubelet")

@@ -149,7 +149,7 @@ def test_what_befalls_the_gpu_is_told_to_the_group(scene: Scene) -> None:
     pod = gang.pod("worker")
     scene.running(pod)
     scene.node.machine.xid("minor:0", 62)
-    wait_until(lambda: "GPUNotWell" in gang.events(), "an event on the group", timeout=30)
+    wait_until(lambda: "GPUNotWell" in gang.events(), "an event on the group", timeout=120)
     gang.delete(pod)
     scene.node.without_driver((scene.node.place.data / FILE).unlink, detached=True)
     scene.rewritten()

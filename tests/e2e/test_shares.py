@@ -223,7 +223,7 @@ def single_shares(shares: Shares, tmp_path: Path) -> Iterator[None]:
             return "asks for several shares" in str(error)
         return False
 
-    wait_until(is_refused, "the policy to be in force", timeout=30)
+    wait_until(is_refused, "the policy to be in force", timeout=120)
     cluster.api.delete("ResourceClaim", "try", NAMESPACE)
     yield
     cluster.kubectl("delete", "-f", "-", stdin=text)
@@ -322,7 +322,7 @@ def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: 
         assert PIPE not in tenant("tesla-t4", 3)
         assert tenant("a100-40gb", 6)[THREADS] == "16"
         scene.node.cluster.kubectl("label", "--overwrite", "node", name, f"{LABEL}=none-such")
-        wait_until(lambda: "none-such" in shares.status(), "status to name the label", timeout=30)
+        wait_until(lambda: "none-such" in shares.status(), "status to name the label", timeout=120)
         assert tenant("none-such", 6)[THREADS] == "16"
     finally:
         scene.node.cluster.kubectl("label", "node", name, f"{LABEL}-")
@@ -337,7 +337,7 @@ def test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it(
     scene.running(pod)
     try:
         advertise(scene, "2")  # as a device plugin does that comes to the node
-        wait_until(lambda: not scene.node.devices(), "the GPUs to be withheld", timeout=30)
+        wait_until(lambda: not scene.node.devices(), "the GPUs to be withheld", timeout=120)
         (line,) = scene.node.driver.events("gpu withheld")[-1:]
         assert "would be given out twice" in line["reason"]
         scene.running(pod)

@@ -61,7 +61,7 @@ def test_a_daemon_and_its_pods_outlive_a_kill_of_driver_and_supervisor(
     assert shared.daemon() == daemon
     assert shared.ask(f"{MEMORY} 0") == "10G"
     process.start()
-    wait_until(lambda: "daemons keep running" not in status(scene), "the supervisor", timeout=30)
+    wait_until(lambda: "daemons keep running" not in status(scene), "the supervisor", timeout=120)
 
     new = Shared.make(scene, "new", gpu=mps_limits(20))
     other = new.pod("other")
@@ -105,7 +105,7 @@ def test_a_kill_while_a_daemon_starts_is_made_good(scene: Scene, process: Driver
     shared = Shared.make(scene, gpu=mps_limits())
     with mps.slow_start(place.driver_root, SLOW):
         pod = shared.pod()
-        wait_until(place.mps_files, "the domain to be wanted", timeout=30, interval=0.05)
+        wait_until(place.mps_files, "the domain to be wanted", timeout=120, interval=0.05)
         kill_and_start(process)
         # A driver that is away makes the kubelet wait for its next try, which may be 90 s later.
         scene.running(pod, timeout=180)
@@ -122,7 +122,7 @@ def test_a_pod_deleted_while_its_daemon_starts_leaves_nothing(scene: Scene) -> N
     shared = Shared.make(scene, gpu=mps_limits())
     with mps.slow_start(place.driver_root, SLOW):
         pod = shared.pod()
-        wait_until(place.mps_files, "the domain to be wanted", timeout=30, interval=0.05)
+        wait_until(place.mps_files, "the domain to be wanted", timeout=120, interval=0.05)
         scene.delete(pod)
     wait_until(lambda: not place.left_over(), "everything to be taken back", timeout=120)
 
@@ -155,7 +155,7 @@ def test_a_kill_while_claims_are_unprepared_is_made_good(
     kill_and_start(process)
     scene.delete(*pods)
     wait_until(lambda: not place.left_over(), "everything to be taken back", timeout=120)
-    wait_until(lambda: set(settings(scene)) == {USUAL}, "the GPUs to be as usual", timeout=30)
+    wait_until(lambda: set(settings(scene)) == {USUAL}, "the GPUs to be as usual", timeout=120)
 
 
 def test_a_pod_that_starts_without_a_supervisor_runs_once_it_is_up(scene: Scene) -> None:

@@ -109,7 +109,7 @@ def squatters(scene: Scene) -> Iterator[list[str]]:
     yield taken
     for name in (*taken, *published(scene)):
         scene.api.delete("ResourceSlice", name)
-    wait_until(lambda: published(scene) == ours, "the slices' usual names", timeout=30)
+    wait_until(lambda: published(scene) == ours, "the slices' usual names", timeout=120)
     scene.rewritten()
 
 
@@ -139,10 +139,10 @@ def _take(api: Api, name: str, pool: str) -> None:
 
 def test_a_node_whose_names_and_pool_others_use_goes_on(scene: Scene, squatters: list[str]) -> None:
     here = scene.node.cluster.node
-    (name,) = wait_until(lambda: published(scene), "slices under other names", timeout=30)
+    (name,) = wait_until(lambda: published(scene), "slices under other names", timeout=120)
     assert name.endswith(f"-{DRIVER_NAME}-{here}")
     assert name not in squatters
-    told = scene.node.driver.wait_log("slice name taken by others", timeout=10)
+    told = scene.node.driver.wait_log("slice name taken by others")
     assert told["holder"] == f"driver {DRIVER_NAME}, node {OTHER}"
 
     # From 1.37 on the scheduler looks at the node's own slices alone.

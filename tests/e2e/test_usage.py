@@ -100,7 +100,7 @@ def metrics_of(scene: Scene, *pods: str) -> str:
             text: str = answer.read().decode()
         return text if all(f'pod="{pod}"' in text for pod in pods) else ""
 
-    return str(wait_until(told, "all pods in the metrics", timeout=30))
+    return str(wait_until(told, "all pods in the metrics", timeout=120))
 
 
 def claims_of(scene: Scene, pod: str) -> list[str]:

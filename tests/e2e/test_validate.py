@@ -116,7 +116,7 @@ def test_a_near_miss_is_created_with_a_warning(node: GpuNode) -> None:
     wait_until(
         lambda: said in warnings(node, "ResourceClaim", with_driver("gpu.nvidia.org")),
         f"the policy {NEAR_MISSES} to be at work",
-        timeout=30,
+        timeout=120,
     )
     assert warnings(node, "ResourceClaimTemplate", {"spec": with_driver("gpus.nvidia.com")})
     assert warnings(node, "ResourceClaim", with_driver("compute-domain.nvidia.com")) == ""

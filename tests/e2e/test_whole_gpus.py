@@ -58,7 +58,7 @@ def test_a_claim_of_two_pods_is_freed_after_the_last(scene: Scene) -> None:
     wait_until(
         lambda: "allocation" not in scene.api.get("ResourceClaim", claim, NAMESPACE)["status"],
         "the claim to lose its allocation",
-        timeout=30,
+        timeout=120,
     )
 
 
