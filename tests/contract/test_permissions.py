@@ -148,7 +148,7 @@ def claims_are_prepared(cluster: Cluster) -> bool:
     cluster.server.put(make.claim_object("gpu-1"))
     driver = Driver(cluster.folder, reader=cluster.client)
     try:
-        driver.prepare(CLAIM, seconds=0.2)
+        driver.prepare(CLAIM, seconds=20)
     except AccessError:
         return False
     finally:

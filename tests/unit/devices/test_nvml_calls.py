@@ -64,9 +64,9 @@ def test_calls_about_one_thing_take_turns_and_one_that_has_longer_is_no_hang(
     with ThreadPoolExecutor(2) as pool:
         longer = pool.submit(calls.about, "0", hang, PATIENCE)
         assert hang.entered.wait(PATIENCE)
-        after = pool.submit(calls.about, "0", lambda: "yes")  # which has 0.05 s
+        after = pool.submit(calls.about, "0", lambda: "yes", 1.0)
         with pytest.raises(TimeoutError):
-            after.result(0.3)
+            after.result(1.5)
         assert not calls.silent
         hang.over.set()
         assert (longer.result(PATIENCE), after.result(PATIENCE)) == ("late", "yes")
