@@ -16,7 +16,7 @@ from testbed.driver import Place
 
 PROGRAM = "usr/bin/nvidia-cuda-mps-control"
 _BUSY = "Cannot send command"
-_BUSY_SECONDS = 5.0
+_BUSY_SECONDS = 30.0
 MARK = "DRA_DRIVER_MPS_DOMAIN"
 """Variable of all processes of an MPS domain: its folder."""
 

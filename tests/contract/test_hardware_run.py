@@ -195,7 +195,7 @@ def test_an_interrupted_run_puts_back_what_it_has_changed(
     machine: Machine, tmp_path: Path, number: signal.Signals
 ) -> None:
     tried = Tried(machine, tmp_path)
-    machine.slow_call("nvidia-smi:set-timeslice", 500)
+    machine.slow_call("nvidia-smi:set-timeslice", 1500)
     only = "read-time-slice,set-time-slice,claim-time-slicing"
     with tried.start("--allow", "time-slice", "--only", only) as process:
         for line in process.stdout or ():
@@ -255,15 +255,32 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_done(
     assert "uuids: passed" not in output
 
 
+HELD = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from hardware import every_step
+
+def held(run):
+    while not Path({!r}).exists():
+        time.sleep(0.05)
+
+first, *others = every_step.STEPS
+every_step.STEPS = (replace(first, do=held), *others)
+from hardware import command
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
 def test_two_runs_at_once_are_refused(machine: Machine, tmp_path: Path) -> None:
-    machine.slow_call("nvidia-smi:list-policies", 1500)
     tried = Tried(machine, tmp_path)
-    with tried.start("--only", "read-time-slice") as process:
-        while not (tried.state / "lock").exists():
-            assert process.poll() is None
+    go = tmp_path / "go"
+    with tried.start("--only", "inventory", program=("-c", HELD.format(str(go)))) as process:
         for line in process.stdout or ():
             if "hardware: card:" in line:
                 break
-        assert "another run has" in tried.run("--restore", status=1)
+        said = tried.run("--restore", status=1)
+        go.touch()
         process.communicate(timeout=100)
+    assert "another run has" in said
     assert process.returncode == 0

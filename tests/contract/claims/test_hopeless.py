@@ -23,7 +23,7 @@ MPS = make.config(sharing={"strategy": "MPS"})
 LOST = SickGpu(index=1, reason="the GPU has fallen off the bus", is_lost=True)
 SICK = SickGpu(index=2, reason="NVML refused")
 GRACE = 0.1
-READY = 1.0
+READY = 3.0
 LONG = 3600.0
 """How long a call may take: a test that waited for its end would not pass."""
 

@@ -9,7 +9,7 @@ from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import SilenceError
 from worlds.node import MakeNode, Node
 
-HANG_MS = 3000
+HANG_MS = 600_000
 DOES_NOT_ANSWER = "GPU 0 does not answer since 20"
 
 MAKING = (
@@ -24,12 +24,13 @@ UNMAKING = ("nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy", "nvmlDeviceG
 @pytest.fixture
 def node(make_node: MakeNode) -> Iterator[Node]:
     node = make_node()
-    node.calls.answer_seconds = 0.5
+    node.calls.answer_seconds = 2.0
     yield node
     wait_until_it_answers(node)
 
 
 def wait_until_it_answers(node: Node) -> None:
+    node.machine.clear_faults()
     end = time.monotonic() + 60
     while node.calls.silent:
         assert time.monotonic() < end

@@ -176,7 +176,7 @@ def test_a_call_that_hung_hangs_again(function: str, hanging: str, tmp_path: Pat
     node = gathering.node(tmp_path, "h100x8")
     one = node.machine.find("1")
     node.machine.slow_call(function, 600_000, uuid=one.uuid)
-    archive = node.gathered("--identify", "--timeout=3")
+    archive = node.gathered("--identify", "--timeout=12")
     node.machine.clear_faults()
 
     again = gathering.played(tmp_path / "again", archive)
@@ -186,7 +186,7 @@ def test_a_call_that_hung_hangs_again(function: str, hanging: str, tmp_path: Pat
     assert again.machine.find("1").card == again.machine.find("0").card
     if hanging == "*":
         return
-    facts = gathering.facts(again.gathered("--identify", "--timeout=3"))
+    facts = gathering.facts(again.gathered("--identify", "--timeout=12"))
     again.machine.clear_faults()
     assert facts == gathering.facts(archive)
 
