@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 import pytest
-from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.simulator.health_cli import raise_xid_on_device
@@ -12,8 +11,6 @@ from dra_driver.simulator.machine import Machine
 from worlds import sick
 from worlds.process import ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, start, uuid_of
-
-SOON = 2.0
 
 node = process_node()
 
@@ -51,7 +48,7 @@ def test_a_change_is_written_at_once_to_the_claims_concerned_and_no_other(
         before = len(node.api.seen("patch", "resourceclaims"))
         time.sleep(1.1)  # times are in seconds
         machine.emit_xid(uuid_of(machine, 2), 79)
-        wait_until(lambda: healthy(node, "two") == "False", "sick", timeout=SOON, interval=0.02)
+        eventually(lambda: healthy(node, "two") == "False", "sick")
         found = conditions(node, "two")
         assert found["Ready"] == well["Ready"]
         assert found["Healthy"]["reason"] == "Xid79"

@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
@@ -19,7 +18,6 @@ from worlds.process import ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, prepared, uuid_of
 
 UNKNOWN, HEALTHY, UNHEALTHY = range(3)
-SOON = 2.0
 
 node = process_node()
 
@@ -46,8 +44,8 @@ class Told:
         self.ever |= {*self.health.values()}
         self.sent += 1
 
-    def wait(self, wanted: dict[str, int], seconds: float = 30) -> None:
-        wait_until(lambda: self.health == wanted, f"{wanted}", timeout=seconds, interval=0.02)
+    def wait(self, wanted: dict[str, int]) -> None:
+        eventually(lambda: self.health == wanted, f"{wanted}")
 
 
 def start(node: ProcessNode, kubelet: KubeletClient, gpus: int = 4) -> Told:
@@ -64,11 +62,11 @@ def test_what_claims_have_is_told_from_prepare_to_unprepare_and_each_change_at_o
         eventually(lambda: told.sent, "a first message")
         assert told.health == {}
         prepared(node, kubelet, one="gpu-1", two="gpu-2")
-        told.wait({"gpu-1": HEALTHY, "gpu-2": HEALTHY}, SOON)
+        told.wait({"gpu-1": HEALTHY, "gpu-2": HEALTHY})
         machine.emit_xid(uuid_of(machine, 2), 31)
         machine.emit_xid(uuid_of(machine, 3), 79)
         machine.emit_xid(uuid_of(machine, 2), 79)
-        told.wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY}, SOON)
+        told.wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY})
         assert told.messages == {
             "gpu-1": "",
             "gpu-2": "XID 79: the GPU has fallen off the bus; remedy: a reboot of the node",
@@ -79,7 +77,7 @@ def test_what_claims_have_is_told_from_prepare_to_unprepare_and_each_change_at_o
         told.wait({"gpu-1": HEALTHY, "gpu-2": HEALTHY})
         two = ClaimName(namespace="default", name="two", uid="uid-two")
         assert kubelet.unprepare(two)["uid-two"].error == ""
-        told.wait({"gpu-1": HEALTHY}, SOON)
+        told.wait({"gpu-1": HEALTHY})
 
 
 def test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hears_it(
@@ -90,13 +88,13 @@ def test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hear
         told = start(node, kubelet)
         prepared(node, kubelet, one="gpu-1", two="gpu-2")
         machine.emit_xid(uuid_of(machine, 2), 62)
-        told.wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY}, 5)
+        told.wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY})
     node.driver.kill()
     with KubeletClient(node.place.registry) as kubelet:
         start(node, kubelet).wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY})
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
-        Told(kubelet, "v1alpha1").wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY}, SOON)
+        Told(kubelet, "v1alpha1").wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY})
 
 
 def test_a_mig_device_alone_and_its_neighbour_stays_well(node: ProcessNode) -> None:
@@ -222,7 +220,7 @@ def test_a_lost_mig_device_is_told_of_its_own_claim_and_not_of_the_next_one_ther
             time.sleep(1)
             (lost,) = machine.mig_devices(uuid_of(machine, 0))
             machine.destroy_mig(lost.uuid)
-            told.wait({PLACE: UNHEALTHY}, SOON)
+            told.wait({PLACE: UNHEALTHY})
             next(steps)
             told.wait({})
             told.ever.clear()
