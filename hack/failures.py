@@ -1,4 +1,4 @@
-"""Says last of all which tests failed: whoever reads only the end of a log finds them there.
+"""Says last of all which tests failed, for those who read only the end of a log.
 
 In: a folder of JUnit XML reports, and beside each, NAME.status with the exit status of its pytest.
 """
