@@ -120,7 +120,12 @@ def _pytest(plugin: Plugin, chosen: Sequence[Step]) -> int:
     tests = REPOSITORY / "tests" / "hardware" / "test_card.py"
     names = [f"{tests}::test_on_the_card[{step.name}]" for step in chosen]
     words += ["--rootdir", str(REPOSITORY), *names]
-    return int(pytest.main(words, plugins=[_Registered(plugin)]))
+    try:
+        return int(pytest.main(words, plugins=[_Registered(plugin)]))
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001
+        # An interrupt that reaches pytest in its own code may be more than it can describe.
+        _say(f"interrupted: pytest ended with {error!r}")
+        return int(pytest.ExitCode.INTERRUPTED)
 
 
 class _Registered:

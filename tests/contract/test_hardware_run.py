@@ -237,6 +237,30 @@ def test_what_an_interrupt_has_left_open_does_not_cost_the_report(
     assert (tried.found()["interrupted"], tried.found()["as_before"]) == (True, True), said
 
 
+INTERRUPTED_IN_PYTEST = """
+import pytest, sys
+
+def trips(*_, **__):
+    raise {}
+
+pytest.main = trips
+from hardware import command
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TypeError('it has no line')"])
+def test_an_interrupt_that_pytest_trips_over_does_not_cost_the_report(
+    machine: Machine, tmp_path: Path, error: str
+) -> None:
+    tried = Tried(machine, tmp_path)
+    program = ("-c", INTERRUPTED_IN_PYTEST.format(error))
+    said = tried.run("--only", "inventory", status=1, program=program)
+    assert "interrupted: pytest ended with " + error.removesuffix("()") in said
+    assert "the card is as it was" in said
+    assert (tried.found()["interrupted"], tried.found()["as_before"]) == (True, True), said
+
+
 @pytest.mark.parametrize(
     ("option", "said"),
     [
