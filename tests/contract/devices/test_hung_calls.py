@@ -56,7 +56,7 @@ def test_a_gpu_that_hangs_is_sick_in_time_and_well_when_it_answers(node: Node) -
     # It is not asked again: it would answer, and looks would take long, and threads be many.
     threads = threading.active_count()
     assert [node.session.look() for _ in range(5)] == [seen] * 5
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert node.session.silences()[str(sick.index)] > 0.5
     node.wait_until_it_answers()
     assert node.session.look().gpus == node.gpus
