@@ -1,0 +1,89 @@
+"""The quota on the page about other tools limits what a namespace gets, however it is asked for."""
+
+import json
+import re
+
+import pytest
+import yaml
+from testbed.api import ApiStatusError, Object
+from testbed.claims import claim
+from testbed.commands import REPOSITORY, wait_until
+from testbed.pods import container, make_namespace
+
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from e2e.kubernetes import needs
+from e2e.scene import Scene
+
+pytestmark = [pytest.mark.e2e, needs(Feature.EXTENDED_RESOURCE)]
+
+NAMESPACE = "e2e-quota"
+IMPLICIT = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+
+
+def quota() -> Object:
+    """The page's example."""
+    page = (REPOSITORY / "docs" / "works-with.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (found,) = map(yaml.safe_load, filter(_is_quota, blocks))
+    return {**found, "metadata": {"name": found["metadata"]["name"]}}
+
+
+def _is_quota(block: str) -> bool:
+    return "kind: ResourceQuota" in block
+
+
+def pod(resource: str, *, scheduler: str) -> Object:
+    """A pod that names a resource in its limits."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "over-"},
+        "spec": {
+            "schedulerName": scheduler,
+            "containers": [container("ctr", {"limits": {resource: "1"}})],
+        },
+    }
+
+
+def test_the_quota_holds_for_each_way_of_asking(scene: Scene) -> None:
+    api, wanted = scene.api, quota()
+    make_namespace(api, NAMESPACE)
+    quotas = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
+    api.request("POST", quotas, wanted)
+    name, hard = wanted["metadata"]["name"], wanted["spec"]["hard"]
+
+    def status() -> Object:
+        answer: Object = json.loads(api.request("GET", f"{quotas}/{name}"))
+        return answer.get("status", {})
+
+    wait_until(lambda: status().get("hard") == hard, "the quota to be looked at", timeout=60)
+    for device_class in ("gpu.nvidia.com", "mig.nvidia.com"):
+        budget = int(hard[f"{device_class}.deviceclass.resource.k8s.io/devices"])
+        assert budget > 0
+        for number in range(budget):
+            one = claim(f"{device_class}-{number}", device_class=device_class)
+            api.create(one, NAMESPACE)
+        with pytest.raises(ApiStatusError, match="exceeded quota: gpus"):
+            api.create(claim("over", device_class=device_class), NAMESPACE)
+    for resource in ("nvidia.com/gpu", "nvidia.com/gpu.shared"):
+        refused = rf"exceeded quota: gpus.*requests\.{resource}=1"
+        with pytest.raises(ApiStatusError, match=refused):
+            api.create(pod(resource, scheduler="nobody"), NAMESPACE)
+    # Nor does a claim of the class behind a resource name get round it.
+    with pytest.raises(ApiStatusError, match=r"exceeded quota: gpus.*requests\.nvidia.com/gpu=1"):
+        api.create(claim("behind", device_class="gpu.resource.nvidia.com"), NAMESPACE)
+    # What has no line is not limited, as the page says.
+    api.create(pod("nvidia.com/mig-1g.10gb", scheduler="nobody"), NAMESPACE)
+    # The implicit name of a class counts as a claim of it: here the scheduler may not make one.
+    implicit = api.create(pod(IMPLICIT, scheduler="default-scheduler"), NAMESPACE)
+    wait_until(
+        lambda: [
+            event
+            for event in api.all("Event", NAMESPACE)
+            if event["involvedObject"]["name"] == implicit["metadata"]["name"]
+            and "exceeded quota" in event["message"]
+        ],
+        "the scheduler to say that the quota refuses its claim",
+        timeout=60,
+    )
+    api.delete("Namespace", NAMESPACE)
