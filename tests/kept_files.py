@@ -20,13 +20,12 @@ import make
 from dra_driver.claims.model.claim import ClaimUid, ConsumerGroup
 from dra_driver.claims.model.record import ClaimRecord, decode, encode
 from dra_driver.claims.report.mps_events import MpsEvents
-from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.devices.exclusion import Exclusion, ExclusionNote, read_note, write_note
 from dra_driver.devices.health.record import HealthFile, HealthRecord, read_health
-from dra_driver.devices.kinds import DeviceKind, GpuPart
-from dra_driver.devices.model import MigSlot, Placement, Refusal
+from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.model import MigSlot, Refusal
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.host.envelope import seal, unseal
 from dra_driver.mps import members
@@ -275,22 +274,6 @@ KINDS: tuple[Kind, ...] = (
         value={GPU: Refusal(reason="in use by dcgm", waiting=frozenset({replace(SLOT, gpu=GPU)}))},
         write=lambda directory, value: _index(directory).note_refusals(value),
         read=lambda directory: _index(directory).refusals(),
-    ),
-    Kind(
-        name="divisions in force",
-        writer="claims/state/in_force.py",
-        value={
-            GpuPart(gpu=GPU): DIVISION,
-            GpuPart(gpu=OTHER, placement=Placement(start=4, size=4)): replace(
-                DIVISION,
-                strategy=ShareStrategy.TIME_SLICING,
-                combines=False,
-                free_compute=True,
-                together=(),
-            ),
-        },
-        write=lambda directory, value: DivisionsInForce(directory).change(value),
-        read=lambda directory: dict(DivisionsInForce(directory).current()),
     ),
     Kind(
         name="what is wrong with GPUs",

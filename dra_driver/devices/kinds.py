@@ -15,7 +15,7 @@ from dra_driver.dataclass import dataclass
 from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement, is_gpu_uuid
 from dra_driver.devices.names import DeviceName, gpu_name, share_suffix
-from dra_driver.devices.shares import ConsumableShare, Share, Slot
+from dra_driver.devices.shares import ConsumableShare, Division, Share, Slot
 
 _MIG_UUID = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")  # with slashes before driver 470
 
@@ -43,10 +43,21 @@ class GpuPart:
         """The device that it is, or is a share of."""
         return self if self.share is None else replace(self, share=None)
 
+    @property
+    def division(self) -> Division | None:
+        """How the device is divided of which this is a share; None for what is no such share."""
+        return self.share.division if self.share else None
+
+    @property
+    def served(self) -> tuple[GpuUuid, ...]:
+        """The GPUs that are in use with it: its own, or all that one server serves together."""
+        return (self.division.together if self.division else ()) or (self.gpu,)
+
     def overlaps(self, other: "GpuPart") -> bool:
         """Tell whether two claims cannot have both."""
         if self.gpu != other.gpu:
-            return False
+            is_same_server = self.division is not None and self.division == other.division
+            return not is_same_server and not set(self.served).isdisjoint(other.served)
         if self.share and other.share and self.placement == other.placement:
             return not self.share.is_beside(other.share)
         if self.placement is None or other.placement is None:

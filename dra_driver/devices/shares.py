@@ -104,6 +104,11 @@ class ConsumableSlot:
     cores: int = 0
 
     @property
+    def division(self) -> None:
+        """No division: the device is as the scheduler gives it out."""
+        return
+
+    @property
     def label(self) -> str:
         """What tells it from the other shares of the device."""
         return self.share_id

@@ -41,7 +41,6 @@ class Changes:
         offer: other devices may have to be published.
         health: a GPU is doing otherwise than before.
         released: a claim has given something back.
-        projected: what is published was computed once more.
     """
 
     inventory: Listeners[[Inventory]] = field(default_factory=Listeners)
@@ -49,7 +48,6 @@ class Changes:
     offer: Listeners[[]] = field(default_factory=Listeners)
     health: Listeners[[]] = field(default_factory=Listeners)
     released: Listeners[[]] = field(default_factory=Listeners)
-    projected: Listeners[[]] = field(default_factory=Listeners)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from dra_driver.claims.reconcile.reconciler import Reconciler
-from dra_driver.claims.reconcile.resharing import Resharing
 from dra_driver.claims.takeover import checkpoint_file
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import StateError
@@ -83,19 +82,10 @@ class Driver:
 
     def _build_repairs(self) -> None:
         """Build what brings disk, hardware and API server in line with each other."""
-        context, work, watcher = self._context, self._work, self._gpus.watcher
-        resharing = Resharing(
-            api=context.kube,
-            slices=self._publisher,
-            divisions=self._offers.divisions,
-            inventory=watcher,
-            pool=self._settings.node_name,
-            clock=context.clock,
-            random=context.random,
-        )
-        context.changes.projected.add(resharing.ring)
+        context, work = self._context, self._work
         context.changes.released.add(work.news.given_back)
-        work.news.released.add(resharing.released)
+        work.news.released.add(self._offers.look_at_divisions)
+        work.news.changed.add(lambda *_: self._offers.look_at_divisions())
         reconciler = Reconciler(
             api=context.kube,
             claims=work.claims,
@@ -104,7 +94,7 @@ class Driver:
             clock=context.clock,
             take_over=self._take_over_what_is_left,
         )
-        self._workers = (reconciler, resharing, *work.workers)
+        self._workers = (reconciler, *work.workers)
         self._eviction = Eviction(
             context.kube,
             self._settings.node_name,

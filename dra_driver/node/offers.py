@@ -1,10 +1,11 @@
 """What is published of the GPUs of this node, and what carries out shares of them."""
 
+import structlog
+
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.holdings import HeldDevices
-from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.devices.model import Inventory
-from dra_driver.errors import UnavailableError
+from dra_driver.errors import StateError, UnavailableError
 from dra_driver.feature_gates import CONSUMABLE_SHARES
 from dra_driver.node.context import FIRST_LOOK_SECONDS, NodeContext
 from dra_driver.node.gpus import NodeGpus
@@ -17,6 +18,8 @@ from dra_driver.slices.node import DevicePlugin, MemoryCounters
 from dra_driver.slices.offer.shares import SharePlacement, WholeBesideShares
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Projection, projection
+
+log = structlog.get_logger()
 
 
 class NodeOffers:
@@ -66,9 +69,7 @@ class NodeOffers:
             ),
             directory=context.directory,
         )
-        self.divisions = Divisions(
-            context.holdings, self.shares, DivisionsInForce(context.directory)
-        )
+        self.divisions = Divisions(context.holdings, self.shares)
         self._held = HeldDevices(context.holdings)
         changes.released.add(self._on_release)
 
@@ -90,7 +91,6 @@ class NodeOffers:
             with_counters=with_counters,
             alone=beside_shares.why_alone(self._context.server_version.current),
         )
-        self._context.changes.projected()
         if reason := self._device_plugin.why_withheld():
             share = share.refusing_all(inventory, reason)
         found = projection(
@@ -106,6 +106,16 @@ class NodeOffers:
             found = self._memory_counters.added_to(found)
         self.shares.published(found.devices)
         return gpus.health.tainted(found)
+
+    def look_at_divisions(self) -> None:
+        """Have it published if claims that were prepared or ended leave other divisions by now."""
+        try:
+            is_outdated = self.divisions.is_outdated()
+        except StateError as error:
+            log.warning("divisions not looked at", reason=str(error))
+            return
+        if is_outdated:
+            self._context.changes.offer()
 
     def _on_release(self) -> None:
         """Offer again what could not be offered beside what a claim has given back."""

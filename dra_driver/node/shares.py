@@ -45,9 +45,6 @@ _MIB = 1024**2
 log = structlog.get_logger()
 
 
-_CHANGES = "it is being divided again: the driver looks for claims that were allocated part of it"
-
-
 class NodeShares:
     """The shares of this node. Methods may be called from any thread."""
 
@@ -72,11 +69,6 @@ class NodeShares:
         self._noted: ShareNotes | None = None
         self._notes = ShareNotes()
         self._said: tuple[str, ...] = ()
-
-    @property
-    def with_consumables(self) -> bool:
-        """Whether several claims can have a device that is not divided."""
-        return self._consumable.is_enabled
 
     def gpus(self) -> frozenset[GpuUuid]:
         """Return the GPUs of this node."""
@@ -110,7 +102,6 @@ class NodeShares:
         gpus = frozenset(gpu.uuid for gpu in inventory.gpus)
         found = divisions.offer(gpus, with_counters=with_counters)
         refused = {part: why for part, why in divided.refused.items() if part not in found}
-        refused |= dict.fromkeys(divisions.withdrawn(), _CHANGES)
         self._note(state, divided, inventory, found, divisions)
         offer = ShareOffer(
             divisions=found,
@@ -158,12 +149,12 @@ class NodeShares:
         gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
         remarks = [*(state.config.warnings if state.config else ()), *divided.missing]
         remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
+        waiting = divisions.waiting(gpus)
         remarks += [
-            f"{names.get(change.part, change.part.gpu)}: a new config waits: {why}"
-            for change, why in divisions.blocked().items()
+            f"{names.get(part, part.gpu)}: a new config waits: {why}"
+            for part, why in waiting.items()
         ]
         remarks += self._cautions(inventory, found)
-        waiting = divisions.waiting(gpus)
         notes = ShareNotes(
             origin=state.origin,
             problem=state.problem,

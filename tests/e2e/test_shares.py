@@ -7,7 +7,7 @@ a cluster of its own beside the one of the other tests.
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,9 +73,14 @@ def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from unshared_scene(shares, request)
 
 
-def deployment(scene: Scene, count: int, limits: dict[str, str]) -> str:
+def deployment(
+    scene: Scene, count: int, limits: dict[str, str], *, called: str = "inference"
+) -> str:
     """Make a Deployment as device plugin users have it, with their RuntimeClass."""
-    name = scene.name("inference")
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "runc"}
+    runtime_class = runtime | {"metadata": {"name": "nvidia"}}
+    scene.node.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(runtime_class))
+    name = scene.name(called)
     spec: Object = {
         "runtimeClassName": "nvidia",
         "terminationGracePeriodSeconds": 1,
@@ -89,7 +94,7 @@ def deployment(scene: Scene, count: int, limits: dict[str, str]) -> str:
         "strategy": {"type": "Recreate"},
         "template": template,
     }
-    return scene.make("Deployment", "inference", {"spec": body})
+    return scene.make("Deployment", called, {"spec": body})
 
 
 def running(scene: Scene, app: str, count: int) -> list[str]:
@@ -107,9 +112,6 @@ def running(scene: Scene, app: str, count: int) -> list[str]:
 def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
     shares: Shares, scene: Scene
 ) -> None:
-    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "runc"}
-    runtime_class = runtime | {"metadata": {"name": "nvidia"}}
-    scene.node.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(runtime_class))
     app = deployment(scene, 4, {GPU: "1"})
     (first,) = running(scene, app, 1)
     others = {pod["metadata"]["name"] for pod in scene.api.all("Pod", NAMESPACE)} - {first}
@@ -201,8 +203,8 @@ def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
 
 
 @pytest.fixture
-def single_shares(shares: Shares, tmp_path: Path) -> Iterator[None]:
-    """The chart's policy for a share config that refuses requests for several shares."""
+def single_shares(shares: Shares, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """The chart's policy for a share config that refuses requests for several, and its end."""
     (tmp_path / "default").write_text(config("mps", 4))
     name, template = "dra-driver", "templates/share-requests-policy.yaml"
     cluster = shares.node.cluster
@@ -225,8 +227,12 @@ def single_shares(shares: Shares, tmp_path: Path) -> Iterator[None]:
 
     wait_until(is_refused, "the policy to be in force", timeout=120)
     cluster.api.delete("ResourceClaim", "try", NAMESPACE)
-    yield
-    cluster.kubectl("delete", "-f", "-", stdin=text)
+
+    def lift() -> None:
+        cluster.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=text)
+
+    yield lift
+    lift()
 
 
 @pytest.mark.usefixtures("single_shares")
@@ -247,6 +253,38 @@ def test_where_the_chart_has_the_file_such_a_pod_waits_and_holds_no_share(
     for other in others:
         scene.delete(other)
     assert len(scene.api.all("ResourceClaim", NAMESPACE)) == len(claims)
+
+
+@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
+def test_once_requests_for_several_are_allowed_refused_pods_run_without_being_deleted(
+    mps_shares: Shares, scene: Scene, single_shares: Callable[[], None]
+) -> None:
+    """In the order of an upgrade of the chart: the node has its config up to a minute later."""
+    mps_shares.set(config("mps", 10), 10)
+    large = deployment(scene, 1, {GPU: "8"}, called="large")
+    small = deployment(scene, 1, {GPU: "2"}, called="small")
+    pods = [the_pod(scene, app) for app in (large, small)]
+    for pod in pods:
+        assert "here a request may have only one" in scene.warning(pod, "FailedScheduling")
+    single_shares()
+    for pod in pods:
+        message = scene.warning(pod, "FailedPrepareDynamicResources")
+        assert "failRequestsGreaterThanOne; ask for 1" in message
+    mps_shares.write(config("mps", 10, failRequestsGreaterThanOne=False))
+    wait_until(lambda: "waits" not in mps_shares.status(), "no claim to be in the way", timeout=30)
+    scene.running(*pods, timeout=180)
+    assert [the_pod(scene, app) for app in (large, small)] == pods
+    assert [environment(scene, pod)[THREADS] for pod in pods] == ["80", "20"]
+
+
+def the_pod(scene: Scene, app: str) -> str:
+    """The one pod of a Deployment."""
+
+    def look() -> str | None:
+        pods = scene.api.all("Pod", NAMESPACE, labelSelector=f"app={app}")
+        return pods[0]["metadata"]["name"] if len(pods) == 1 else None
+
+    return wait_until(look, f"a pod of {app}", timeout=60)
 
 
 @pytest.mark.usefixtures("single_shares")

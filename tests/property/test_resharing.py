@@ -1,7 +1,8 @@
 """Any order of allocations, calls, deletions, restarts, reboots and changes of the share config.
 
-No claim that was allocated is refused for its division, tenants of a device are never of two
-divisions, and what is wanted comes into force once nobody has been allocated anything.
+No device is given below a claim that is prepared with it, what a claim is prepared with does not
+change, a claim is refused only where a change came between, and what is wanted holds once no claim
+is prepared.
 """
 
 import os
@@ -15,11 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.devices import RecordedShare
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.shares import ConsumableSlot, Division, ShareSlot
+from dra_driver.devices.kinds import GpuPart, overlap
+from dra_driver.errors import ConflictError, DeviceError
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable, ConsumableMode
 from resource_nvidia_com.device_plugin import SharedBy
 from worlds.divided_node import SMALL, DividedNode, config
@@ -31,12 +31,12 @@ CONFIGS = st.sampled_from(
         config(3),
         config(2, SharedBy.MPS),
         config(2, SharedBy.MPS, combines=True),
+        config(3, SharedBy.MPS, combines=True),
         config(2, name=SMALL),
         config(3, SharedBy.MPS, name=SMALL),
     ]
 )
 IN_MEMORY = Path("/dev/shm")
-DURING = st.sampled_from(["nothing", "prepare", "change", "allocate"])
 
 
 class Node(RuleBasedStateMachine):
@@ -44,9 +44,10 @@ class Node(RuleBasedStateMachine):
         super().__init__()
         folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
         self.root = Path(tempfile.mkdtemp(dir=folder))
-        self.count = 0
-        self.allocated: dict[str, tuple[ClaimRef, Division | None]] = {}
-        self.prepared: set[str] = set()
+        self.count = self.changes = 0
+        self.allocated: dict[str, tuple[ClaimRef, int]] = {}
+        """Each with how many changes had been made by then; -1 where one was under way."""
+        self.prepared: dict[str, tuple[GpuPart, ...]] = {}
         self.known: set[str] = set()
 
     @initialize(
@@ -66,54 +67,51 @@ class Node(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
     def end(self) -> None:
-        """Once nobody has anything, what is wanted is in force, and all of it is offered."""
-        for name in list(self.allocated):
-            self.delete(name)
-        for name in self.known:
+        """Once no claim is prepared, what is wanted is offered, whatever is still allocated."""
+        for name in sorted(self.known):
             self.unprepare(name)
-        self.node.reshare()
-        self.node.reshare()
-        assert self.node.in_force() == self.node.shares.wanted()
-        assert self.node.divisions.changes() == ()
+        self.node.look()
+        assert self.node.offered() == self.node.shares.wanted()
+        assert self.node.waiting() == {}
         assert {str(self.node.published_now.withheld)} == {"()"}
 
-    @rule(
-        number=st.integers(0, 100),
-        in_flight=st.booleans(),
-    )
-    def allocate(self, number: int, in_flight: bool) -> None:
+    @property
+    def is_changing(self) -> bool:
+        return bool(self.node.waiting()) or self.node.divisions.is_outdated()
+
+    @rule(number=st.integers(0, 100))
+    def allocate(self, number: int) -> None:
         """Let the scheduler allocate something that is published."""
         names = self.node.published()
         if not names:
             return
-        device = names[number % len(names)]
-        division = self.node.division_of(device)
         self.count += 1
         name = f"c{self.count}"
-        ref = self.node.allocate(device, name, in_flight=in_flight)
+        ref = self.node.allocate(names[number % len(names)], name)
         if ref is not None:
-            self.allocated[name] = (ref, division)
-
-    @rule()
-    def land(self) -> None:
-        self.node.land()
+            self.allocated[name] = (ref, -1 if self.is_changing else self.changes)
 
     @rule(number=st.integers(0, 100))
     def prepare(self, number: int) -> None:
-        """Let the kubelet prepare a claim that the API server knows of."""
-        stored = [name for name in self.allocated if name not in self.node.in_flight]
-        if not stored:
-            return
-        name = stored[number % len(stored)]
-        ref, division = self.allocated[name]
+        if self.allocated:
+            self.prepare_named(list(self.allocated)[number % len(self.allocated)])
+
+    def prepare_named(self, name: str) -> None:
+        ref, _ = self.allocated[name]
         self.known.add(name)
-        self.node.driver.prepare(ref)  # type: ignore[union-attr]
-        self.prepared.add(name)
+        refused = ""
+        try:
+            self.node.driver.prepare(ref)  # type: ignore[union-attr]
+        except (ConflictError, DeviceError) as error:
+            refused = str(error)
+        if refused:
+            assert "delete the pod" in refused
+            assert name not in self.prepared, "what is prepared is answered as before"
+            assert {at for _, at in self.allocated.values()} != {self.changes}, refused
+            return
         record = self.node.driver.claims.records.read(ref.uid)  # type: ignore[union-attr]
         assert record is not None
-        for entry in record.devices:
-            slot = entry.device.part.share
-            assert (slot.division if isinstance(slot, ShareSlot) else None) == division
+        assert self.prepared.setdefault(name, record.held_parts) == record.held_parts
 
     @rule(number=st.integers(0, 100))
     def end_pod(self, number: int) -> None:
@@ -124,43 +122,31 @@ class Node(RuleBasedStateMachine):
     def unprepare(self, name: str) -> None:
         ref = ClaimRef(uid=f"uid-{name}", namespace="default", name=name)  # type: ignore[arg-type]
         self.node.driver.unprepare(ref)  # type: ignore[union-attr]
-        self.prepared.discard(name)
+        self.prepared.pop(name, None)
 
     @rule(number=st.integers(0, 100))
-    def delete_one(self, number: int) -> None:
-        if self.allocated:
-            self.delete(list(self.allocated)[number % len(self.allocated)])
-
-    def delete(self, name: str) -> None:
+    def delete(self, number: int) -> None:
         """Delete a claim, prepared or not: the kubelet ends its containers before."""
-        if name in self.prepared:
-            self.unprepare(name)
-        ref, _ = self.allocated.pop(name)
-        self.node.delete(ref)
+        if self.allocated:
+            name = list(self.allocated)[number % len(self.allocated)]
+            if name in self.prepared:
+                self.unprepare(name)
+            self.node.delete(self.allocated.pop(name)[0])
 
     @rule(wanted=CONFIGS)
     def change(self, wanted: Any) -> None:
+        self.changes += 1
         self.node.set(wanted)
 
-    @rule(number=st.integers(0, 100), during=DURING, wanted=CONFIGS)
-    def reshare(self, number: int, during: str, wanted: Any) -> None:
-        """Let the driver's thread work, while something happens as it lists claims."""
-        acts = {
-            "nothing": lambda: None,
-            "prepare": lambda: self.prepare(number),
-            "change": lambda: self.change(wanted),
-            "allocate": lambda: self.allocate(number, in_flight=False),
-        }
-        self.node.on_list = acts[during]
-        self.node.reshare()
-        self.node.on_list = lambda: None
+    @rule()
+    def look(self) -> None:
+        self.node.look()
 
-    @rule(number=st.integers(0, 100), in_flight=st.booleans(), wanted=CONFIGS)
-    def change_before_prepare(self, number: int, in_flight: bool, wanted: Any) -> None:
+    @rule(number=st.integers(0, 100), wanted=CONFIGS)
+    def change_before_prepare(self, number: int, wanted: Any) -> None:
         """Change the share config between an allocation and the kubelet's call."""
-        self.allocate(number, in_flight)
+        self.allocate(number)
         self.change(wanted)
-        self.node.reshare()
         self.prepare(len(self.allocated) - 1)
 
     @rule()
@@ -173,24 +159,20 @@ class Node(RuleBasedStateMachine):
         self.node.reboot()
         self.node.driver.reconciler(ReconcileTiming()).mend()  # type: ignore[union-attr]
         for name in sorted(self.prepared):
-            self.node.driver.prepare(self.allocated[name][0])  # type: ignore[union-attr]
+            self.prepare_named(name)
 
     @invariant()
-    def tenants_are_of_one_division(self) -> None:
+    def nothing_is_given_twice(self) -> None:
         if not hasattr(self, "node"):
             return
-        found: dict[GpuPart, set[object]] = {}
-        for record in self.node.driver.claims.records.readable():  # type: ignore[union-attr]
-            if record.state is RecordState.RELEASED:
-                continue
-            for entry in record.devices:
-                device = entry.device
-                division: object = None
-                if isinstance(device, RecordedShare):
-                    slot = device.slot
-                    division = "consumed" if isinstance(slot, ConsumableSlot) else slot.division
-                found.setdefault(device.part.whole, set()).add(division)
-        assert all(len(divisions) == 1 for divisions in found.values()), found
+        records = [
+            one
+            for one in self.node.driver.claims.records.readable()  # type: ignore[union-attr]
+            if one.state is not RecordState.RELEASED
+        ]
+        for position, one in enumerate(records):
+            for other in records[position + 1 :]:
+                assert not overlap(one.held_parts, other.held_parts), (one, other)
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]

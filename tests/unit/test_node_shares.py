@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import cast
 
 import make
-from dra_driver.claims.state.divisions import Change, Divisions
+from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.shares import Division
@@ -78,7 +77,7 @@ class _Divisions(Divisions):
     """Devices are divided as is wanted, but for those in use."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(cast("Holdings", None), node.shares, DivisionsInForce(node.root))
+        super().__init__(cast("Holdings", None), node.shares)
         self._node = node
 
     def on(
@@ -87,8 +86,9 @@ class _Divisions(Divisions):
         assert set(gpus) == {gpu.uuid for gpu in self._node.inventory.gpus}
         return {**self._node.shares.wanted(), **self._node.in_use}
 
-    def is_held(self, change: Change) -> bool:
-        return change.part in self._node.in_use
+    def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[GpuPart, str]:
+        del gpus
+        return dict.fromkeys(self._node.in_use, "claim default/c is prepared with some of it")
 
 
 @dataclass
@@ -196,6 +196,9 @@ def test_what_was_offered_is_outdated_when_another_division_holds(tmp_path: Path
     node.set(config(2))
     node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert [one.waits for one in read_notes(tmp_path).devices] == [True]
+    assert read_notes(tmp_path).remarks == (
+        "gpu-0: a new config waits: claim default/c is prepared with some of it",
+    )
     assert not node.divisions.is_outdated()
     node.in_use.clear()
     assert node.divisions.is_outdated()

@@ -1,21 +1,19 @@
-"""A node whose share config changes: claims, slices and the thread that reshares, step by step.
+"""A node whose share config changes: claims, slices and when they are published again, by steps.
 
-Its GPUs, its API server and its scheduler are played; records, divisions in force and CDI specs are
-files. The scheduler allocates what is published, by the counters of what is published; what it has
-allocated may take a while until the API server has it.
+Its GPUs, its API server and its scheduler are played; records and CDI specs are files. The
+scheduler allocates what is published, by the counters of what is published.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import make
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.resharing import Resharing, ResharingTiming
+from dra_driver.claims.model.devices import recorded
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
@@ -37,7 +35,6 @@ from worlds.played import PlayedGpus, no_mig
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 
 EXISTING = MigOffer(source=MigSource.EXISTING)
-QUICK = ResharingTiming(settle=0.0, glance=0.0, withdrawal=0.0)
 
 MIG_DEVICE = make.mig_device(2, "1g.10gb", 0)
 MIG_GPU = make.gpu(2, mig_mode=MigMode.ENABLED, mig=make.mig(MIG_DEVICE))
@@ -87,12 +84,8 @@ class DividedNode:
         self.api = ClaimApi()
         self.consumable, self.with_counters = consumable, with_counters
         self.state = ShareConfigState(config=wanted, origin="file", problem=None, is_known=True)
-        self.in_flight: dict[str, dict[str, Any]] = {}
         self.published_now: Projection = projection(make.inventory())
         self.boot = 1
-        self.now = 0.0
-        self.on_list: Callable[[], None] = lambda: None
-        self.api.trouble = self._asked
         self.driver: Driver | None = None
         self.start()
 
@@ -116,16 +109,6 @@ class DividedNode:
             shares_wanted=self.shares,
             mig=PlayedMig(),
         )
-        self.resharing = Resharing(
-            api=self.api,
-            slices=self,
-            divisions=self.driver.node_divisions,
-            inventory=PlayedGpus(*self.gpus),
-            pool="node-1",
-            clock=lambda: self.now,
-            random=lambda: 0.0,
-            timing=QUICK,
-        )
         self.publish_anew()
 
     def reboot(self) -> None:
@@ -137,13 +120,10 @@ class DividedNode:
         self.state = replace(self.state, config=wanted)
         self.publish_anew()
 
-    def reshare(self) -> None:
-        """Let the thread look until it has nothing to do, much later."""
-        may_change, before = self.divisions.are_any(), self.published()
-        for _ in range(3):
-            self.now += 1000.0
-            self.resharing.look()
-        assert may_change or self.published() == before, "the thread would not have been rung"
+    def look(self) -> None:
+        """Look at the divisions, as the driver does after claims were prepared or have ended."""
+        if self.divisions.is_outdated():
+            self.publish_anew()
 
     @property
     def _driver(self) -> Driver:
@@ -154,10 +134,16 @@ class DividedNode:
     def divisions(self) -> Divisions:
         return self._driver.node_divisions
 
-    def in_force(self) -> Mapping[GpuPart, Division]:
-        return DivisionsInForce(self.root / "plugin").current()
+    def offered(self) -> Mapping[GpuPart, Division]:
+        """The divisions of the shares that are published."""
+        found = (one.device for one in self.published_now.sources)
+        return {recorded(one).part.whole: one.division for one in found if isinstance(one, Share)}
 
-    # The share config, what limits memory, and the slices: what NodeShares and Resharing ask for
+    def waiting(self) -> Mapping[GpuPart, str]:
+        """The devices that claims keep from being divided as the config asks for."""
+        return self.divisions.waiting(gpu.uuid for gpu in self.gpus)
+
+    # The share config, and what limits memory: what NodeShares asks for
 
     def current(self) -> ShareConfigState:
         return self.state
@@ -188,7 +174,7 @@ class DividedNode:
         source = self.published_now.sources[names.index(device)].device
         return source.division if isinstance(source, Share) else None
 
-    def allocate(self, device: str, name: str, *, in_flight: bool = False) -> ClaimRef | None:
+    def allocate(self, device: str, name: str) -> ClaimRef | None:
         """Allocate a device that is published; None if the scheduler would not."""
         found = {str(one["name"]): one for one in self.published_now.devices}
         if not self._is_free(found, device):
@@ -196,25 +182,16 @@ class DividedNode:
         ref = self._driver.api.add(device, uid=f"uid-{name}", name=name)
         if found[device].get("allowMultipleAllocations"):
             self.api.results(ref)[0]["shareID"] = f"share-{name}"
-        if in_flight:
-            self.in_flight[name] = self.api.claims.pop(("default", name))
         return ref
-
-    def land(self) -> None:
-        """Store what the scheduler has allocated."""
-        for name, claim in self.in_flight.items():
-            self.api.claims["default", name] = claim
-        self.in_flight.clear()
 
     def delete(self, ref: ClaimRef) -> None:
         self.api.claims.pop((ref.namespace, ref.name), None)
-        self.in_flight.pop(ref.name, None)
 
     def _is_free(self, found: Mapping[str, Mapping[str, Any]], device: str) -> bool:
         """Whether the scheduler's allocator would take it: it knows counters of dedicated ones."""
         results = [
             one
-            for claim in (*self.api.claims.values(), *self.in_flight.values())
+            for claim in self.api.claims.values()
             for one in claim["status"]["allocation"]["devices"]["results"]
         ]
         dedicated = {str(one["device"]) for one in results if "shareID" not in one}
@@ -233,8 +210,3 @@ class DividedNode:
                 for counter, value in each["counters"].items():
                     left[each["counterSet"], counter] -= quantity_bytes(value["value"])
         return all(much >= 0 for much in left.values())
-
-    def _asked(self, name: str) -> None:
-        if not name:
-            self.land()
-            self.on_list()

@@ -19,7 +19,6 @@ from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
 from dra_driver.claims.state.divisions import Divisions, WantedDivisions
 from dra_driver.claims.state.holdings import Holdings, open_holdings
-from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.making import MigInstances
@@ -44,13 +43,11 @@ def _refusals() -> Refusals:
     return Refusals(lambda _: (), time.monotonic, on_change=lambda: None, timing=timing)
 
 
-class PlayedShares(DivisionsInForce):
-    """A share config that is in force at once."""
+class PlayedShares:
+    """A share config, as the node's shares know it."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self) -> None:
         self.divisions: dict[GpuPart, Division] = {}
-        self.with_consumables = False
 
     def gpus(self) -> frozenset[GpuUuid]:
         return frozenset(part.gpu for part in self.divisions)
@@ -60,9 +57,6 @@ class PlayedShares(DivisionsInForce):
 
     def why_unknown(self) -> str | None:
         return None
-
-    def current(self) -> Mapping[GpuPart, Division]:
-        return self.divisions
 
 
 class Driver:
@@ -130,11 +124,9 @@ class Driver:
         )
 
     def _node_divisions(self, wanted: WantedDivisions | None) -> Divisions:
-        holdings, played = self.claims.holdings, PlayedShares(self.plugin)
+        played = PlayedShares()
         self.divisions = played.divisions
-        if wanted is None:
-            return Divisions(holdings, played, played)
-        return Divisions(holdings, wanted, DivisionsInForce(self.plugin))
+        return Divisions(self.claims.holdings, played if wanted is None else wanted)
 
     def close(self) -> None:
         self.locks.close()

@@ -19,7 +19,6 @@ from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.places import Places, names_in
 from dra_driver.admin.gather.reading import Missing, plain, text_in
 from dra_driver.claims.model.record import ClaimRecord, decode
-from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.devices.exclusion import read_note
 from dra_driver.devices.health.record import read_health
 from dra_driver.devices.names import DRIVER_NAME
@@ -108,7 +107,7 @@ def _kubelet(content: str, file: str, missing: Missing) -> dict[str, Any]:
 
 
 def state_document(places: Places, learn: Learn, missing: Missing) -> dict[str, Any]:
-    """Return what this driver keeps on the node: claims, divisions, notes, health."""
+    """Return what this driver keeps on the node: claims, notes, health."""
     directory = places.plugins / DRIVER_NAME
     if not directory.is_dir():
         missing.add(
@@ -123,12 +122,8 @@ def state_document(places: Places, learn: Learn, missing: Missing) -> dict[str, 
     except (StateError, VersionError) as error:
         missing.add(directory / "health.json", error)
         health = None
-    divisions = DivisionsInForce(directory).current()
     return {
         "claims": [plain(record) for record in records],
-        "divisions": [
-            {"part": plain(part), "division": plain(one)} for part, one in divisions.items()
-        ],
         "shares": plain(read_notes(directory)),
         "exclusion": plain(read_note(directory)),
         "health": health,

@@ -159,9 +159,11 @@ class ClaimRecord:
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs this claim has devices of, but for admin access, each once, sorted."""
-        held = {entry.device.gpu for entry in self.devices if not entry.admin_access}
-        return tuple(sorted(held))
+        """The GPUs this claim keeps others away from, each once, sorted.
+
+        Those of its devices but for admin access, and what is served together with its shares.
+        """
+        return tuple(sorted({gpu for part in self.held_parts for gpu in part.served}))
 
     @property
     def held_parts(self) -> tuple[GpuPart, ...]:

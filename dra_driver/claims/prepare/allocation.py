@@ -19,7 +19,7 @@ from dra_driver.claims.model.devices import DeviceRecord, recorded
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.dataclass import dataclass
-from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
+from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, name_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import GpuName, MigName, ShareName, gpu_name, parse_device_name
@@ -183,15 +183,6 @@ def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
     """Return the GPU behind a name if it is left out."""
     of = name.of if isinstance(name, ShareName) else name
     return next((one for one in inventory.excluded if of and one.minor == of.minor), None)
-
-
-def part_named(name: str, inventory: Inventory) -> GpuPart | None:
-    """Return what of which GPU a name means, and of a share its device; None if it is not here."""
-    parsed = parse_device_name(name)
-    of = parsed.of if isinstance(parsed, ShareName) else parsed
-    gpu = next((one for one in inventory.gpus if of and one.minor == of.minor), None)
-    device = _undivided(of, gpu) if of and gpu else None
-    return recorded(device).part if device else None
 
 
 def _undivided(name: GpuName | MigName, gpu: Gpu) -> Divisible | None:

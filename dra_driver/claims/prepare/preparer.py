@@ -26,7 +26,7 @@ from dra_driver.claims.model.claim import (
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.model.devices import InventorySource, RecordedShare
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
 from dra_driver.claims.prepare.allocation import allocation_of
 from dra_driver.claims.prepare.leftovers import gpus_of
@@ -353,11 +353,26 @@ class ClaimPreparer:
             record = self._transaction.complete(
                 begun, deadline=end, given_up=lambda: self._is_given_up(draft.ref.uid)
             )
+        except ConfigError as error:
+            self._take_back(draft.ref.uid, end)
+            raise ConfigError(f"{error}{self._newer_divisions(draft)}") from error
         except DriverError:
             self._take_back(draft.ref.uid, end)
             raise
         log.info("claim prepared", **_facts(record))
         return record.answer
+
+    def _newer_divisions(self, draft: ClaimRecord) -> str:
+        """Return what to add to a refusal where a newer share config waits for other claims."""
+        shares = [entry for entry in draft.devices if isinstance(entry.device, RecordedShare)]
+        waiting = self._divisions.waiting(entry.device.gpu for entry in shares)
+        for entry in shares:
+            if why := waiting.get(entry.device.part.whole):
+                return (
+                    "; a newer share config takes effect on the device that "
+                    f'"{entry.name}" is a share of once no claim has any of it, and now {why}'
+                )
+        return ""
 
     def _take_back(self, uid: ClaimUid, end: float) -> None:
         """Take back what a Prepare that failed has begun; the reconciler does the rest."""

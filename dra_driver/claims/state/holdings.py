@@ -124,8 +124,9 @@ class Holdings:
         for entry in wanted.devices:
             if entry.admin_access:
                 continue
-            for other in others[entry.device.gpu].records:
-                if self.holds(other) and overlap([entry.device.part], other.held_parts):
+            part = entry.device.part
+            for other in (one for gpu in part.served for one in others[gpu].records):
+                if self.holds(other) and overlap([part], other.held_parts):
                     return Neighbours(rival=Rival(device=entry, holder=other))
         former = {
             other.ref.uid

@@ -111,11 +111,6 @@ class Publication:
         """Return the query that selects the slices of this driver on this node."""
         return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node_name}"}
 
-    def published(self) -> tuple[str, ...]:
-        """Return the names of our devices as the API server has them now. Raises DriverError."""
-        found = (objects(entry, "spec", "devices") for entry in self._existing())
-        return tuple(str(device.get("name")) for devices in found for device in devices)
-
     def publish(self, inventory: Inventory) -> int:
         """Bring the API server in line; return how many writes it took, 0 when nothing changed.
 

@@ -114,10 +114,6 @@ class SlicePublisher(Worker):
         self._is_ordered = True
         self.ring()
 
-    def published(self) -> tuple[str, ...]:
-        """Return the names of our devices as the API server has them now. Raises DriverError."""
-        return self._publication.published()
-
     def stop(self, timeout: float) -> bool:
         """End both threads within `timeout` seconds; return whether they ended. Slices stay."""
         end = self._clock() + timeout

@@ -1,164 +1,212 @@
-"""A share config that changes between allocation and preparing, step by step of the thread."""
+"""A share config that changes between allocating and preparing, and while claims are prepared."""
 
 from pathlib import Path
 
+import pytest
+
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.shares import ShareStrategy
-from dra_driver.errors import UnavailableError
+from dra_driver.errors import ConflictError, DeviceError
 from dra_driver.shares.notes import read_notes
 from dra_driver.slices.consumable import Consumable, ConsumableMode
 from resource_nvidia_com.device_plugin import SharedBy
 from worlds.divided_node import GPUS, SMALL, DividedNode, config
 
-PART = GpuPart(gpu=GPUS[0].uuid)
+FIRST, SECOND = (GpuPart(gpu=one.uuid) for one in GPUS[:2])
 CONSUMABLE = Consumable(mode=ConsumableMode.UNLIMITED)
+TURNS, MPS = ShareStrategy.TIME_SLICING, ShareStrategy.MPS
+TOGETHER = config(2, SharedBy.MPS, combines=True)
 
 
-def in_force(node: DividedNode) -> tuple[int, ShareStrategy] | None:
-    found = node.in_force().get(PART)
+def offered(node: DividedNode, part: GpuPart = FIRST) -> tuple[int, ShareStrategy] | None:
+    found = node.offered().get(part)
     return None if found is None else (found.count, found.strategy)
 
 
-def test_a_device_is_withdrawn_before_it_is_divided_anew(tmp_path: Path) -> None:
-    node = DividedNode(tmp_path, config(2))
-    node.set(config(3))
-    assert not any(name.startswith("gpu-0") for name in node.published())
-    node.reshare()
-    assert "gpu-0-share-2-of-3" in node.published()
-
-
-def test_what_claims_give_back_matters_as_long_as_something_is_divided_or_is_to_be(
-    tmp_path: Path,
-) -> None:
-    node = DividedNode(tmp_path, config(0))
-    assert not node.divisions.are_any()
-    node.set(config(2))
-    assert node.divisions.are_any()
-    ref = node.allocate("gpu-0-share-0-of-2", "tenant")
+def allocated(node: DividedNode, device: str, name: str = "claim") -> ClaimRef:
+    ref = node.allocate(device, name)
     assert ref is not None
-    node.set(config(0))
-    node.reshare()
-    assert node.divisions.are_any()
-    node.delete(ref)
-    node.reshare()
-    assert in_force(node) is None
-    assert not node.divisions.are_any()
+    return ref
 
 
-def test_a_share_of_the_same_name_under_another_strategy_is_what_was_allocated(
-    tmp_path: Path,
-) -> None:
-    node = DividedNode(tmp_path, config(2))
-    ref = node.allocate("gpu-0-share-0-of-2", "early")
-    assert ref is not None
-    node.set(config(2, SharedBy.MPS))
-    node.reshare()
-    assert in_force(node) == (2, ShareStrategy.TIME_SLICING)
-    assert "gpu-0-share-1-of-2" in node.published()
-    node.delete(ref)
-    node.reshare()
-    assert in_force(node) == (2, ShareStrategy.MPS)
-
-
-def test_an_allocation_that_is_stored_late_is_found(tmp_path: Path) -> None:
-    node = DividedNode(tmp_path, config(2))
-    ref = node.allocate("gpu-0-share-0-of-2", "late", in_flight=True)
-    assert ref is not None
-    node.set(config(0))
-    node.reshare()
-    assert in_force(node) == (2, ShareStrategy.TIME_SLICING)
+def prepare(node: DividedNode, ref: ClaimRef) -> None:
     assert node.driver is not None
     node.driver.prepare(ref)
+    node.look()
 
 
-def test_a_gpu_that_is_allocated_whole_is_not_put_under_a_common_daemon(tmp_path: Path) -> None:
-    node = DividedNode(tmp_path, config(0))
-    ref = node.allocate("gpu-0", "whole")
-    assert ref is not None
-    node.set(config(2, SharedBy.MPS, combines=True))
-    node.reshare()
-    assert node.in_force() == {}
-    node.delete(ref)
-    node.reshare()
-    assert in_force(node) == (2, ShareStrategy.MPS)
-
-
-def test_counters_keep_a_whole_gpu_and_its_first_shares_apart_without_a_look(
-    tmp_path: Path,
-) -> None:
-    node = DividedNode(tmp_path, config(0))
-    assert node.allocate("gpu-0", "whole")
-    node.api.asked.clear()
-    node.set(config(2))
-    assert {"gpu-0", "gpu-0-share-0-of-2"} <= set(node.published())
-    node.reshare()
-    assert "" not in node.api.asked
-    assert node.allocate("gpu-0-share-0-of-2", "tenant") is None
-
-
-def test_a_gpu_that_is_consumed_in_parts_is_not_divided(tmp_path: Path) -> None:
-    node = DividedNode(tmp_path, config(0), consumable=CONSUMABLE)
-    ref = node.allocate("gpu-0", "part")
-    assert ref is not None
-    node.set(config(2))
-    node.reshare()
-    assert "gpu-0-share-0-of-2" not in node.published()
+def end(node: DividedNode, ref: ClaimRef) -> None:
     assert node.driver is not None
-    node.driver.prepare(ref)
-    node.reshare()
-    assert "gpu-0-share-0-of-2" not in node.published()
     node.driver.unprepare(ref)
     node.delete(ref)
-    node.reshare()
-    assert "gpu-0-share-0-of-2" in node.published()
+    node.look()
 
 
-def test_a_change_of_one_device_waits_for_no_claim_of_another(tmp_path: Path) -> None:
+def prepared_with(node: DividedNode, ref: ClaimRef) -> tuple[int, ShareStrategy]:
+    assert node.driver is not None
+    record = node.driver.claims.records.read(ref.uid)
+    assert record is not None
+    division = record.devices[0].device.part.division
+    assert division is not None
+    return division.count, division.strategy
+
+
+def test_a_claim_that_is_not_prepared_keeps_no_division(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2))
-    assert node.allocate("gpu-1-share-0-of-2", "other")
+    allocated(node, "gpu-0-share-0-of-2")
     node.set(config(3))
-    node.reshare()
-    assert in_force(node) == (3, ShareStrategy.TIME_SLICING)
+    assert offered(node) == (3, TURNS)
+    assert node.waiting() == {}
+    assert read_notes(tmp_path / "plugin").remarks == ()
+
+
+def test_what_was_allocated_before_is_prepared_by_the_division_that_holds(tmp_path: Path) -> None:
+    node = DividedNode(tmp_path, config(2))
+    ref = allocated(node, "gpu-0-share-0-of-2")
+    node.set(config(2, SharedBy.MPS))
+    prepare(node, ref)
+    assert prepared_with(node, ref) == (2, MPS)
+
+
+def test_a_share_that_is_not_there_any_more_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+    node = DividedNode(tmp_path, config(2))
+    ref = allocated(node, "gpu-0-share-0-of-2")
+    node.set(config(3))
+    with pytest.raises(DeviceError, match="divided into 3 shares: the share config changed after"):
+        prepare(node, ref)
+    prepare(node, allocated(node, "gpu-0-share-0-of-3", "next"))
+    node.set(config(0))
+    with pytest.raises(DeviceError, match="delete the pod and its claim"):
+        prepare(node, ref)
+
+
+def test_a_claim_that_is_prepared_keeps_its_division_until_it_ends(tmp_path: Path) -> None:
+    node = DividedNode(tmp_path, config(2))
+    first = allocated(node, "gpu-0-share-0-of-2", "first")
+    prepare(node, first)
+    node.set(config(2, SharedBy.MPS))
+    assert offered(node) == (2, TURNS)
+    assert offered(node, SECOND) == (2, MPS), "another GPU waits for nothing"
+    assert node.waiting() == {FIRST: "claim default/first is prepared with some of it"}
+    (remark,) = read_notes(tmp_path / "plugin").remarks
+    assert remark == ("gpu-0: a new config waits: claim default/first is prepared with some of it")
+    second = allocated(node, "gpu-0-share-1-of-2", "second")
+    prepare(node, second)
+    assert prepared_with(node, second) == (2, TURNS)
+    end(node, first)
+    assert offered(node) == (2, TURNS)
+    end(node, second)
+    assert offered(node) == (2, MPS)
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_a_new_driver_knows_from_records_alone_what_is_kept(tmp_path: Path, reboots: bool) -> None:
+    node = DividedNode(tmp_path, config(2))
+    ref, late = (allocated(node, f"gpu-0-share-{n}-of-2", f"c{n}") for n in (0, 1))
+    prepare(node, ref)
+    node.set(config(0))
+    if reboots:
+        node.reboot()
+    else:
+        node.start()
+    assert offered(node) == (2, TURNS)
+    prepare(node, ref)
+    prepare(node, late)
+    assert prepared_with(node, ref) == prepared_with(node, late) == (2, TURNS)
+
+
+def test_a_whole_gpu_of_before_is_had_if_no_share_of_it_is_and_keeps_shares_away(
+    tmp_path: Path,
+) -> None:
+    node = DividedNode(tmp_path, config(0), with_counters=False)
+    whole, late = allocated(node, "gpu-0", "whole"), allocated(node, "gpu-1", "late")
+    node.set(config(2))
+    assert offered(node) == offered(node, SECOND) == (2, TURNS)
+    prepare(node, whole)
+    assert offered(node) is None
+    assert node.waiting() == {FIRST: "claim default/whole is prepared with some of it"}
+    prepare(node, allocated(node, "gpu-1-share-0-of-2", "tenant"))
+    with pytest.raises(ConflictError, match=r"allocated to different claim default/tenant .*pods"):
+        prepare(node, late)
+    end(node, whole)
+    assert offered(node) == (2, TURNS)
+
+
+def test_a_share_of_before_does_not_come_below_a_whole_gpu(tmp_path: Path) -> None:
+    node = DividedNode(tmp_path, config(2))
+    share = allocated(node, "gpu-0-share-0-of-2", "share")
+    node.set(config(0))
+    prepare(node, allocated(node, "gpu-0", "whole"))
+    with pytest.raises(DeviceError, match="the device is not divided"):
+        prepare(node, share)
+
+
+def test_gpus_that_one_daemon_serves_and_what_else_is_had_of_them_exclude_each_other(
+    tmp_path: Path,
+) -> None:
+    node = DividedNode(tmp_path, config(0))
+    whole = allocated(node, "gpu-1", "whole")
+    node.set(TOGETHER)
+    assert offered(node) == offered(node, SECOND) == (2, MPS)
+    share = allocated(node, "gpu-0-share-0-of-2", "share")
+    prepare(node, share)
+    with pytest.raises(ConflictError, match="allocated to different claim default/share"):
+        prepare(node, whole)
+    end(node, share)
+    prepare(node, whole)
+    assert offered(node) is None
+    assert offered(node, SECOND) is None
+    assert set(node.waiting()) == {FIRST, SECOND}
+    with pytest.raises(DeviceError, match="not divided"):
+        prepare(node, share_again(node))
+    end(node, whole)
+    assert offered(node) == offered(node, SECOND) == (2, MPS)
+
+
+def share_again(node: DividedNode) -> ClaimRef:
+    """A claim that the scheduler had allocated when shares were still offered."""
+    assert node.driver is not None
+    return node.driver.api.add("gpu-0-share-0-of-2", uid="uid-again", name="again")
+
+
+def test_tenants_of_one_daemon_over_several_gpus_are_beside_each_other(tmp_path: Path) -> None:
+    node = DividedNode(tmp_path, TOGETHER)
+    for name in ("gpu-0-share-0-of-2", "gpu-1-share-0-of-2", "gpu-1-share-1-of-2"):
+        prepare(node, allocated(node, name, name[:13].replace("share", "s")))
+    node.set(config(2))
+    assert offered(node) == offered(node, SECOND) == (2, MPS)
+    prepare(node, allocated(node, "gpu-0-share-1-of-2", "last"))
+
+
+def test_a_gpu_that_is_consumed_in_parts_is_divided_once_nobody_has_a_part(tmp_path: Path) -> None:
+    node = DividedNode(tmp_path, config(0), consumable=CONSUMABLE)
+    ref, late = allocated(node, "gpu-0", "part"), allocated(node, "gpu-1", "late")
+    prepare(node, ref)
+    node.set(config(2))
+    assert offered(node) is None
+    prepare(node, allocated(node, "gpu-1-share-0-of-2", "tenant"))
+    with pytest.raises(ConflictError, match="allocated to different claim default/tenant"):
+        prepare(node, late)
+    end(node, ref)
+    assert offered(node) == (2, TURNS)
 
 
 def test_shares_of_a_mig_device_wait_as_those_of_a_gpu_do(tmp_path: Path) -> None:
     node = DividedNode(tmp_path, config(2, name=SMALL))
     name = next(one for one in node.published() if "-share-0-of-2" in one)
-    ref = node.allocate(name, "early")
-    assert ref is not None
+    ref = allocated(node, name)
+    prepare(node, ref)
     node.set(config(3, name=SMALL))
-    node.reshare()
-    assert node.driver is not None
-    node.driver.prepare(ref)
-    node.driver.unprepare(ref)
-    node.delete(ref)
-    node.reshare()
+    assert not any("-share-2-of-3" in one for one in node.published())
+    end(node, ref)
     assert any("-share-2-of-3" in one for one in node.published())
 
 
-def test_without_an_answer_the_former_division_is_offered_again(tmp_path: Path) -> None:
-    node = DividedNode(tmp_path, config(2))
-    land = node.api.trouble
-
-    def fail(name: str) -> None:
-        raise UnavailableError("away")
-
-    node.api.trouble = fail
-    node.set(config(3))
-    node.resharing.look()
-    assert "gpu-0-share-0-of-2" in node.published()
-    assert "a new config waits: away" in " ".join(read_notes(tmp_path / "plugin").remarks)
-    node.api.trouble = land
-    node.reshare()
-    assert in_force(node) == (3, ShareStrategy.TIME_SLICING)
-
-
-def test_after_a_reboot_in_between_a_claim_gets_what_it_was_allocated(tmp_path: Path) -> None:
-    node = DividedNode(tmp_path, config(2))
-    ref = node.allocate("gpu-0-share-0-of-2", "early")
-    assert ref is not None
-    node.set(config(0))
-    node.reboot()
-    node.reshare()
-    assert node.driver is not None
-    node.driver.prepare(ref)
+def test_counters_keep_a_whole_gpu_and_its_first_shares_apart(tmp_path: Path) -> None:
+    node = DividedNode(tmp_path, config(0))
+    prepare(node, allocated(node, "gpu-0", "whole"))
+    node.set(config(2))
+    assert {"gpu-0", "gpu-0-share-0-of-2"} <= set(node.published())
+    assert node.allocate("gpu-0-share-0-of-2", "tenant") is None
+    assert node.waiting() == {}

@@ -84,7 +84,6 @@ def node(tmp_path: Path) -> GatheredNode:
         '{"kind": "k8s.gpu.nvidia.com/claim"}',
     )
     write(directory / "health.json", seal({"bootID": UID, "gpus": {}}).decode())
-    write(directory / "divisions.json", seal({"devices": []}).decode())
     return node
 
 
@@ -316,7 +315,7 @@ def test_in_the_drivers_pod_the_node_is_seen_below_the_driver_root(
 def test_it_goes_to_standard_output(
     node: GatheredNode, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    (node.plugins / DRIVER_NAME / "divisions.json").write_text("damaged: this is logged")
+    (node.plugins / DRIVER_NAME / "shares.json").write_text("damaged: this is logged")
     assert main(node.words("-")) == 0
 
     shown = capfdbinary.readouterr()

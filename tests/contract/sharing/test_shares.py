@@ -197,6 +197,28 @@ def test_a_request_for_two_is_refused_where_one_is_allowed_and_nothing_is_left(n
     assert node.left() == []
 
 
+def test_a_request_that_a_newer_config_allows_says_for_which_claims_that_one_waits(
+    node: Node,
+) -> None:
+    node.divide(0)
+    with node.mps.supervised():
+        tenant = claim(node, share(2), name="tenant")
+        node.driver.prepare(tenant)
+        node.divide(0, combines=True)
+        large = claim(node, share(0), share(1), name="large")
+        with pytest.raises(ConfigError) as refused:
+            node.driver.prepare(large)
+        assert str(refused.value).endswith(
+            "failRequestsGreaterThanOne; ask for 1; a newer share config takes effect on the "
+            'device that "gpu-0-share-0-of-10" is a share of once no claim has any of it, and now '
+            "claim default/tenant is prepared with some of it"
+        )
+        node.driver.unprepare(tenant)
+        node.driver.prepare(large)
+        node.driver.unprepare(large)
+    assert node.left() == []
+
+
 def test_a_share_under_another_division_than_now_is_refused(node: Node) -> None:
     node.divide(0, count=4, strategy=ShareStrategy.TIME_SLICING)
     with pytest.raises(DeviceError, match="divided into 4 shares"):
@@ -215,13 +237,13 @@ def test_a_device_stays_divided_as_it_is_until_nobody_has_a_share(node: Node) ->
     node.divide(0, count=4, strategy=ShareStrategy.MPS)
     divisions = node.driver.node_divisions
     assert divisions.of(part) == before
-    assert divisions.waiting([part.gpu]) == {part}
+    assert set(divisions.waiting([part.gpu])) == {part}
     node.driver.prepare(second)
     node.driver.unprepare(first)
     assert divisions.of(part) == before
     node.driver.unprepare(second)
     assert divisions.of(part) == node.driver.divisions[part]
-    assert divisions.waiting([part.gpu]) == frozenset()
+    assert not divisions.waiting([part.gpu])
 
 
 def test_a_claim_keeps_its_share_when_the_driver_comes_back(node: Node) -> None:
@@ -411,7 +433,7 @@ def test_a_device_stays_divided_over_a_reboot_for_pods_that_it_has_not_ended(nod
     node.restart()
     node.driver.reconciler(ReconcileTiming()).mend()
     part = GpuPart(gpu=node.gpu(0).uuid)
-    assert node.driver.node_divisions.waiting([part.gpu]) == {part}
+    assert set(node.driver.node_divisions.waiting([part.gpu])) == {part}
     node.driver.prepare(ref)
     node.driver.unprepare(gone)
     node.driver.unprepare(ref)

@@ -12,7 +12,6 @@ from dra_driver.claims.prepare.allocation import (
     allocated_devices,
     allocation_of,
     kind_named,
-    part_named,
     recorded_gpus,
 )
 from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
@@ -75,9 +74,6 @@ def test_a_name_means_a_device_of_this_node(gpu: Any, device: Device, kind: Devi
     name = name_of(gpu, device)
     assert found(result(name)) == {name: NodeDevice(gpu=gpu, device=device)}
     assert kind_named(name) is kind
-    of = GpuPart(gpu=gpu.uuid, placement=PLACE.placement if gpu is CARD else None)
-    assert part_named(name, NODE) == of
-    assert part_named(name, make.inventory(make.gpu(5))) is None
 
 
 def test_a_share_of_a_capacity_is_what_its_claim_consumes() -> None:
