@@ -17,6 +17,10 @@ SHORT = 24
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What is not ready fails at once: to get or compile it would take longer than a test may, and slow
+# down all others. hack/ready.py does it before the tests.
+os.environ["CLUSTER_FETCH"] = "never"
+
 os.umask(0o022)  # the drivers of tests give files to containers, as under the umask of an image
 
 # Where the simulator's library lies with a blank or a colon, LD_PRELOAD cannot name it.

@@ -4,6 +4,7 @@ The package is unpacked below ~/.cache and not installed, so that no service sta
 """
 
 import fcntl
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,6 +27,11 @@ def program() -> Path:
     if here:
         return Path(here)
     found = CACHE / "usr" / "bin" / "promtool"
+    if not found.exists() and os.environ.get("CLUSTER_FETCH") == "never":
+        raise PromtoolError(
+            f"it is not in {CACHE}, and nothing is downloaded within a test: "
+            "`hack/ready.py promtool` gets it"
+        )
     CACHE.parent.mkdir(parents=True, exist_ok=True)
     with (CACHE.parent / "prometheus.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side, and apt has a lock of its own

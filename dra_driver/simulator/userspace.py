@@ -66,6 +66,11 @@ def library_folder() -> str:
     return f"usr/lib/{platform.machine()}-linux-gnu/nvidia/current"
 
 
+def kept(cache: Path) -> Path:
+    """Return the folder of a cache where NVIDIA's files are, once they have been downloaded."""
+    return cache / f"userspace-{platform.machine()}"
+
+
 def real(
     cache: Path,
     environment: Mapping[str, str],
@@ -83,15 +88,15 @@ def real(
     Raises:
         SetupError: this machine cannot get them; says why.
     """
-    kept = cache / f"userspace-{platform.machine()}"
+    folder = kept(cache)
     cache.mkdir(parents=True, exist_ok=True)
     with _only_one(cache / "userspace.lock"):
-        if not kept.exists():
+        if not folder.exists():
             report(f"fetching NVIDIA's user-space files from Debian, about 35 MB, into {cache}")
-            _download(kept, environment, apt)
+            _download(folder, environment, apt)
     files, links = {}, {}
-    for path in sorted(kept.rglob("*")):
-        place = str(path.relative_to(kept))
+    for path in sorted(folder.rglob("*")):
+        place = str(path.relative_to(folder))
         if not _WANTED.match(_MOVED.get(place, place)) or "libnvidia-ml." in place:
             continue
         if path.is_symlink():

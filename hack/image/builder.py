@@ -63,6 +63,11 @@ class Builder:
         if kept.exists() and not fresh:
             os.utime(kept)
             return kept
+        if self.environment.get("CLUSTER_FETCH") == "never":
+            raise ImageError(
+                f"{kept} is not there, and no image is built within a test: `hack/ready.py image` "
+                "builds it"
+            )
         self.cache.mkdir(parents=True, exist_ok=True)
         with self._alone():
             if fresh or not kept.exists():

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from local_cluster.state import ident_of
 
+from readiness import lacks
+
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 COMMAND = Path(__file__).resolve().parents[2] / "hack" / "cluster"
@@ -115,9 +117,9 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "a kubelet needs root"
     command = [sys.executable, COMMAND, "fetch"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return f"the cluster's binaries could not be had: {done.stderr}"
+        lacks("cluster", done.stderr)
     return ""
 
 

@@ -12,28 +12,21 @@ from testbed.disk import SmallDisk
 
 from apiserver.server import ApiServer
 from charts import REPOSITORY, Render, objects
-from dra_driver.errors import SetupError
 from dra_driver.simulator import build, userspace
 from promtool import PromtoolError, program
+from readiness import lacks
 from worlds.driver import Driver
 from worlds.node import MakeNode, Node
 from worlds.process import serving_a_node
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test that asks for helm the time to compile it: any may be a machine's first."""
-    for item in items:
-        if "helm" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(1800))
-
-
 @pytest.fixture(scope="session")
 def helm() -> str:
-    """Helm, from the cache or compiled."""
+    """Helm, as hack/ready.py compiles it."""
     command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "helm")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"helm could not be had: {done.stderr}")
+        lacks("helm", done.stderr)
     return f"{done.stdout.split()[1]}/helm"
 
 
@@ -43,7 +36,7 @@ def promtool() -> Path:
     try:
         return program()
     except PromtoolError as error:
-        pytest.skip(f"promtool could not be had: {error}")
+        lacks("promtool", str(error))
 
 
 @pytest.fixture
@@ -60,13 +53,9 @@ def needs_root() -> None:
 
 @pytest.fixture(scope="session")
 def real_userspace() -> None:
-    """Skips where NVIDIA's files cannot be had; fails if the variable CI is set."""
-    try:
-        userspace.real(build.cache_folder(os.environ), os.environ, print)
-    except SetupError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"NVIDIA's user-space files cannot be had: {error}")
+    """Needs NVIDIA's user-space files, as hack/ready.py downloads them."""
+    if not userspace.kept(build.cache_folder(os.environ)).exists():
+        lacks("userspace", "NVIDIA's user-space files are not there")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from containers import ClusterError, Containers
 from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of, skip_if_lacking
 from e2e.needs import cannot_run
 from e2e.scene import Scene
+from readiness import lacks
 
 OTHER = "e2e-other"
 """Another node, of which there is nothing but its Node."""
@@ -40,9 +41,9 @@ def missing() -> str:
         return "a kubelet needs root"
     try:
         versions = version_flags(KUBERNETES, CONTAINERD)
-        run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch", *versions), timeout=1800)
+        run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch", *versions))
     except TestbedError as error:
-        return f"the cluster's binaries could not be had: {error}"
+        lacks("cluster", str(error))
     return ""
 
 
@@ -54,19 +55,19 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Containers:
     try:
         return Containers(tmp_path_factory.mktemp("containers"))
     except ClusterError as error:
-        cannot_run(f"the cluster's binaries could not be had: {error}")
+        lacks("cdi", str(error))
 
 
 @pytest.fixture(scope="session")
 def image_archive() -> Path:
-    """The driver's image as it is now, built once and kept."""
+    """The driver's image as it is now, as hack/ready.py builds it."""
     if os.geteuid() != 0:
         cannot_run("building the image needs root")
     builder = Builder(cache=cache_folder(os.environ), say=sys.stdout.write)
     try:
         return builder.archive(Recipe(target="driver", arch=own_architecture()))
     except ImageError as error:
-        cannot_run(f"the image could not be built: {error}")
+        lacks("image", str(error))
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from testbed.manifests import INSTALL
 from e2e.conftest import missing
 from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
+from readiness import lacks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
@@ -62,7 +63,7 @@ def helm(cluster: Cluster) -> Helm:
     try:
         return Helm(cluster, NAMESPACE)
     except TestbedError as error:
-        cannot_run(f"helm could not be had: {error}")
+        lacks("helm", str(error))
 
 
 def everything(cluster: Cluster) -> set[str]:

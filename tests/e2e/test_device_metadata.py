@@ -22,9 +22,9 @@ import metadata_readers
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.monitoring import Mapped, mapped, told
-from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.test_mig import MIG_CLASS
+from readiness import lacks
 
 pytestmark = pytest.mark.e2e
 
@@ -99,7 +99,7 @@ def own_reader() -> Path:
     try:
         return metadata_readers.fetch()["1.37"]
     except TestbedError as error:
-        cannot_run(f"Kubernetes' reader of device metadata could not be had: {error}")
+        lacks("metadata", str(error))
 
 
 @contextmanager

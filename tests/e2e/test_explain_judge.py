@@ -20,8 +20,8 @@ from dra_driver.admin.explain.demand import selectors_by_class
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.requests import read_claim
 from dra_driver.admin.explain.search import GivenUpError, Scene, SelectorCache, picks
-from e2e.needs import cannot_run
 from obstacles import without
+from readiness import lacks
 
 pytestmark = pytest.mark.e2e
 
@@ -39,7 +39,7 @@ def program() -> Path:
     try:
         return judge.fetch()
     except TestbedError as error:
-        cannot_run(f"the cluster's binaries could not be had: {error}")
+        lacks("judge", str(error))
 
 
 def ours(one: Case) -> Answer:

@@ -265,8 +265,8 @@ def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
     total, done = len(stale), 0
     guess_s = (total * PACKAGE_CPU_S + job.c_cpu_s) / _cores() + LINK_S
     progress.say(
-        f"{job.title}: compiling {total} packages of Go, about {duration(guess_s)} on this "
-        "machine; the result is kept"
+        f"{job.title}: compiling {total} packages of Go, about {duration(guess_s)} if this machine "
+        "does nothing else; the result is kept"
     )
     # Fetching the modules is no measure of the compiler's pace.
     compiling = time.monotonic()

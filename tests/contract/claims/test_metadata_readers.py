@@ -13,9 +13,8 @@ import device_metadata as ours
 import metadata_readers as theirs
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.devices.shares import ShareStrategy
+from readiness import lacks
 from worlds.node import Node
-
-pytestmark = pytest.mark.timeout(1800)  # the first time, the readers are compiled
 
 SLICED = {"count": 4, "strategy": ShareStrategy.TIME_SLICING}
 NEWEST = "1.37"
@@ -23,11 +22,11 @@ NEWEST = "1.37"
 
 @pytest.fixture(scope="session")
 def programs() -> Mapping[str, Path]:
-    """The readers, from the cache or compiled."""
+    """The readers."""
     try:
         return theirs.fetch()
     except TestbedError as error:
-        pytest.skip(f"Kubernetes' readers of device metadata could not be had: {error}")
+        lacks("metadata", str(error))
 
 
 @dataclass(frozen=True, kw_only=True)

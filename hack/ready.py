@@ -1,0 +1,137 @@
+"""Makes ready what tests need and this machine does not have, before they run.
+
+    hack/ready.py                    everything
+    hack/ready.py NEED...            these: cluster, cdi, helm, image, judge, metadata, …
+    hack/ready.py --for PATH...      what the tests in these files and folders need
+
+No test compiles, downloads or installs anything: it would take longer than a test may, and stop the
+tests beside it. A test whose need is not ready fails at once, and names this command. What is there
+already takes no time; the rest is kept in ~/.cache/dra-driver. Progress goes to standard error; on
+standard output are the needs that cannot be had on this machine.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "tests"))
+
+from image.builder import Builder, cache_folder  # noqa: E402
+from image.errors import ImageError  # noqa: E402
+from image.recipe import Recipe, own_architecture  # noqa: E402
+from testbed.cluster import COMMAND, version_flags  # noqa: E402
+
+import promtool  # noqa: E402 (a module of the tests)
+from dra_driver.errors import SetupError  # noqa: E402
+from dra_driver.simulator import build, userspace  # noqa: E402
+
+
+class NotToBeHadError(Exception):
+    """This machine cannot have it; the text says why, if nothing has said so yet."""
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _fetch(*words: str) -> None:
+    command = (sys.executable, str(COMMAND), "fetch", *words)
+    if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
+        raise NotToBeHadError("see above")
+
+
+def _cluster() -> None:
+    versions = (os.environ.get(f"E2E_{name}", "") for name in ("KUBERNETES", "CONTAINERD"))
+    _fetch(*version_flags(*versions))
+
+
+def _image() -> None:
+    if os.geteuid() != 0:
+        raise NotToBeHadError("building the image needs root")
+    try:
+        builder = Builder(cache=cache_folder(os.environ), say=say)
+        builder.archive(Recipe(target="driver", arch=own_architecture()))
+    except ImageError as error:
+        raise NotToBeHadError(str(error)) from error
+
+
+def _promtool() -> None:
+    try:
+        promtool.program()
+    except promtool.PromtoolError as error:
+        raise NotToBeHadError(str(error)) from error
+
+
+def _userspace() -> None:
+    try:
+        userspace.real(build.cache_folder(os.environ), os.environ, say)
+    except SetupError as error:
+        raise NotToBeHadError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What makes it, and the words by which a test file shows that it needs it."""
+
+    make: Callable[[], None]
+    words: str
+
+
+NEEDS: Mapping[str, Need] = {
+    "userspace": Need(make=_userspace, words=r"real_userspace|mark\.e2e\b"),
+    "promtool": Need(make=_promtool, words=r"promtool"),
+    "vale": Need(make=lambda: _fetch("vale"), words=r"from style import"),
+    "helm": Need(make=lambda: _fetch("helm"), words=r"\bhelm\b|\bRender\b|\bHelm\("),
+    "cdi": Need(
+        make=lambda: _fetch("runc", "busybox", "cdi"), words=r"\bContainers\b|installed_node"
+    ),
+    "judge": Need(make=lambda: _fetch("judge"), words=r"\bjudge\b"),
+    "metadata": Need(make=lambda: _fetch("metadata"), words=r"metadata_readers"),
+    "cluster": Need(make=_cluster, words=r"mark\.e2e\b"),
+    "image": Need(make=_image, words=r"image_archive"),
+}
+"""In this order: what takes longest comes last."""
+
+
+def needed(paths: Sequence[Path]) -> Iterator[str]:
+    """Yield what the tests in files, and in the modules of folders, need."""
+    files = [one for path in paths for one in (path.rglob("*.py") if path.is_dir() else (path,))]
+    text = "\n".join(path.read_text() for path in files)
+    return (name for name, need in NEEDS.items() if re.search(need.words, text))
+
+
+def main(words: Sequence[str]) -> int:
+    """Make ready; return 0, or 2 for words that it does not know."""
+    parser = argparse.ArgumentParser(prog="hack/ready.py", description=__doc__)
+    parser.add_argument("needs", nargs="*", metavar="NEED", help=", ".join(NEEDS))
+    parser.add_argument("--for", dest="paths", nargs="+", type=Path, help="test files, folders")
+    parser.add_argument("--but", nargs="+", default=[], metavar="NEED", help="leave these out")
+    given = parser.parse_args(words)
+    if unknown := {*given.needs, *given.but} - NEEDS.keys():
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(NEEDS)}")
+    names = list(needed(given.paths) if given.paths else given.needs or NEEDS)
+    lacking = []
+    for name in (one for one in names if one not in given.but):
+        begun = time.monotonic()
+        try:
+            NEEDS[name].make()
+        except NotToBeHadError as error:
+            say(f"ready: {name} cannot be had: {error}")
+            lacking.append(name)
+            continue
+        if (took := time.monotonic() - begun) >= 1:
+            say(f"ready: {name}, after {took:.0f} s")
+    print(*lacking)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
