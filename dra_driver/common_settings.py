@@ -17,8 +17,10 @@ TaintEffect = Literal["off", "None", "NoSchedule", "NoExecute"]
 LogLevelName = Literal["debug", "info", "warning", "error"]
 LogFormatName = Literal["auto", "json", "console"]
 
-SECONDS = bounds(above=0)
-SECONDS_OR_OFF = bounds(least=0)
+MOST_SECONDS = 604_800
+"""A week: the clocks of the system take no number of seconds that is much larger."""
+SECONDS = bounds(above=0, most=MOST_SECONDS)
+SECONDS_OR_OFF = bounds(least=0, most=MOST_SECONDS)
 
 NODE_NAME = shaped(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?", "the name of a Node")
 

@@ -96,12 +96,15 @@ def _unzipped(packed: bytes) -> bytes:
 
 
 def _members(data: bytes) -> dict[str, bytes]:
-    """Return the files by name. Everything is in memory already, so none can be too large."""
+    """Return the files by name. All of them are in `data`, so none may say that it is larger.
+
+    A sparse file, which tarfile reads from headers of PAX and GNU, has as many zeros as it says.
+    """
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
         for member in tar:
             shown = repr(member.name[:80])
-            if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse():
                 raise StateError(f"{shown} in it is not a plain file")
             if _NAME.fullmatch(member.name) is None:
                 raise StateError(f"{shown} in it is not the name of a gathered file")
@@ -109,6 +112,8 @@ def _members(data: bytes) -> dict[str, bytes]:
                 raise StateError(f"{shown} is in it twice")
             if len(found) >= _MOST_MEMBERS:
                 raise StateError(f"it has more than {_MOST_MEMBERS} files")
+            if member.size > len(data):
+                raise StateError(f"{shown} in it is cut off")
             content = tar.extractfile(member)
             found[member.name] = content.read() if content else b""
             if len(found[member.name]) != member.size:

@@ -29,6 +29,7 @@ from dra_driver.common_settings import (
     METRICS_PATH,
     MIG,
     MIG_PROFILES,
+    MOST_SECONDS,
     NVIDIA_CDI_HOOK_PATH,
     NVIDIA_DEV_ROOT,
     NVIDIA_DRIVER_ROOT,
@@ -135,7 +136,7 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
 
     health_settle: float = option(
         default=60.0,
-        check=bounds(least=1),
+        check=bounds(least=1, most=MOST_SECONDS),
         help="Seconds that a GPU must look healthy before its taint is removed (longer if the "
         "fault keeps coming back), and that a slowdown must last.",
     )

@@ -70,7 +70,7 @@ class Credentials(Protocol):
 class KubeClient:
     """Speaks to one API server; safe to use from many threads.
 
-    Every method takes `timeout`, in seconds, for connecting and for each wait for bytes. Writes
+    Every method takes `timeout`, in seconds, for connecting and then for the whole answer. Writes
     return what the server stored, which may lack fields. All raise:
 
     - UnavailableError: not reachable, timed out, 408, 429 or 5xx; try again

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
+from time import monotonic
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -23,7 +24,10 @@ _MOST_IDLE = 32
 
 _CHUNK = 65536
 _LONGEST_HEAD = 4 * _CHUNK
-"""Bytes before the body: whoever sends more is no API server."""
+"""Bytes before the body: what sends more is no API server."""
+_LARGEST_BODY = 256 * 1024 * 1024
+"""Bytes of a body that is kept whole. A page of a list has at most 500 objects, and etcd stores at
+most 1.5 MiB of one; in practice such a page has a few MiB."""
 
 Connect = Callable[[float], socket.socket]
 """Makes a connection, TLS and all; each step has so many seconds. Raises OSError."""
@@ -43,21 +47,27 @@ class Response:
     The body is `data`, or comes by `chunks` when it was asked for as a stream.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        """Read up to the body."""
+    def __init__(self, connection: socket.socket, deadline: float | None = None) -> None:
+        """Read up to the body; `deadline`, by the monotonic clock, is for all of the answer."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.data = b""
         self.keeps_alive = False
         self._connection = connection
+        self._deadline = deadline
         self._parts: list[bytes] = []
-        self._has_head = self._is_whole = False
+        self._has_head = self._is_whole = self._is_interim = False
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         read = 0
         while not self._has_head:
             read += self._receive(self._parser)
             if read > _LONGEST_HEAD and not self._has_head:
                 raise BrokenError("its answer has too many headers")
+
+    def stream(self, timeout: float) -> None:
+        """Let the body take as long as it will; each wait for bytes may take `timeout` seconds."""
+        self._deadline = None
+        self._connection.settimeout(timeout)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the parts of the body as they come."""
@@ -71,7 +81,13 @@ class Response:
 
     def read(self) -> None:
         """Read all of the body into `data`."""
-        self.data = b"".join(self.chunks())
+        parts, size = [], 0
+        for part in self.chunks():
+            parts.append(part)
+            size += len(part)
+            if size > _LARGEST_BODY:
+                raise BrokenError(f"its answer has more than {_LARGEST_BODY >> 20} MiB")
+        self.data = b"".join(parts)
 
     def shutdown(self) -> None:
         """Let a reader in another thread find the end now."""
@@ -85,6 +101,11 @@ class Response:
         self._connection.close()
 
     def _receive(self, parser: HttpResponseParser) -> int:
+        if self._deadline is not None:
+            left = self._deadline - monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left)
         try:
             received = self._connection.recv(_CHUNK)
             if received:
@@ -114,10 +135,18 @@ class Response:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Note what only the parser knows, and forgets when the body is complete."""
+        """Note what only the parser knows, and forgets when the body is complete.
+
+        Answers of status 1xx precede the answer, and say nothing of it (RFC 9110, section 15.2).
+        """
+        status = 0 if self._parser is None else self._parser.get_status_code()
+        if HTTPStatus.CONTINUE <= status < HTTPStatus.OK:
+            self._is_interim = True
+            self.headers.clear()
+            return
         self._has_head = True
         if self._parser is not None:
-            self.status = self._parser.get_status_code()
+            self.status = status
             self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, part: bytes) -> None:
@@ -126,7 +155,7 @@ class Response:
 
     def on_message_complete(self) -> None:
         """Note the end."""
-        self._is_whole = True
+        self._is_whole, self._is_interim = not self._is_interim, False
 
 
 class Connections:
@@ -152,9 +181,9 @@ class Connections:
     ) -> Response:
         """Send a request and return its answer; of a stream only up to its body.
 
-        `timeout` is in seconds: for connecting, and for each wait for bytes. An answer that is not
-        200 is no stream. Raises NotReachableError, BrokenError, TimeoutError, ssl.SSLError, or
-        another OSError.
+        `timeout` is in seconds: for connecting, and then for the whole answer; of a stream for its
+        head, and for each wait for bytes after it. An answer that is not 200 is no stream. Raises
+        NotReachableError, BrokenError, TimeoutError, ssl.SSLError, or another OSError.
         """
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -164,14 +193,15 @@ class Connections:
         connection = self._taken() or self._connected(timeout)
         try:
             connection.settimeout(timeout)
-            response = _asked(connection, request)
+            response = _asked(connection, request, monotonic() + timeout)
             if stream and response.status == HTTPStatus.OK:
+                response.stream(timeout)
                 return response
             response.read()
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):
-                raise TimeoutError(f"nothing came for {timeout:.3g} s") from error
+                raise TimeoutError(f"no whole answer within {timeout:.3g} s") from error
             raise
         self._give_back(connection, alive=response.keeps_alive)
         return response
@@ -237,8 +267,8 @@ def over_tls(host: str, port: int, authority: Path) -> Connect:
     return connect
 
 
-def _asked(connection: socket.socket, request: bytes) -> Response:
+def _asked(connection: socket.socket, request: bytes, deadline: float) -> Response:
     # A server may refuse a request, and say why, before it has read all of it.
     with suppress(ConnectionError, ssl.SSLEOFError):
         connection.sendall(request)
-    return Response(connection)
+    return Response(connection, deadline)

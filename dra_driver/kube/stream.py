@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from dra_driver.errors import UnavailableError
-from dra_driver.kube.connections import Response
+from dra_driver.kube.connections import BrokenError, Response
 from dra_driver.kube.resource import Call
 from dra_driver.kube.responses import error_in_event, parsed
+
+_LONGEST_EVENT = 16 * 1024 * 1024
+"""Bytes of one event: etcd stores at most 1.5 MiB of an object by default."""
 
 
 class WatchStream:
@@ -46,6 +49,8 @@ class WatchStream:
         try:
             for chunk in self._response.chunks():
                 *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LONGEST_EVENT:
+                    raise BrokenError(f"an event has more than {_LONGEST_EVENT >> 20} MiB")
                 for line in lines:
                     if self._closed:
                         return

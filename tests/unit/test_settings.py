@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 
 import commands
-from dra_driver.command_line import WrongSettingsError
+from dra_driver.admin.bench.command import Bench
+from dra_driver.admin.doctor.command import Doctor
+from dra_driver.admin.gather.command import Gather
+from dra_driver.admin.status.command import ShowStatus
+from dra_driver.command_line import CommandSettings, WrongSettingsError
 from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
+from dra_driver.mps.supervisor.command import MpsSupervisor
 from dra_driver.settings import IGNORED, Settings
 
 
@@ -314,6 +319,23 @@ def test_every_setting_without_effect_exists_and_is_no_part_of_the_help() -> Non
 def test_a_wrong_setting_says_what_is_allowed(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(WrongSettingsError, match=message):
         parsed("--node-name", "n", *words)
+
+
+@pytest.mark.parametrize("model", [Settings, MpsSupervisor, Bench, Doctor, Gather, ShowStatus])
+def test_no_number_of_seconds_is_too_large_for_the_systems_clocks(
+    model: type[CommandSettings],
+) -> None:
+    """RESCAN_INTERVAL=1e10 was taken, and ended the driver by an OverflowError."""
+    seconds = {
+        name: one
+        for name, one in model.options.items()
+        if isinstance(one.default, float) and "econds" in one.help
+    }
+    assert seconds
+    for name, one in seconds.items():
+        assert one.check(one.default) == one.default, name
+        with pytest.raises(ValueError, match="must be at most"):
+            one.check(1e10)
 
 
 def test_settings_cannot_be_changed() -> None:

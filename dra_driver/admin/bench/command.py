@@ -183,7 +183,7 @@ class Bench(CommandSettings):
         help="For a sweep: the highest 99th percentile of latency that passes.",
     )
     patience: float = option(
-        check=bounds(above=0),
+        check=bounds(above=0, most=86400),
         default=300.0,
         help="Seconds to wait until tenants are ready, and until they end after their time.",
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dra_driver.kube import connections as http
 from dra_driver.kube.connections import BrokenError, Connections, NotReachableError, Response
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -198,10 +199,84 @@ def test_what_nobody_asked_for_is_no_answer_to_the_next_request(
 def test_silence_is_a_timeout_that_says_how_long(server: Server, connections: Connections) -> None:
     server.answers = [[None], [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", None]]
     for _ in range(2):
-        with pytest.raises(TimeoutError, match=r"nothing came for 0.05 s"):
+        with pytest.raises(TimeoutError, match=r"no whole answer within 0.05 s"):
             connections.request("GET", "/", headers={}, timeout=0.05)
         server.ended.set()
         server.ended = threading.Event()
+
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [INTERIM, HINTS, INTERIM + HINTS + HINTS])
+def test_answers_of_status_1xx_precede_the_answer_and_say_nothing_of_it(
+    server: Server, get: Callable[[], Response], before: bytes
+) -> None:
+    server.answers = [[before + OK, before + OK]]
+    for _ in range(2):
+        response = get()
+        assert (response.status, response.data) == (200, b"ok")
+        assert "link" not in response.headers
+    assert server.connected == 1
+
+
+def test_answers_of_status_1xx_without_end_are_broken(
+    server: Server, get: Callable[[], Response]
+) -> None:
+    server.answers = [[INTERIM * 20_000]]
+    with pytest.raises(BrokenError, match="too many headers"):
+        get()
+
+
+@dataclass
+class Dripping:
+    """A connection on which a byte comes at each `recv`, and a second passes."""
+
+    data: bytes
+    now: float = 0.0
+    timeouts: list[float] = field(default_factory=list)
+
+    def settimeout(self, seconds: float) -> None:
+        self.timeouts.append(seconds)
+
+    def recv(self, _: int) -> bytes:
+        self.now += 1
+        found, self.data = self.data[:1], self.data[1:]
+        return found
+
+
+def test_the_timeout_is_for_the_whole_answer_however_slowly_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    drip = Dripping(head + b"x" * 1000)
+    monkeypatch.setattr(http, "monotonic", lambda: drip.now)
+    response = Response(drip, deadline=100.0)  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError):
+        response.read()
+    assert drip.now == 100
+    assert drip.timeouts == [100.0 - second for second in range(100)]
+
+
+def test_a_stream_may_take_as_long_as_it_will_after_its_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drip = Dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000)
+    monkeypatch.setattr(http, "monotonic", lambda: drip.now)
+    response = Response(drip, deadline=100.0)  # type: ignore[arg-type]
+    response.stream(7.0)
+    assert b"".join(response.chunks()) == b"x" * 1000
+    assert drip.timeouts[-1] == 7.0
+
+
+def test_a_body_that_is_larger_than_any_answer_is_not_kept(
+    server: Server, get: Callable[[], Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_LARGEST_BODY", 1024 * 1024)
+    server.answers = [[CHUNKED + b"100000\r\n" + b"x" * 0x100000 + b"\r\n1\r\nx\r\n0\r\n\r\n"]]
+    with pytest.raises(BrokenError, match="its answer has more than 1 MiB"):
+        get()
 
 
 def test_nobody_there_is_not_reachable(server: Server, connections: Connections) -> None:

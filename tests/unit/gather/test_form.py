@@ -81,6 +81,8 @@ def test_an_archive_of_a_newer_form_says_so(file: Callable[[bytes], Path]) -> No
 
 BOMB = gzip.compress(bytes(gathered._MOST_UNPACKED + 1))
 SMALL = b"{}"
+ZEROS = str(3 << 30)  # of which the archive has none
+OF_PAX = {"GNU.sparse.map": f"{ZEROS},0", "GNU.sparse.size": ZEROS}
 LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/shadow"}
 WRONG = {
     "nothing": (b"", "it is cut off"),
@@ -93,6 +95,10 @@ WRONG = {
     ),
     "two of them": (gathered.pack(ABOUT, DOCUMENTS) * 2, "something follows its end"),
     "a bomb": (BOMB, "unpacks to more than 64 MiB"),
+    "a bomb of a sparse file": (
+        tar(plain("nvml.json", b"", pax_headers=OF_PAX)),
+        "is not a plain file|is cut off",
+    ),
     "too long": (bytes(gathered._MOST_PACKED + 1), "more than 8 MiB"),
     "no manifest": (tar(plain("nvml.json", SMALL)), "it has no manifest.json"),
     "another program's": (tar(manifest({}, format="other")), "of another program"),

@@ -72,6 +72,7 @@ def test_only_a_status_that_names_the_object_says_that_it_is_missing() -> None:
         ("3", b"", 3),
         (None, status(details={"retryAfterSeconds": 4}), 4),
         ("5", status(details={"retryAfterSeconds": 4}), 5),
+        ("99999999999", b"", 300),
         ("86400", b"", 300),
         ("Wed, 21 Oct 2026 07:28:00 GMT", b"", None),
         ("-1", b"", None),
