@@ -31,6 +31,7 @@ from dra_driver.command_line import (
 )
 from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError, SetupError
+from dra_driver.printing import escaping
 
 PROGRAM = "dra-driver"
 KUBECTL = "kubectl gpu"
@@ -190,6 +191,11 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     _open_standard_streams()
     if COMPLETE in os.environ:
         return complete(RootCommand(program), {}, program, COMPLETE, os.environ[COMPLETE])
+    with escaping():
+        return _main(argv, program)
+
+
+def _main(argv: Sequence[str] | None, program: str) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     words[:1] = [_WORDS.get(word, word) for word in words[:1]]
     try:

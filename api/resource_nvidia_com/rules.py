@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from resource_nvidia_com import quantity
+from resource_nvidia_com.printable import printable
 
 SHOWN = 80
 """Characters of a refused value that an error repeats."""
@@ -170,7 +171,7 @@ def shown(value: object) -> str:
 
 def plain(text: str) -> str:
     """Return a text as an error repeats it without quotes: short, on one line."""
-    text = text.replace("\n", "\\n").replace("\r", "\\r")
+    text = printable(text)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 

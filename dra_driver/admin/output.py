@@ -5,9 +5,13 @@ there are more.
 """
 
 import json
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dra_driver.command_line import option
+from resource_nvidia_com.printable import printable
+
+if TYPE_CHECKING:
+    import yaml
 
 Output = Literal["table", "wide", "json", "yaml"]
 OUTPUT = option(
@@ -26,8 +30,26 @@ def is_for_programs(output: Output) -> bool:
 def for_programs(document: str, output: Output) -> str:
     """Return a JSON document as JSON or YAML."""
     if output == "json":
-        return document
+        return printable(document, keep="\n")
     # Not above: who reads a table needs no YAML.
     import yaml  # noqa: PLC0415
 
-    return str(yaml.safe_dump(json.loads(document), sort_keys=False, width=100, allow_unicode=True))
+    return yaml_text(json.loads(document), yaml.SafeDumper, width=100)
+
+
+def yaml_text(value: object, dumper: "type[yaml.SafeDumper]", width: int) -> str:
+    """Return a value as YAML, of which a terminal can show each character.
+
+    Where it has others, all but ASCII is escaped: PyYAML by itself escapes control characters only.
+    """
+    import yaml  # noqa: PLC0415
+
+    def dumped(*, allow_unicode: bool) -> str:
+        return str(
+            yaml.dump(
+                value, Dumper=dumper, sort_keys=False, width=width, allow_unicode=allow_unicode
+            )
+        )
+
+    text = dumped(allow_unicode=True)
+    return text if printable(text, keep="\n") == text else dumped(allow_unicode=False)

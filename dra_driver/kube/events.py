@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.dataclass import dataclass
+from resource_nvidia_com.printable import printable
 
 _LONGEST_NOTE = 1024
 _LONGEST_INSTANCE = 128
@@ -70,7 +71,7 @@ def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapp
         "type": "Warning",
         "reason": what.reason,
         "action": what.action,
-        "note": _cut(what.note, _LONGEST_NOTE),
+        "note": _cut(printable(what.note), _LONGEST_NOTE),
         "eventTime": what.time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": reporter.controller,
         "reportingInstance": _cut(reporter.instance, _LONGEST_INSTANCE),

@@ -29,6 +29,7 @@ from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
 from dra_driver.kubelet.protos import dra_v1beta1_pb2 as v1beta1
 from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from dra_driver.ops.metrics import Metrics, Operation
+from resource_nvidia_com.printable import printable
 
 KUBELET_SECONDS = 45.0
 """What the kubelet waits for an answer; the most that any caller's deadline counts for."""
@@ -195,13 +196,13 @@ class ClaimCalls:
                 seconds=self._since(start),
             )
             self._metrics.request_failed(operation)
-            return Answer(error=_sendable(str(error)) or type(error).__name__)
+            return Answer(error=printable(str(error)) or type(error).__name__)
         except Exception as error:
             # A bug, but of one claim only: the kubelet must hear of the others all the same.
             log.exception(FAILED[operation], seconds=self._since(start))
             self._metrics.request_failed(operation)
             return Answer(
-                error=_sendable(
+                error=printable(
                     f"internal error: {type(error).__name__}: {error}; this is a bug in the "
                     "driver, and its log has the traceback"
                 )
@@ -213,11 +214,6 @@ class ClaimCalls:
 
     def _since(self, start: float) -> float:
         return round(self._clock() - start, 4)
-
-
-def _sendable(text: str) -> str:
-    """Return a text as gRPC can carry it: the name of a file on disk may be no text at all."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 PrepareRequest = v1.NodePrepareResourcesRequest | v1beta1.NodePrepareResourcesRequest

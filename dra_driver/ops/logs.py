@@ -16,12 +16,16 @@ from typing import TextIO, cast
 import structlog
 from structlog.types import Processor
 
+from dra_driver.printing import unescaped
+from resource_nvidia_com.printable import printable
+
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
     """Send structlog's and the standard library's lines to `stream`, as the settings say."""
-    stream = cast("TextIO", _Forgiving(stream))  # for those who only write, flush, and ask isatty
+    # For those who only write, flush, and ask isatty.
+    stream = cast("TextIO", _Forgiving(unescaped(stream)))
     if form == "auto":
         form = "console" if stream.isatty() else "json"
     shared: list[Processor] = [
@@ -87,8 +91,14 @@ def _json() -> list[Processor]:
 
 def _dump(event: object, **_: object) -> str:
     # Paths, exceptions and enums are written as people write them.
-    text = json.dumps(event, default=str, ensure_ascii=False)
-    return text.encode(errors="backslashreplace").decode()  # a file's name may be no text
+    # A file's name may be no text; and JSON leaves marks of direction as they are.
+    return printable(json.dumps(event, default=str, ensure_ascii=False))
+
+
+def _printable(
+    _logger: object, _method: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    return {key: printable(one) if isinstance(one, str) else one for key, one in event.items()}
 
 
 def _first(*keys: str) -> Processor:
@@ -105,4 +115,4 @@ def _console(stream: TextIO) -> list[Processor]:
     colors = stream.isatty() and not os.environ.get("NO_COLOR")
     # structlog would load rich for tracebacks where it is installed; a node agent needs no paint.
     plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    return [_printable, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]

@@ -1,6 +1,5 @@
-"""A driver as a process whose share config changes while claims wait for their preparing."""
+"""A driver as a process whose share config changes before and after claims are prepared."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from testbed.kubelet import ClaimName, KubeletClient
 from apiserver.server import ApiServer
 from dra_driver.simulator.machine import Machine
 from worlds.process import ProcessNode, eventually
-
-CLAIMS = "resourceclaims"
 
 
 class SharedNode(ProcessNode):
@@ -47,19 +44,6 @@ class SharedNode(ProcessNode):
             kubelet.register()
             assert kubelet.unprepare(claim)[claim.uid].error == ""
 
-    def delete(self, claim: ClaimName) -> None:
-        """Delete it from the API server; what the kubelet has of it stays."""
-        assert [one["metadata"]["name"] for one in self.api.objects(CLAIMS)] == [claim.name]
-        self.api.delete_all(CLAIMS)
-
-    def waiting(self) -> list[str]:
-        """The claims that the driver has said it waits for."""
-        return [
-            name
-            for line in self.driver.events("division waits for claims")
-            for name in line["claims"]
-        ]
-
 
 @pytest.fixture
 def node(tmp_path: Path, api: ApiServer) -> Iterator[SharedNode]:
@@ -75,76 +59,67 @@ def machine(node: SharedNode) -> Machine:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_claim_that_was_allocated_before_a_change_gets_its_share_and_the_change_waits(
+def test_a_claim_that_is_prepared_keeps_a_division_and_its_end_is_heard_of(
+    node: SharedNode,
+) -> None:
+    node.driver.start()
+    node.shares(4)
+    early = node.allocate("early", "gpu-0-share-1-of-4")
+    assert node.prepare(early) == ""
+    node.divide(2)
+    eventually(lambda: len(node.driver.events("share config taken")) == 2, "the new config")
+    node.shares(4)
+    late = node.allocate("late", "gpu-0-share-2-of-4")
+    assert node.prepare(late) == ""
+    node.unprepare(early)
+    node.unprepare(late)
+    node.shares(2)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_claim_that_is_not_prepared_keeps_none_and_is_refused_where_its_share_is_gone(
     node: SharedNode,
 ) -> None:
     node.driver.start()
     node.shares(4)
     early = node.allocate("early", "gpu-0-share-1-of-4")
     node.divide(2)
-    eventually(lambda: "default/early" in node.waiting(), "the driver to find the claim")
-    node.shares(4)
-    assert node.prepare(early) == ""
-    node.delete(early)
-    node.unprepare(early)
     node.shares(2)
+    said = node.prepare(early)
+    assert "the device is divided into 2 shares: the share config changed after" in said
+    assert "delete the pod and its claim" in said
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_driver_that_starts_after_a_change_finds_what_was_allocated_before(
+def test_a_driver_that_starts_after_a_change_keeps_what_claims_are_prepared_with(
     node: SharedNode,
 ) -> None:
     node.driver.start()
     node.shares(4)
-    node.driver.stop()
     early = node.allocate("early", "gpu-0-share-1-of-4")
+    assert node.prepare(early) == ""
+    node.driver.stop()
     node.divide(0)
     node.driver.start()
-    assert node.prepare(early) == ""
     node.shares(4)
-    node.delete(early)
+    assert node.prepare(early) == ""
     node.unprepare(early)
     node.shares(0)
     node.wait_device("gpu-0")
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_claim_that_is_deleted_unprepared_holds_nothing_up(node: SharedNode) -> None:
-    node.driver.start()
-    node.shares(4)
-    early = node.allocate("early", "gpu-0-share-1-of-4")
-    node.divide(2)
-    eventually(lambda: "default/early" in node.waiting(), "the driver to find the claim")
-    node.delete(early)
-    node.shares(2)
-
-
-@pytest.mark.usefixtures("machine")
-def test_where_claims_cannot_be_listed_nothing_changes_until_they_can(
-    node: SharedNode, api: ApiServer
+def test_a_gpu_that_a_claim_gets_whole_is_offered_in_no_shares_once_it_is_prepared(
+    node: SharedNode,
 ) -> None:
+    node.driver.env["WHOLE_GPUS_BESIDE_SHARES"] = "never"
+    node.divide(0)
     node.driver.start()
-    node.shares(4)
-    early = node.allocate("early", "gpu-0-share-1-of-4")
-    fault = api.fail("list", CLAIMS, status=503, times=math.inf)
-    node.divide(2)
-    node.driver.wait_log("division not changed yet")
-    node.shares(4)
-    assert node.prepare(early) == ""
-    node.delete(early)
-    node.unprepare(early)
-    fault.times = 0
-    node.shares(2)
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_driver_that_may_not_list_claims_says_so_and_divides_all_the_same(
-    node: SharedNode, api: ApiServer
-) -> None:
-    node.driver.start()
-    node.shares(4)
-    api.fail("list", CLAIMS, status=403, times=math.inf)
+    node.wait_device("gpu-0")
+    whole = node.allocate("whole", "gpu-0")
     node.divide(2)
     node.shares(2)
-    (line,) = node.driver.events("claims not looked for")
-    assert "manifests/install.yaml" in line["reason"]
+    assert node.prepare(whole) == ""
+    node.shares(0)
+    node.unprepare(whole)
+    node.shares(2)

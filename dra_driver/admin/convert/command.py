@@ -11,6 +11,7 @@ import sys
 from dra_driver.admin.convert.manifests import convert
 from dra_driver.admin.validate.command import as_text, read_all
 from dra_driver.command_line import FILE, CommandSettings, argument
+from dra_driver.printing import unescaped
 
 
 class Convert(CommandSettings):
@@ -28,7 +29,9 @@ class Convert(CommandSettings):
         """Convert and print. Ends the process with status 1 or 2 unless all is carried over."""
         texts, unreadable = read_all(self.files)
         converted = convert(texts)
-        sys.stdout.write(converted.text)
+        # Into a file or kubectl goes each character as it was; a terminal is not to act on it.
+        out = sys.stdout if sys.stdout.isatty() else unescaped(sys.stdout)
+        out.write(converted.text)
         lost = as_text(converted.reports)
         sys.stderr.write(lost)
         if lost or unreadable:

@@ -14,6 +14,7 @@ import yaml
 from dra_driver.admin.convert import claims, classic, pods
 from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, loss
 from dra_driver.admin.convert.parameters import GROUPS
+from dra_driver.admin.output import yaml_text
 from dra_driver.admin.validate.findings import FileReport, Finding, check_manifest
 from dra_driver.admin.validate.objects import doubled
 from dra_driver.dataclass import dataclass
@@ -186,7 +187,7 @@ def _finding(document: Document, value: Object, path: Path, said: str) -> Findin
 
 
 def _written(value: Object) -> str:
-    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True))
+    return yaml_text(value, _Dumper, width=10_000)
 
 
 class _Dumper(yaml.SafeDumper):

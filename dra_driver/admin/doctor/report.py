@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dra_driver.admin.doctor.checks.finding import ADMIN, Finding, Severity, Skipped
 from dra_driver.admin.doctor.runner import Outcome
 from dra_driver.words import count
+from resource_nvidia_com.printable import printable
 
 _WIDTH = 100
 _LONGEST = 2000
@@ -101,10 +102,7 @@ def _wrapped(text: str, first: str, below: str) -> list[str]:
 def _plain(text: str) -> str:
     """Return a text without what a terminal would act on, on one line."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in " ".join(short.split())
-    )
+    return printable(" ".join(short.split()))
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:

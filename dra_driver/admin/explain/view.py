@@ -15,6 +15,7 @@ from dra_driver.admin.explain.summary import Finding, names_text
 from dra_driver.admin.table import aligned
 from dra_driver.dataclass import dataclass
 from dra_driver.words import count
+from resource_nvidia_com.printable import printable
 
 _LOOKED_AT = (
     "Only devices are considered, and node names, selectors, affinity and taints. If the pod\n"
@@ -84,12 +85,7 @@ def as_text(found: Explanation, *, wide: bool = False) -> str:
         lines += ["", *aligned([("NODE", "REQUEST", "DEVICE", "WHY"), *rows])]
     if found.fits and found.answers:
         lines += ["", *(_LOOKED_AT if demand.pod else _OF_CLAIM).splitlines()]
-    return "".join(f"{_shown(line)}\n" for line in lines)
-
-
-def _shown(line: str) -> str:
-    """Return a line for a terminal: of what tenants have written, no control character."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _verdict(found: Explanation) -> str:

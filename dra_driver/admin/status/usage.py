@@ -22,6 +22,7 @@ from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import KubeClient
 from dra_driver.node.usage import NOT_SEEN, node_look
+from dra_driver.printing import unescaped
 from dra_driver.usage.model import NodeUse
 from dra_driver.usage.reserved import ReservedPods
 
@@ -115,7 +116,8 @@ def _renew(question: Question, look: Callable[[], NodeUse], out: TextIO) -> None
         while question.interval is not None:
             now = time.strftime("%H:%M:%S")
             page = text_of(question, look(), shutil.get_terminal_size().columns)
-            out.write(f"{_NEW_PAGE}{now}  (Ctrl-C ends)\n\n{page}")
+            unescaped(out).write(_NEW_PAGE)
+            out.write(f"{now}  (Ctrl-C ends)\n\n{page}")
             out.flush()
             time.sleep(question.interval)
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumableSlot, ShareSlot, Slot
 from dra_driver.errors import StateError
+from resource_nvidia_com.printable import printable
 
 DATA_VERSION = "v1"
 """Of `data`. Fields may be added to a version; it becomes another one when a field goes, or comes
@@ -222,7 +223,7 @@ def _devices(
             "type": one.type,
             "status": status,
             "reason": one.reason,
-            "message": _cut(one.message, _LONGEST_MESSAGE),
+            "message": _cut(printable(one.message), _LONGEST_MESSAGE),
             "lastTransitionTime": since.get((key, one.type, status)) or now,
         }
 
