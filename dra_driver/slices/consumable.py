@@ -9,6 +9,7 @@ What is asked for is rounded up to the next step. Pure.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 from dra_driver.dataclass import dataclass
 from resource_nvidia_com.quantity import Quantity
@@ -77,6 +78,10 @@ class Consumable:
 
 NO_CONSUMABLES = Consumable()
 
+_NONE_KNOWN: Mapping[str, object] = MappingProxyType(
+    {"value": "0", REQUEST_POLICY: {"default": "0"}}
+)
+
 
 def consumable(
     capacity: Mapping[str, object], memory: int | None, setting: Consumable
@@ -88,8 +93,7 @@ def consumable(
         if isinstance(value, Mapping) and name != MEMORY
     }
     mib = 0 if memory is None else memory // _MIB
-    if mib:
-        found[MEMORY] = _memory(mib * _MIB, setting.mode)
+    found[MEMORY] = _memory(mib * _MIB, setting.mode) if mib else _NONE_KNOWN
     if setting.mode is ConsumableMode.COUNT:
         found[SHARES] = _ranged(str(setting.count), default="1", least="1", step="1")
     found[CORES] = _ranged(str(_PERCENT), default="0", least="0", step="1")

@@ -109,9 +109,7 @@ def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
         # Of memory too it is what its largest profile has, slightly less than NVML says of the GPU:
         # so it is with NVIDIA's driver, and so it is what the counters let be consumed.
         return counters.capacity(counters.most_engines(gpu.mig.profiles))
-    if gpu.memory_bytes is None:
-        return {}
-    return {"memory": {"value": str(Quantity.of_bytes(gpu.memory_bytes))}}
+    return _memory(gpu.memory_bytes)
 
 
 def shareable_memory(device: Gpu | MigDevice, *, in_parts: bool) -> int | None:
@@ -130,10 +128,16 @@ def shareable_memory(device: Gpu | MigDevice, *, in_parts: bool) -> int | None:
 def share_capacity(share: Share) -> dict[str, object]:
     """Return the capacities of one of several equal shares."""
     total = memory_of(share.of)
-    if total is None:
-        return {}
-    memory = memory_mib(total, 1, share.division.count) * _MIB
-    return {"memory": {"value": str(Quantity.of_bytes(memory))}}
+    return _memory(None if total is None else memory_mib(total, 1, share.division.count) * _MIB)
+
+
+def _memory(size: int | None) -> dict[str, object]:
+    """Return the capacity memory of so many bytes; 0 where nobody knows.
+
+    It is never left out: a selector that reads what one device lacks is an error, for which the
+    scheduler gives up on the pod (KEP-4381).
+    """
+    return {counters.MEMORY: {"value": str(Quantity.of_bytes(size or 0))}}
 
 
 def mig_capacity(

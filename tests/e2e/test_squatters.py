@@ -188,9 +188,16 @@ def schedulable(scene: Scene, other_node: Api) -> Iterator[Api]:
     scene.api.delete("ResourceSlice", first(OTHER))
 
 
-NEEDED = {name: {"string": "any"} for name in ("productName", "brand", "architecture")}
+NEEDED: Object = {name: {"string": "any"} for name in ("productName", "brand", "architecture")} | {
+    "cudaComputeCapability": {"version": "9.0.0"}
+}
 GPU = {"type": {"string": "gpu"}, **NEEDED}
 MIG = {"type": {"string": "mig"}, **NEEDED}
+MEMORY = {"value": "0"}
+
+
+def device(name: str, attributes: Object) -> Object:
+    return {"name": name, "attributes": attributes, "capacity": {"memory": MEMORY}}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +209,8 @@ MIG = {"type": {"string": "mig"}, **NEEDED}
         GPU | {"productName": {"version": "1.0.0"}},
         {name: value for name, value in GPU.items() if name != "architecture"},
         GPU | {f"{DRIVER_NAME}/brand": {"int": 1}},
+        {name: value for name, value in GPU.items() if name != "cudaComputeCapability"},
+        GPU | {"cudaComputeCapability": {"string": "9.0.0"}},
         MIG,
         MIG | {"profile": {"bool": True}},
     ],
@@ -209,8 +218,8 @@ MIG = {"type": {"string": "mig"}, **NEEDED}
 def test_devices_on_which_a_common_selector_fails_are_refused(
     other_node: Api, attributes: Object
 ) -> None:
-    good = {"name": "good", "attributes": MIG | {"profile": {"string": "1g.10gb"}}}
-    bad = {"name": "bad", "attributes": attributes}
+    good = device("good", MIG | {"profile": {"string": "1g.10gb"}})
+    bad = device("bad", attributes)
     with pytest.raises(ApiStatusError, match="each device needs the attributes type") as no:
         other_node.create(hostile(good, bad))
     assert no.value.code == 403
@@ -218,19 +227,35 @@ def test_devices_on_which_a_common_selector_fails_are_refused(
     other_node.delete("ResourceSlice", first(OTHER))
 
 
+@pytest.mark.parametrize(
+    "capacity",
+    [None, {}, {"cores": {"value": "1"}}, {"memory": MEMORY, f"{DRIVER_NAME}/memory": MEMORY}],
+)
+def test_devices_on_which_a_selector_by_memory_fails_are_refused(
+    other_node: Api, capacity: Object | None
+) -> None:
+    bad = {"name": "bad", "attributes": GPU} | ({} if capacity is None else {"capacity": capacity})
+    with pytest.raises(ApiStatusError, match="the capacity memory") as no:
+        other_node.create(hostile(bad))
+    assert no.value.code == 403
+
+
 def test_what_else_another_nodes_devices_say_keeps_nobody_from_the_shipped_classes(
     scene: Scene, schedulable: Api
 ) -> None:
     product = f"device.attributes['{DRIVER_NAME}'].productName.startsWith('NVIDIA')"
     by_product = scene.template("by-product", selectors=cel(product))
+    memory = f"device.capacity['{DRIVER_NAME}'].memory.compareTo(quantity('1Gi')) > 0"
+    by_memory = scene.template("by-memory", selectors=cel(memory))
     cases: tuple[tuple[Object, Any], ...] = (
         (GPU | {"replicas": {"string": "many"}}, {"templates": [scene.template()]}),
         (GPU | {"sharedAs": {"int": 1}}, {"limits": {"nvidia.com/gpu": 1}}),
         (GPU | {"resourceName": {"bool": True}}, {"limits": {"nvidia.com/gpu": 1}}),
         (GPU, {"templates": [by_product]}),
+        (GPU, {"templates": [by_memory]}),
     )
     for number, (attributes, asked) in enumerate(cases):
-        schedulable.create(hostile({"name": "gpu-0", "attributes": attributes}))
+        schedulable.create(hostile(device("gpu-0", attributes)))
         scene.running(scene.pod(f"pod-{number}", **asked))
         schedulable.delete("ResourceSlice", first(OTHER))
 
@@ -239,13 +264,13 @@ def test_a_selector_that_fails_on_another_nodes_device_stops_its_pod_which_says_
     scene: Scene, schedulable: Api
 ) -> None:
     """No policy knows all that the claims of a cluster ask for."""
-    schedulable.create(hostile({"name": "gpu-0", "attributes": GPU}))
-    memory = f"device.capacity['{DRIVER_NAME}'].memory.compareTo(quantity('1Gi')) > 0"
-    guarded = f"'memory' in device.capacity['{DRIVER_NAME}'] && {memory}"
+    schedulable.create(hostile(device("gpu-0", GPU)))
+    unguarded = "device.attributes['resource.kubernetes.io'].pciBusID != ''"
+    guarded = "device.attributes['resource.kubernetes.io'].?pciBusID.orValue('') != ''"
     scene.running(
         scene.pod("guarded", templates=[scene.template("guarded", selectors=cel(guarded))])
     )
-    pod = scene.pod("stopped", templates=[scene.template("stopped", selectors=cel(memory))])
+    pod = scene.pod("stopped", templates=[scene.template("stopped", selectors=cel(unguarded))])
     told = scene.warning(pod, "FailedScheduling")
     where = f" on device {DRIVER_NAME}/{OTHER}/gpu-0" if counters_are_cheap() else ""
     assert f"selector #0{where}: CEL runtime error" in told

@@ -177,7 +177,8 @@ def test_what_the_driver_reserves_is_offered_to_nobody_and_published_as_before()
 
 def test_a_card_that_tells_no_memory_is_shared_without_memory() -> None:
     found = consumable({}, None, Consumable.of("4"))
-    assert set(found) == {"shares", "cores"}
+    assert set(found) == {"memory", "shares", "cores"}
+    assert found["memory"] == {"value": "0", "requestPolicy": {"default": "0"}}
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def test_no_known_numa_node_is_no_attribute() -> None:
     assert "resource.kubernetes.io/numaNode" not in attributes(numa_node=-1)
 
 
-def test_unknown_memory_is_no_capacity() -> None:
+def test_unknown_memory_is_0_so_that_selectors_by_memory_are_false_there() -> None:
     (device,) = project(make.inventory(make.gpu(0, memory_bytes=None)))
-    assert "capacity" not in device
+    assert device["capacity"] == {"memory": {"value": "0"}}
 
 
 def test_memory_is_written_as_kubernetes_prints_it() -> None:
