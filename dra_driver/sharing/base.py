@@ -191,3 +191,12 @@ def strategy_name(config: Config) -> str:
     if config.sharing is None:
         return EXCLUSIVE
     return str(config.sharing.strategy)
+
+
+def select_from(least: tuple[int, int]) -> str:
+    """Return the advice to select GPUs of a compute capability or newer, as CEL in a claim."""
+    version = ".".join(map(str, (*least, 0)))
+    return (
+        "select a GPU that can: device.attributes['gpu.nvidia.com'].cudaComputeCapability"
+        f".compareTo(semver('{version}')) >= 0"
+    )

@@ -29,7 +29,7 @@ from dra_driver.mps.domain import (
     mig_domain,
 )
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan
+from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan, select_from
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from resource_nvidia_com.v1beta1.sharing import MpsConfig, SharingStrategy
 
@@ -271,5 +271,5 @@ def _check_cards(gpus: Sequence[Gpu], config: MpsConfig) -> None:
                     f"{what} was requested but is not supported: {gpu.uuid} "
                     f"({gpu.product_name}) has insufficient cudaComputeCapability "
                     f'"{dotted(gpu.cuda_compute_capability)}", wanted >= "{dotted(least)}"; '
-                    "leave that out of the config, or select another GPU"
+                    f"leave that out of the config, or {select_from(least)}"
                 )

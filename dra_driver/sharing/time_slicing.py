@@ -31,6 +31,7 @@ from dra_driver.sharing.base import (
     MigUnit,
     Sharing,
     SharingPlan,
+    select_from,
 )
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
@@ -48,6 +49,7 @@ _INTERVALS = MappingProxyType({number: interval for interval, number in NUMBERS.
 
 _DEFAULT_MODE = 0
 _PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of its slice
+_SURE = (7, 0)  # of Pascal some have no time-slice to set, such as the P4
 
 
 class TimeSlices(Protocol):
@@ -254,5 +256,5 @@ def _described(gpu: Gpu) -> str:
 def _cannot(device: str, interval: Interval, reason: str) -> DriverError:
     return ConfigError(
         f"time-slice interval {interval} cannot be set on {device}: {reason}; use interval "
-        f"{Interval.DEFAULT}, or select another GPU"
+        f"{Interval.DEFAULT}, or {select_from(_SURE)}"
     )

@@ -14,7 +14,7 @@ from testbed.node import GpuNode
 from dra_driver.devices.exclusion import LABEL
 from e2e.conftest import node_of
 from e2e.scene import NAMESPACE, Scene, cel
-from e2e.sharing import Shared, time_slicing
+from e2e.sharing import Shared, mps_limits, time_slicing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
@@ -74,6 +74,23 @@ def test_pods_that_name_no_card_leave_the_better_ones_to_those_that_do(scene: Sc
     wants = scene.template("wants", selectors=named(A100))
     assert card_of(scene, scene.pod("wants", templates=[wants])) == A100
     assert card_of(scene, scene.pod("plain-3", templates=[plain])) == L4
+
+
+CAN = f"device.attributes['{DRIVER_NAME}'].cudaComputeCapability.compareTo(semver('7.0.0')) >= 0"
+
+
+@pytest.mark.parametrize("config", [time_slicing("Long"), mps_limits(memory="1Gi")])
+def test_a_config_that_some_cards_cannot_follow_needs_a_selector_which_the_refusal_names(
+    scene: Scene, config: Object
+) -> None:
+    """The least capable card comes first, whatever a config wants of it."""
+    refused = Shared.make(scene, "refused", gpu=config)
+    pod = refused.pod("refused")
+    said = scene.warning(pod, "FailedPrepareDynamicResources")
+    assert P4 in said
+    assert CAN in said
+    shared = Shared.make(scene, "shared", selectors=cel(CAN), gpu=config)
+    assert card_of(scene, shared.pod()) == T4
 
 
 def test_a_card_that_a_label_leaves_out_gets_no_pod_and_is_not_touched(labelled: Scene) -> None:

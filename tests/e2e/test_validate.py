@@ -8,14 +8,17 @@ from pathlib import Path
 import kubernetes_schema
 import pytest
 import yaml
-from testbed.api import Api, ApiStatusError
+from testbed.api import Api, ApiStatusError, Object
+from testbed.claims import gpu_config
 from testbed.commands import wait_until
+from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 from testbed.pods import make_namespace
 
 from bad_objects import BAD_OBJECTS, GOOD, BadObject
 from dra_driver.admin.admission.near_miss_policy import NEAR_MISSES
 from e2e.scene import NAMESPACE, claim_spec
+from e2e.sharing import mps_limits, time_slicing
 
 pytestmark = pytest.mark.e2e
 
@@ -131,3 +134,38 @@ def test_a_near_miss_is_created_with_a_warning(node: GpuNode) -> None:
     ):
         spec = {"devices": {"requests": [{"name": "gpu"} | request]}}
         assert "a selector names a driver" in warnings(node, "ResourceClaim", spec)
+
+
+CAN = "device.attributes['gpu.nvidia.com'].cudaComputeCapability.compareTo(semver('7.0.0')) >= 0"
+
+
+def test_a_config_that_some_cards_cannot_follow_is_created_with_a_warning(node: GpuNode) -> None:
+    can, class_ = {"selectors": [{"cel": {"expression": CAN}}]}, {"deviceClassName": DRIVER_NAME}
+    long_, limits = time_slicing("Long"), mps_limits()
+
+    def said(config: Object, *named: str, **request: object) -> str:
+        opaque = {"driver": DRIVER_NAME, "parameters": config}
+        devices = {
+            "requests": [{"name": "gpu"} | request],
+            "config": [{"requests": list(named), "opaque": opaque}],
+        }
+        found = {
+            CAN in warnings(node, kind, spec)
+            for kind, spec in (
+                ("ResourceClaim", {"devices": devices}),
+                ("ResourceClaimTemplate", {"spec": {"devices": devices}}),
+            )
+        }
+        return str(found)
+
+    wait_until(
+        lambda: said(long_, exactly=class_) == "{True}", f"the policy {NEAR_MISSES}", timeout=120
+    )
+    alternatives = [{"name": "a"} | class_ | can, {"name": "b"} | class_]
+    for config in (long_, limits):
+        assert said(config, "gpu", exactly=class_) == "{True}"
+        assert said(config, "gpu/b", firstAvailable=alternatives) == "{True}"
+        assert said(config, "gpu", exactly=class_ | can) == "{False}"
+        assert said(config, firstAvailable=alternatives[:1]) == "{False}"
+    assert said(time_slicing("Default"), exactly=class_) == "{False}"
+    assert said(gpu_config(strategy="MPS"), exactly=class_) == "{False}"

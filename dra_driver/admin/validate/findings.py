@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from dra_driver.admin.validate import near_misses, objects, references, schema
+from dra_driver.admin.validate import card_needs, near_misses, objects, references, schema
 from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain
 from dra_driver.admin.validate.node_configs import (
     Wrong,
@@ -125,6 +125,9 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
         for config in _configs(value, ()):
             if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
                 yield near_misses.warning(config.driver, (*config.path, "driver"))
+        place = _CONFIGS.get(str(value.get("kind")), ())[:-1]
+        for path, text in card_needs.unasked(at(value, *place)):
+            yield Problem(path=(*place, *path), text=f"{dotted((*place, *path))}: {text}")
     elif pod := objects.pod_of(value):
         yield from references.unused_claims(pod.value, pod.path)
 

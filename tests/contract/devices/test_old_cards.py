@@ -251,5 +251,6 @@ def test_pascal_can_have_no_limits(
     assert str(refused.value) == (
         f"{what} was requested but is not supported: {gpu.uuid} (Tesla P100-PCIE-16GB) has "
         'insufficient cudaComputeCapability "6.0", wanted >= "7.0"; leave that out of the config,'
-        " or select another GPU"
+        " or select a GPU that can: device.attributes['gpu.nvidia.com'].cudaComputeCapability"
+        ".compareTo(semver('7.0.0')) >= 0"
     )

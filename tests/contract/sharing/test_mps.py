@@ -268,5 +268,6 @@ def test_a_card_that_is_too_old_for_limits_is_refused(make_node: MakeNode) -> No
     assert str(caught.value) == (
         f"multiuser mode was requested but is not supported: {card.uuid} (Tesla P4) has "
         'insufficient cudaComputeCapability "6.1", wanted >= "7.0"; leave that out of the config, '
-        "or select another GPU"
+        "or select a GPU that can: device.attributes['gpu.nvidia.com'].cudaComputeCapability"
+        ".compareTo(semver('7.0.0')) >= 0"
     )

@@ -231,7 +231,9 @@ def test_a_card_without_time_slices_is_refused_and_nothing_is_left(make_node: Ma
             node.driver.prepare(ref)
         assert str(caught.value) == (
             f"time-slice interval Long cannot be set on gpu-{card.minor} (Tesla P4, {card.uuid}): "
-            "Not Supported; use interval Default, or select another GPU"
+            "Not Supported; use interval Default, or select a GPU that can: "
+            "device.attributes['gpu.nvidia.com'].cudaComputeCapability"
+            ".compareTo(semver('7.0.0')) >= 0"
         )
         assert node.compute_modes() == ({card.minor: mode} if mode else {})
         assert node.driver.cleanups(ref) == []

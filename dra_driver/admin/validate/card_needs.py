@@ -1,0 +1,67 @@
+"""What the configs of a claim need of a card, and its requests do not ask for. Pure.
+
+The scheduler knows nothing of configs: a claim whose requests name no card gets the least capable
+one, where Prepare may refuse a time-slice or a limit of MPS, each time again. Both work on cards of
+the Volta generation and newer (NVIDIA's MPS documentation; of time-slices some cards of Pascal are
+known to have none). `cudaComputeCapability` is published of every device, by NVIDIA's driver too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dra_driver.fields import at, entries, text
+from resource_nvidia_com.problems import Path
+
+FACTS = ("cudaComputeCapability", "architecture", "productName", "uuid", "pciBusID")
+"""Attributes that tell cards apart: a selector that reads one of them has chosen its cards."""
+
+ADVICE = (
+    "select GPUs that can: device.attributes['gpu.nvidia.com'].cudaComputeCapability"
+    ".compareTo(semver('7.0.0')) >= 0"
+)
+CLASS = "gpu.nvidia.com"
+
+
+def unasked(devices: object) -> Iterator[tuple[Path, str]]:
+    """Yield (path below `devices`, why) of each request that may get a card that cannot."""
+    needs = [
+        (what, entries(config, "requests"))
+        for config in entries(devices, "config")
+        if (what := _needed(at(config, "opaque"))) is not None
+    ]
+    for index, request in enumerate(entries(devices, "requests")):
+        for path, name, one in _alternatives(request):
+            what = next((what for what, named in needs if not named or _names(named, name)), None)
+            if what is not None and _takes_any_card(one):
+                why = f"the config wants {what}, which some cards, such as the Tesla P4, cannot do"
+                yield ("requests", index, *path), f"{why}; {ADVICE}"
+
+
+def _needed(opaque: object) -> str | None:
+    """Return what a config needs that some cards cannot do; None for nothing."""
+    if text(opaque, "driver") != CLASS or at(opaque, "parameters", "kind") != "GpuConfig":
+        return None
+    sharing = at(opaque, "parameters", "sharing")
+    interval = at(sharing, "timeSlicingConfig", "interval")
+    if interval is not None and interval != "Default":
+        return f"the time-slice interval {interval}"
+    return "limits of MPS" if at(sharing, "mpsConfig") else None
+
+
+def _alternatives(request: object) -> Iterator[tuple[Path, str, object]]:
+    name = text(request, "name")
+    if isinstance(exactly := at(request, "exactly"), Mapping):
+        yield ("exactly",), name, exactly
+    for index, one in enumerate(entries(request, "firstAvailable")):
+        yield ("firstAvailable", index), f"{name}/{text(one, 'name')}", one
+
+
+def _names(named: Sequence[object], name: str) -> bool:
+    return name in named or name.partition("/")[0] in named
+
+
+def _takes_any_card(request: object) -> bool:
+    """Tell whether a request has whole GPUs of any kind, and may change them."""
+    if text(request, "deviceClassName") != CLASS or at(request, "adminAccess"):
+        return False
+    read = [text(one, "cel", "expression") for one in entries(request, "selectors")]
+    return not any(fact in expression for fact in FACTS for expression in read)
