@@ -18,6 +18,7 @@ from testbed.pods import make_namespace
 from bad_objects import BAD_OBJECTS, GOOD, BadObject
 from dra_driver.admin.admission.near_miss_policy import NEAR_MISSES
 from e2e.scene import NAMESPACE, claim_spec
+from e2e.sharing import claim_spec as own_claim_spec
 from e2e.sharing import mps_limits, time_slicing
 
 pytestmark = pytest.mark.e2e
@@ -90,9 +91,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def warnings(node: GpuNode, kind: str, spec: object) -> str:
+def warnings(node: GpuNode, kind: str, spec: object, **annotations: str) -> str:
     """What kubectl prints as warnings when such an object is created."""
-    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "near"}}
+    metadata = {"name": "near", "annotations": annotations}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata}
     env = node.cluster.env
     done = subprocess.run(
         (
@@ -169,3 +171,7 @@ def test_a_config_that_some_cards_cannot_follow_is_created_with_a_warning(node: 
         assert said(config, firstAvailable=alternatives[:1]) == "{False}"
     assert said(time_slicing("Default"), exactly=class_) == "{False}"
     assert said(gpu_config(strategy="MPS"), exactly=class_) == "{False}"
+    of_template = {"resource.kubernetes.io/pod-claim-name": "gpu"}  # kube-controller-manager's
+    spec = own_claim_spec({"gpu": long_})
+    assert CAN in warnings(node, "ResourceClaim", spec)
+    assert warnings(node, "ResourceClaim", spec, **of_template) == ""
