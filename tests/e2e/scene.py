@@ -60,6 +60,7 @@ class Scene:
         templates: Sequence[str] = (),
         containers: Sequence[str] = ("ctr",),
         limits: Mapping[str, int] | None = None,
+        **more: object,
     ) -> str:
         """Make a pod all of whose containers have all of its claims; return its name."""
         sources = [{"resourceClaimName": claim} for claim in claims]
@@ -72,6 +73,7 @@ class Scene:
             "terminationGracePeriodSeconds": 1,
             "resourceClaims": entries,
             "containers": [container(one, resources) for one in containers],
+            **more,
         }
         return self.make("Pod", name, {"spec": spec})
 

@@ -89,6 +89,21 @@ def test_a_partition_keeps_its_gpu_and_the_first_free_gpu_is_named(scene: Scene)
 
 
 @pytest.mark.long("tests/contract/explain/test_explain.py::test_a_permission_that_lacks_is_named")
+def test_pods_past_the_scheduler_have_no_devices_and_that_is_said(scene: Scene) -> None:
+    node = scene.node.cluster.node
+    by_limits = scene.pod("limits", limits={GPU: 1}, nodeName=node)
+    by_claim = scene.pod("claim", templates=[scene.template()], nodeName=node)
+    scene.running(by_limits)
+    where = ("--namespace", NAMESPACE, by_limits, "--container", "ctr")
+    assert "nvidia" not in scene.node.cluster.kubectl("exec", *where, "--", "ls", "/dev")
+    said, _ = explain(scene, by_limits)
+    assert f"runs without what nobody allocated: {GPU}" in said
+    assert "nodeSelector or affinity on kubernetes.io/hostname" in said
+    said, _ = explain(scene, by_claim)
+    assert f"pod {NAMESPACE}/{by_claim}: is on node {node}, without devices" in said
+    assert f"never gets what nobody allocated: claim {NAMESPACE}/{by_claim}" in said
+
+
 def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
     cluster = scene.node.cluster
     config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())

@@ -6,6 +6,7 @@ a cluster of its own beside the one of the other tests.
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,7 +198,10 @@ def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
     assert "asks for 2 of nvidia.com/gpu" in message
     assert "failRequestsGreaterThanOne; ask for 1" in message
     kubeconfig = ("--kubeconfig", shares.node.cluster.env["KUBECONFIG"])
-    said = run((DRIVER, "explain", "pod", pod, "--namespace", NAMESPACE, *kubeconfig))
+    words = (DRIVER, "explain", "pod", pod, "--namespace", NAMESPACE, *kubeconfig)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    said = done.stdout
     assert f"Has devices and does not start:\n  * pod {NAMESPACE}/{pod}: " in said
     assert "asks for 2 of nvidia.com/gpu" in said
 

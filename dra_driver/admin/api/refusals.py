@@ -1,8 +1,10 @@
-"""Pods that have devices and do not start, because a driver refuses to prepare them.
+"""What events say of pods: that a driver refuses to prepare devices, or that they get no claim.
 
-The kubelet says it in an event of reason FailedPrepareDynamicResources, again at each try; the
-claim stays allocated all the while, so that nobody else gets its devices. Without the permission to
-read events nothing is said of it.
+The kubelet says the first in an event of reason FailedPrepareDynamicResources, again at each try;
+the claim stays allocated all the while, so that nobody else gets its devices. The controller that
+makes claims from templates says the second (FailedResourceClaimCreation), and the scheduler for
+those that it makes for resource names: a quota, a policy or a webhook is in the way. Without the
+permission to read events nothing is said of either.
 """
 
 from collections.abc import Iterable
@@ -15,6 +17,10 @@ from dra_driver.fields import Object, mapping, text
 from dra_driver.kube.resource import EVENTS, PODS
 
 _REASON = "FailedPrepareDynamicResources"
+_NOT_CREATED = "FailedResourceClaimCreation"
+_NOT_SCHEDULED = "FailedScheduling"
+_FORBIDDEN = "is forbidden: "
+"""What the API server says of an object that a quota or a policy refuses."""
 _LOOKED_AT = 10
 """So many pods with such events are asked for; each is a request."""
 
@@ -32,21 +38,43 @@ class Refusal:
 
 def refusals(api: Reads, asked: Iterable[PodName]) -> tuple[Refusal, ...]:
     """Return the pods that do not start, of these."""
-    pods = frozenset(asked)
-    said: dict[PodName, Object] = {}
-    if pods:
-        with suppress(ApiError):
-            for event in read_all(api, EVENTS, f"reason={_REASON}"):
-                about = mapping(event, "regarding")
-                pod = (text(about, "namespace"), text(about, "name"))
-                if pod in pods and text(event, "reason") == _REASON:
-                    said[pod] = max(said.get(pod, event), event, key=_time)
+    said = _newest(api, _REASON, frozenset(asked))
     found = []
     for (namespace, name), newest in list(said.items())[:_LOOKED_AT]:
         with suppress(ApiError, NotFoundError):
             if _still_waits(read(api, PODS, name, namespace), newest):
                 found.append(Refusal(pod=f"{namespace}/{name}", why=text(newest, "note")))
     return tuple(found)
+
+
+def why_no_claim(api: Reads, pod: Object) -> str:
+    """Return what is in the way of a claim that is to be made for a pod; empty if nothing is known.
+
+    The scheduler has other reasons, too, for which it does not place a pod; of these nothing is
+    returned.
+    """
+    metadata = mapping(pod, "metadata")
+    name = (text(metadata, "namespace"), text(metadata, "name"))
+    for reason in (_NOT_CREATED, _NOT_SCHEDULED):
+        event = _newest(api, reason, frozenset({name})).get(name, {})
+        note = text(event, "note")
+        is_the_same = text(event, "regarding", "uid") == text(metadata, "uid")
+        if is_the_same and (reason == _NOT_CREATED or _FORBIDDEN in note):
+            return note
+    return ""
+
+
+def _newest(api: Reads, reason: str, pods: frozenset[PodName]) -> dict[PodName, Object]:
+    """Return the newest event of a reason for each of these pods that has one."""
+    said: dict[PodName, Object] = {}
+    if pods:
+        with suppress(ApiError):
+            for event in read_all(api, EVENTS, f"reason={reason}"):
+                about = mapping(event, "regarding")
+                pod = (text(about, "namespace"), text(about, "name"))
+                if pod in pods and text(event, "reason") == reason:
+                    said[pod] = max(said.get(pod, event), event, key=_time)
+    return said
 
 
 def _still_waits(pod: Object, event: Object) -> bool:

@@ -1,7 +1,8 @@
 """`dra-driver explain KIND/NAME`: why it does not fit, and what to change.
 
 In: settings, and the API server. Out: on stdout an explanation for people or JSON for programs.
-Exit status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt. Eight
+Exit status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt, 3 it has
+its devices, and a driver refuses to prepare them. Eight
 kinds of objects are read and nothing is written. Claims come last, so that of what happens in
 between nothing that is given out counts as free.
 """
@@ -10,17 +11,24 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from dra_driver.admin.api.nodes import Node, obstacles
 from dra_driver.admin.api.reads import Reads, read, read_all
-from dra_driver.admin.api.refusals import PodName, refusals
+from dra_driver.admin.api.refusals import PodName, refusals, why_no_claim
 from dra_driver.admin.api.slices import TaintRule, readable_slices
 from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
-from dra_driver.admin.explain.demand import Demand, of_claim, of_pod, selectors_by_class
+from dra_driver.admin.explain.demand import (
+    Demand,
+    bypassing,
+    of_claim,
+    of_pod,
+    selectors_by_class,
+)
 from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
@@ -43,6 +51,7 @@ from dra_driver.kube.resource import (
 
 _NOT_SERVED = 404
 _NOT_LEARNT = 2
+_REFUSED = 3
 _KINDS: Final = MappingProxyType(
     dict.fromkeys(("pod", "pods", "po"), "pod")
     | dict.fromkeys(("claim", "claims", "resourceclaim", "resourceclaims"), "claim")
@@ -54,7 +63,8 @@ class Explain(CommandSettings):
     """Say why a pod or claim does not fit, and what to change.
 
     Reads from the API server what nodes offer, what claims have, and what this one asks for. The
-    exit status is 0 if it fits or has its devices, 1 if it does not fit, and 2 if that is unknown.
+    exit status is 0 if it fits or has its devices, 1 if it does not fit, 2 if that is unknown, and
+    3 if it has its devices and is refused when it starts.
     """
 
     example = "dra-driver explain pod/train -n team -o wide"
@@ -76,7 +86,7 @@ class Explain(CommandSettings):
         named(self.what)
 
     def cli_cmd(self) -> None:
-        """Ask and print. Ends the process with status 1 or 2 unless it fits."""
+        """Ask and print. Ends the process with status 1, 2 or 3 unless it fits."""
         try:
             with closing(connect(self.kubeconfig, self.context, environment=os.environ)) as client:
                 kind, name = named(self.what)
@@ -92,6 +102,8 @@ class Explain(CommandSettings):
             sys.stdout.write(as_text(found, wide=self.output == "wide"))
         if not found.fits:
             raise SystemExit(_NOT_LEARNT if found.fits is None else 1)
+        if found.is_refused:
+            raise SystemExit(_REFUSED)
 
 
 def named(words: Sequence[str]) -> tuple[str, str]:
@@ -124,6 +136,10 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         raise SetupError(
             f"{kind} {namespace}/{name} asks for something that cannot be read: {error}"
         ) from error
+    by_name = {one.name: one for one in nodes}
+    demand = replace(demand, bypassed=bypassing(demand, by_name.get(demand.on_node)))
+    if not demand.on_node and demand.lacks_claims and (why := why_no_claim(api, pod)):
+        demand = replace(demand, blocked=(*demand.blocked, f"its claim cannot be made: {why}"))
     cluster = Cluster(
         nodes=nodes,
         pools=Pools(slices),
@@ -131,13 +147,13 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         allocated=AllocatedState.of(claims.values()),
     )
     answers = tuple(answers_to(demand, cluster))
-    pods = (*_own(demand), *_holders(answers))
-    refused = refusals(api, pods)
+    own = () if demand.bypassed else tuple(_own(demand))
     return Explanation(
         demand=demand,
         answers=answers,
         findings=tuple(findings(demand, answers)),
-        refused=refused,
+        own=frozenset(f"{namespace}/{pod}" for namespace, pod in own),
+        refused=refusals(api, (*own, *_holders(answers))),
     )
 
 
@@ -151,9 +167,12 @@ def _own(demand: Demand) -> Iterator[PodName]:
 
 
 def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[PodName]:
+    """Yield the pods that have devices for want of which it does not fit."""
+    if any(one.given_up or one.fits for one in answers):
+        return
     for answer in answers:
         for request in answer.requests:
-            for device in request.devices:
+            for device in () if request.suffices else request.devices:
                 for holder in device.reason.holders if device.reason else ():
                     namespace = holder.claim.partition("/")[0]
                     yield from ((namespace, user) for user in holder.users)

@@ -25,6 +25,9 @@ from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, at, full_name, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 
+NOT_MADE = "its ResourceClaim does not exist yet"
+"""What is said of a claim that a controller is to make from its template."""
+
 _IMPLICIT = "deviceclass.resource.kubernetes.io/"
 _MOST_USERS = 256
 _OF_KUBERNETES = "kubernetes.io/"
@@ -60,6 +63,8 @@ class Demand:
         resources: the DeviceClass behind each resource name in the pod's containers; empty where
             there is none.
         on_node: the node that the pod was bound to.
+        bypassed: what it does not have there, since no scheduler that allocates devices put it
+            there; empty if it has all.
     """
 
     name: str
@@ -69,11 +74,17 @@ class Demand:
     blocked: tuple[str, ...] = ()
     resources: Mapping[str, str] = field(default_factory=dict)
     on_node: str = ""
+    bypassed: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to allocate."""
         return not self.claims and not self.resources
+
+    @property
+    def lacks_claims(self) -> bool:
+        """Whether a claim is still to be made for it."""
+        return bool(self.resources) or any(one.why == NOT_MADE for one in self.claims)
 
     def obstacles_on(self, node: Node) -> Iterator[str]:
         """Yield why its claims and resource names keep it from a node."""
@@ -153,19 +164,51 @@ def of_pod(
             continue
         called = f"{text(entry, 'name')} of template {template}"
         spec = mapping(made, "spec", "spec")
-        claims.append(claim_of(called, spec, why="its ResourceClaim does not exist yet"))
+        claims.append(claim_of(called, spec, why=NOT_MADE))
     own = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
     if (thing := claim_named(own)) is not None:
         allocated.append(_allocated(thing))
+    resources = _resources(pod, classes)
     return Demand(
         name=f"pod {full_name(pod)}",
         pod=pod,
         claims=tuple(claims),
         allocated=tuple(allocated),
         blocked=tuple(blocked),
-        resources=_resources(pod, classes),
+        resources=resources,
         on_node=text(pod, "spec", "nodeName"),
     )
+
+
+def bypassing(demand: Demand, node: Node | None) -> str:
+    """Return what a pod does not have of the node that it was put on; empty if it has all of it.
+
+    The scheduler allocates before it binds. So what is not allocated by then never will be: the pod
+    named its node itself, or something else bound it. The kubelet waits for claims, and does not
+    look at resource names behind which a DeviceClass is (KEP-5004).
+    """
+    is_over = text(demand.pod, "status", "phase") in ("Succeeded", "Failed")
+    if not demand.on_node or is_over or at(demand.pod, "metadata", "deletionTimestamp"):
+        return ""
+    plugins = node.plugin_resources if node else {}
+    named = text(demand.pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
+    names = [
+        name
+        for name, behind in demand.resources.items()
+        if behind and not named and not plugins.get(name)
+    ]
+    missing = [f"claim {one.name}" for one in demand.claims] + names
+    if not missing:
+        return ""
+    state = "runs without" if not demand.claims and _runs(demand.pod) else "never gets"
+    return (
+        f"the pod was put on node {demand.on_node} past the scheduler, by spec.nodeName or another "
+        f"program, and {state} what nobody allocated: {', '.join(missing)}"
+    )
+
+
+def _runs(pod: Object) -> bool:
+    return text(pod, "status", "phase") == "Running"
 
 
 def _gates(pod: Object) -> Iterator[str]:

@@ -7,6 +7,7 @@ enough is not spoken of. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from dra_driver.admin.cel.advice import advice as selector_advice
 from dra_driver.admin.cel.selector import Fault
 from dra_driver.admin.explain.allocated import named
 from dra_driver.admin.explain.answers import (
@@ -40,6 +41,16 @@ _ADVICE: Mapping[Kind, str] = MappingProxyType(
 _OF_CLASS = (Kind.CLASS, Kind.CLASS_FAILS)
 
 _TYPE = f"{DRIVER_NAME}/type"
+_SERVED_BY = (f"{DRIVER_NAME}/resourceName", f"{DRIVER_NAME}/sharedAs")
+_OTHER_CLASS = "name another class, or add nodes that have such devices"
+
+_WITHOUT_MIG = frozenset({"Maxwell", "Pascal", "Volta", "Turing", "Ada Lovelace"})
+"""Architectures of which no card has MIG (NVIDIA's MIG user guide, supported GPUs)."""
+
+_NOT_ROUND = (
+    "delete the pod, and choose its node by a nodeSelector or affinity on kubernetes.io/hostname "
+    "in place of spec.nodeName, so that the scheduler allocates its devices"
+)
 
 _LONGEST = 300
 """So many characters of a selector are shown; it may have 10,000."""
@@ -62,6 +73,8 @@ class Finding:
 
 def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
     """Return what is in the way of a pod or claim; nothing where it fits."""
+    if demand.bypassed:
+        return [Finding(title=demand.bypassed, advice=(_NOT_ROUND,))]
     if demand.on_node:
         return []
     if demand.blocked:
@@ -116,8 +129,14 @@ def _given_up(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         if error is not None and error.selector:
             details.append(f"the selector is {_cut(error.selector)}")
         advice: tuple[str, ...] = ()
-        if "no such key" in text:
-            advice = ("guard the attribute in the selector: `.?name.orValue(...)`, or has()",)
+        if error is not None and error.selector:
+            subjects = (
+                each.device.subject
+                for one in found
+                for answer in one.requests
+                for each in answer.devices
+            )
+            advice = tuple(filter(None, (selector_advice(text, error.selector, subjects),)))
         elif text.startswith("the DeviceClass "):
             advice = ("create it, or correct deviceClassName",)
         yield Finding(
@@ -213,7 +232,7 @@ def _unselected(
             title=f"{subject}: DeviceClass {request.device_class} selects none of {total}",
             details=tuple(_unselected_lines(by_kind)),
             advice=(
-                "name another class, or add nodes that have such devices",
+                *(_shared_advice(by_kind.get(Kind.CLASS, ())) or (_OTHER_CLASS,)),
                 *_mig_advice(by_kind.get(Kind.CLASS, ())),
             ),
         )
@@ -232,10 +251,37 @@ def _unselected(
     )
 
 
+def _shared_advice(refused: Sequence[DeviceAnswer]) -> tuple[str, ...]:
+    """Return the names by which the devices can be had that a resource name's class refuses."""
+    names = {
+        str(name)
+        for one in refused
+        for attribute in _SERVED_BY
+        if (name := one.device.attribute(attribute))
+    }
+    if not names:
+        return ()
+    asked = " or ".join(sorted(names))
+    return (f"ask for {asked}: these devices are shared, and served by this name alone",)
+
+
 def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
     """Yield why there may be no MIG devices where GPUs are: they are published whole."""
-    faults = [fault for one in refused if one.reason for fault in one.reason.faults]
-    if any((_TYPE, '"gpu"') in fault.reads and "'mig'" in fault.text for fault in faults):
+    gpus = [
+        one.device
+        for one in refused
+        if one.reason
+        and any(
+            (_TYPE, '"gpu"') in fault.reads and "'mig'" in fault.text for fault in one.reason.faults
+        )
+    ]
+    kinds = {str(one.attribute(f"{DRIVER_NAME}/architecture") or "") for one in gpus}
+    if gpus and kinds <= _WITHOUT_MIG:
+        yield (
+            f"none of these GPUs has MIG (architecture {', '.join(sorted(kinds))}): ask for a "
+            "share or a whole GPU, or add nodes with GPUs that have it, such as A100, A30 or H100"
+        )
+    elif gpus:
         yield (
             "for MIG devices of these GPUs: a GPU whose MIG mode is off is published as a whole; "
             "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`), or run the driver with --mig "

@@ -33,20 +33,27 @@ _OF_CLAIM = "Its pod's choice of nodes is not considered: explain the pod."
 class Explanation:
     """What is said of a pod or claim.
 
-    `refused` are pods that have their devices and do not start: its own, and those in its way.
+    `refused` are pods that have their devices and do not start: its own, and those in its way;
+    `own` is the pod itself, or those that use the claim.
     """
 
     demand: Demand
     answers: tuple[NodeAnswer, ...]
     findings: tuple[Finding, ...]
+    own: frozenset[str] = frozenset()
     refused: tuple[Refusal, ...] = ()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a driver refuses to prepare its devices, or those of a pod with this claim."""
+        return any(one.pod in self.own for one in self.refused)
 
     @property
     def fits(self) -> bool | None:
         """Whether it fits, or has its devices already; None where that is not known."""
         demand = self.demand
         if demand.on_node:
-            return True
+            return not demand.bypassed
         if demand.blocked:
             return False
         if demand.is_empty and not demand.pod:
@@ -91,7 +98,8 @@ def as_text(found: Explanation, *, wide: bool = False) -> str:
 def _verdict(found: Explanation) -> str:
     demand = found.demand
     if demand.on_node:
-        return f"is on node {demand.on_node}"
+        without = ", without devices that it asks for" if demand.bypassed else ""
+        return f"is on node {demand.on_node}{without}"
     if demand.blocked:
         return "cannot be scheduled yet"
     fitting = [one.node.name for one in found.answers if one.fits]

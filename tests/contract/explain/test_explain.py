@@ -164,7 +164,11 @@ def test_a_selector_that_fails_ends_it_on_all_nodes(command: Command) -> None:
         ),
         "      found on every node, such as at device gpu.nvidia.com/node-1/gpu-0",
         f"      the selector is {OWN}.nope == 1",
-        "    -> guard the attribute in the selector: `.?name.orValue(...)`, or has()",
+        (
+            "    -> no device has an attribute nope; they have addressingMode, architecture, "
+            "brand, cudaComputeCapability, cudaDriverVersion, driverVersion, productName, type, "
+            "uuid"
+        ),
     ]
 
 

@@ -1,0 +1,81 @@
+"""What to write instead of a selector that fails, by what the devices have. Pure.
+
+In: the evaluator's error, the selector, and devices. Out: a sentence, or nothing. Mistakes that
+tutorials spread are known: memory as an attribute, `index`, a version compared with a number, and
+quantities compared by operators.
+"""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from dra_driver.admin.cel.selector import Subject
+from dra_driver.admin.cel.values import Semver
+
+_NO_KEY = re.compile(r"no such key: (?P<key>\S+)")
+_NO_OVERLOAD = re.compile(r"no such overload")
+_COMPARED = re.compile(r"\.(?P<name>\w+)\s*(?P<how>[<>]=?|==)\s*(?P<number>\d+(?:\.\d+){0,2})\b")
+_QUANTITIES = re.compile(
+    r"\.(?P<name>\w+)\s*(?P<how>[<>]=?|==)\s*quantity\((?P<text>'[^']*'|\"[^\"]*\")"
+)
+_MOST_NAMED = 12
+
+
+def advice(error: str, selector: str, subjects: Iterable[Subject]) -> str:
+    """Return what to change; empty where nothing is known."""
+    found = list(subjects)
+    if missing := _NO_KEY.search(error):
+        return _of_key(missing["key"].strip("'\""), found)
+    if _NO_OVERLOAD.search(error):
+        return _of_types(selector, found)
+    return ""
+
+
+def _of_key(key: str, subjects: list[Subject]) -> str:
+    attributes = {_own(one, name) for one in subjects for name in one.attributes}
+    capacities = {_own(one, name) for one in subjects for name in one.capacity}
+    if key in attributes:
+        return (
+            "some devices lack this attribute: guard it in the selector: `.?name.orValue(...)`, or "
+            "has()"
+        )
+    if key.lower().startswith("memory") and "memory" in capacities:
+        driver = next(one.driver for one in subjects if one.capacity)
+        return (
+            "memory is a capacity and no attribute: write "
+            f"`device.capacity['{driver}'].memory.compareTo(quantity('40Gi')) >= 0`"
+        )
+    if key in capacities:
+        return f"{key} is a capacity: write `device.capacity[...].{key}.compareTo(quantity(...))`"
+    close = get_close_matches(key, attributes, n=1, cutoff=0.6)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    named = ", ".join(sorted(one for one in attributes if "/" not in one)[:_MOST_NAMED])
+    return f"no device has an attribute {key}{meant}; they have {named}" if attributes else ""
+
+
+def _of_types(selector: str, subjects: list[Subject]) -> str:
+    versions = {
+        _own(one, name)
+        for one in subjects
+        for name, value in one.attributes.items()
+        if isinstance(value, Semver)
+    }
+    for one in _COMPARED.finditer(selector):
+        if one["name"] in versions:
+            number = ".".join([*one["number"].split("."), "0", "0"][:3])
+            return (
+                f"{one['name']} is a version and no number: write "
+                f"`.{one['name']}.compareTo(semver('{number}')) {one['how']} 0`"
+            )
+    if wrong := _QUANTITIES.search(selector):
+        return (
+            "quantities are not compared by operators: write "
+            f"`.{wrong['name']}.compareTo(quantity({wrong['text']})) {wrong['how']} 0`"
+        )
+    return ""
+
+
+def _own(subject: Subject, name: str) -> str:
+    """Return a name without the domain, if it is that of the driver; else all of it."""
+    domain, _, own = name.rpartition("/")
+    return own if domain in ("", subject.driver) else name

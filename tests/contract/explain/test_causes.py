@@ -1,0 +1,202 @@
+"""`dra-driver explain` names the cause that is there, and what to do that helps."""
+
+from typing import Any
+
+import pytest
+
+import explained
+import make
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.slices.offer.shares import ShareOffer
+from dra_driver.slices.project import projection
+from explained import Command, Object, claim, gpus, having, node, pod, request, template
+from published import slices
+
+GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+OWN = "device.attributes['gpu.nvidia.com']"
+NODES = [node(), node("node-2")]
+CLUSTER = [*gpus(), *gpus(node="node-2"), *explained.classes(), *NODES]
+QUOTA = (
+    "failed to create ResourceClaim for claim gpu in pod default/train: resourceclaims.resource."
+    'k8s.io "train-gpu-x" is forbidden: exceeded quota: gpus, requested: gpu.nvidia.com.'
+    "deviceclass.resource.k8s.io/devices=2, used: …=0, limited: …=1"
+)
+
+
+def event(reason: str, note: str, *, of: str = "train", uid: str = "", seen: int = 1) -> Object:
+    """An event of a pod."""
+    time = f"2026-11-26T10:00:0{seen}.000000Z"
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": "default", "name": f"{of}.{reason.lower()}.{seen}"},
+        "regarding": {"kind": "Pod", "namespace": "default", "name": of, "uid": uid or of},
+        "reason": reason,
+        "note": note,
+        "type": "Warning",
+        "eventTime": time,
+    }
+
+
+def bound(*claims: str, phase: str = "Pending", node: str = "node-1", **facts: Any) -> Object:
+    made = pod(*claims, nodeName=node, **facts)
+    made["status"]["phase"] = phase
+    return made
+
+
+# Past the scheduler
+
+
+def test_a_pod_that_names_its_node_runs_without_the_gpus_of_its_limits(command: Command) -> None:
+    said = command.says(*CLUSTER, bound(phase="Running", limits={GPU: 8}))
+    assert said.splitlines()[0] == (
+        "pod default/train: is on node node-1, without devices that it asks for"
+    )
+    assert (
+        "the pod was put on node node-1 past the scheduler, by spec.nodeName or another program, "
+        f"and runs without what nobody allocated: {GPU}"
+    ) in said
+    assert "-> delete the pod, and choose its node by a nodeSelector or affinity on " in said
+
+
+def test_a_pod_that_names_its_node_never_gets_its_claim(command: Command) -> None:
+    refused = event("FailedPrepareDynamicResources", "resource claim is not reserved for the pod")
+    said = command.says(*CLUSTER, claim(), bound("wanted"), refused)
+    assert "and never gets what nobody allocated: claim default/wanted" in said
+    assert "Has devices and does not start" not in said
+
+
+def test_a_pod_that_the_scheduler_bound_or_a_device_plugin_serves_or_is_over_is_well(
+    command: Command,
+) -> None:
+    by_scheduler = bound(limits={GPU: 1}, phase="Running")
+    by_scheduler["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "theirs"}
+    mine = having("gpu-0", user="train")
+    assert "without" not in command.says(*CLUSTER, mine, by_scheduler, status=0)
+    over = bound(limits={GPU: 1}, phase="Succeeded", name="over")
+    assert "without" not in command.says(over, of="pod over", status=0)
+    by_plugin = bound(limits={GPU: 1}, phase="Running", name="plugin", node="node-3")
+    with_plugin = node("node-3", allocatable={GPU: "8"})
+    assert "without" not in command.says(with_plugin, by_plugin, of="pod plugin", status=0)
+
+
+# Claims that are not made
+
+
+@pytest.mark.parametrize("why", [QUOTA, 'admission webhook "w" denied the request: no GPUs today'])
+def test_why_a_claim_is_not_made_is_told_and_nothing_else(command: Command, why: str) -> None:
+    older = event("FailedResourceClaimCreation", "of before", seen=1)
+    newest = event("FailedResourceClaimCreation", why, seen=2)
+    wanted = pod(templates=["one-gpu"])
+    said = command.says(*CLUSTER, template(), wanted, older, newest)
+    assert said.splitlines()[0] == "pod default/train: cannot be scheduled yet"
+    assert f"  * its claim cannot be made: {why}" in said
+    assert "fits" not in said
+    assert "of before" not in said
+
+
+def test_an_event_of_a_pod_that_had_the_name_before_counts_for_nothing(command: Command) -> None:
+    before = event("FailedResourceClaimCreation", QUOTA, uid="another")
+    command.says(*CLUSTER, template(), pod(templates=["one-gpu"]), before, status=0)
+
+
+def test_a_quota_on_what_the_scheduler_would_make_for_limits_is_told(command: Command) -> None:
+    note = 'running PreBind plugin: create claim: resourceclaims "x" is forbidden: exceeded quota'
+    scheduled = event("FailedScheduling", note)
+    assert "exceeded quota" in command.says(*CLUSTER, pod(limits={GPU: 1}), scheduled)
+    other = event("FailedScheduling", "0/1 nodes are available: 1 cannot allocate", of="other")
+    command.says(pod(limits={GPU: 1}, name="other"), other, of="pod other", status=0)
+
+
+# What the devices are
+
+
+def test_gpus_without_mig_are_not_told_to_turn_it_on(command: Command) -> None:
+    wanted = claim(request(device_class="mig.nvidia.com"))
+    t4 = [*gpus("Tesla T4", architecture="Turing"), node(), *explained.classes()]
+    said = command.says(*t4, wanted, pod("wanted"))
+    assert "-> none of these GPUs has MIG (architecture Turing)" in said
+    assert "nvidia-smi" not in said
+
+
+def test_gpus_with_mig_are(command: Command) -> None:
+    said = command.says(*CLUSTER, claim(request(device_class="mig.nvidia.com")), pod("wanted"))
+    assert "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`)" in said
+
+
+def test_who_asks_for_gpus_where_shares_have_another_name_hears_that_name(command: Command) -> None:
+    gpu = make.gpu(0)
+    division = Division(
+        count=2, strategy=ShareStrategy.TIME_SLICING, served_as=SHARED, combines=True
+    )
+    offer = ShareOffer(divisions={GpuPart(gpu=gpu.uuid): division})
+    found = projection(make.inventory(gpu), share=offer)
+    shared = [*slices(found.devices, found.counter_sets), node(), *explained.classes()]
+    said = command.says(*shared, pod(limits={GPU: 1}))
+    assert f"-> ask for {SHARED}: these devices are shared, and served by this name alone" in said
+    assert "name another class" not in said
+
+
+@pytest.mark.parametrize(
+    ("selector", "advice"),
+    [
+        (
+            f"{OWN}.memory >= 80",
+            "write `device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0`",
+        ),
+        (f"{OWN}.memoryGB > 40", "memory is a capacity and no attribute"),
+        (f"{OWN}.index == 0", "no device has an attribute index"),
+        (f"{OWN}.productname == 'x'", "(did you mean productName?)"),
+        (
+            f"{OWN}.cudaComputeCapability >= 8.0",
+            "write `.cudaComputeCapability.compareTo(semver('8.0.0')) >= 0`",
+        ),
+        (
+            "device.capacity['gpu.nvidia.com'].memory >= quantity('40Gi')",
+            "write `.memory.compareTo(quantity('40Gi')) >= 0`",
+        ),
+    ],
+)
+def test_a_selector_of_a_tutorial_is_put_right(
+    command: Command, selector: str, advice: str
+) -> None:
+    said = command.says(*CLUSTER, claim(request(selector=selector)), pod("wanted"))
+    assert advice in said
+    assert "orValue" not in said
+
+
+def test_an_attribute_that_some_devices_have_is_to_be_guarded(command: Command) -> None:
+    wanted = claim(request(device_class="any", selector=f"{OWN}.profile == '1g.10gb'"))
+    anyone = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "any"},
+        "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
+    }
+    said = command.says(*gpus(mig=True), node(), anyone, wanted, pod("wanted"))
+    assert "some devices lack this attribute: guard it in the selector" in said
+
+
+# Refused when it starts
+
+
+def test_a_pod_that_is_refused_for_good_has_an_exit_status_of_its_own(command: Command) -> None:
+    mine = having("gpu-0", user="train", name="wanted")
+    refused = event("FailedPrepareDynamicResources", "asks for 2 of nvidia.com/gpu")
+    said = command.says(*CLUSTER, mine, bound("wanted"), refused, status=3)
+    assert "Has devices and does not start:\n  * pod default/train: asks for 2" in said
+
+
+def test_other_pods_that_do_not_start_are_named_only_if_they_are_in_the_way(
+    command: Command,
+) -> None:
+    theirs = [having("gpu-0", "gpu-1"), having("gpu-0", "gpu-1", name="b", pool="node-2")]
+    other = pod(name="train-0")
+    refused = event("FailedPrepareDynamicResources", "no such thing", of="train-0")
+    cluster = [*CLUSTER, *theirs, other, refused]
+    assert "pod default/train-0: no such thing" in command.says(*cluster, claim(), pod("wanted"))
+    nobody = claim(request(device_class="nobody.example.com"), name="wrong")
+    said = command.says(nobody, pod("wrong", name="second"), of="pod second")
+    assert "the DeviceClass nobody.example.com" in said
+    assert "train-0: no such thing" not in said
