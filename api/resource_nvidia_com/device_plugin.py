@@ -42,6 +42,7 @@ MOST_REPLICAS = 1024
 """A bound of this driver: each replica is a device of the node's ResourceSlices."""
 
 _NO_RESOURCES = "no resources specified: name them under resources, or remove this part of sharing"
+_OF_SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources", "compute")
 _WITHOUT_MEANING = "has no effect on this driver"
 
 
@@ -108,11 +109,25 @@ def decode_node_config(value: object) -> NodeConfig:
     if not isinstance(value, Mapping):
         text = f"a device-plugin config must be an object with version: {VERSION}"
         raise InvalidConfigError([Problem(path=(), text=f"{text}, not {shown(value)}")])
-    config = checked(DevicePluginFile, value)
+    config = checked(DevicePluginFile, _without_null(value))
     problems = list(_contradictions(config.sharing))
     if problems:
         raise InvalidConfigError(problems)
     return _node_config(config)
+
+
+def _without_null(value: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a file without the one way of sharing that is null, as templates write it.
+
+    The device plugin takes null for left out. If no other is there, it is most likely a section
+    whose lines have lost their indentation, and stays an error.
+    """
+    sharing = value.get("sharing")
+    if not isinstance(sharing, Mapping):
+        return value
+    ways = list(SharedBy)
+    kept = {key: one for key, one in sharing.items() if one is not None or key not in ways}
+    return {**value, "sharing": kept} if any(key in kept for key in ways) else value
 
 
 def _version(value: object) -> str:
@@ -324,8 +339,12 @@ def _warnings(config: DevicePluginFile) -> Iterator[str]:
     for name, value in (config.flags.others if config.flags else {}).items():
         # The plugin has groups of flags: its own, and those of feature discovery.
         inner = [f"{plain(name)}.{plain(key)}" for key in value] if isinstance(value, dict) else ()
+        meant = ""
+        if name in _OF_SHARING:
+            kind = SharedBy.MPS if config.sharing and config.sharing.mps else SharedBy.TIME_SLICING
+            meant = f": did you mean sharing.{kind}.{name}?"
         for one in inner or [plain(name)]:
-            yield f"flags.{one}: {_WITHOUT_MEANING}"
+            yield f"flags.{one}: {_WITHOUT_MEANING}{meant}"
     for name, part in (("resources", config.resources), ("imex", config.imex)):
         if part is not None:
             yield f"{name}: {_WITHOUT_MEANING}"

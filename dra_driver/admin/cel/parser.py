@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dra_driver.admin.cel import syntax
-from dra_driver.admin.cel.values import Double, NotUnderstoodError, Uint
+from dra_driver.admin.cel.values import Double, NotCelError, NotUnderstoodError, Uint
 from dra_driver.dataclass import dataclass
 
 _TOKENS = re.compile(
@@ -61,7 +61,9 @@ def _tokens(text: str) -> Iterator[_Token]:
         raw = _RAW_STRING.match(text, at) if _RAW.match(text, at) else None
         match = raw or _TOKENS.match(text, at)
         if match is None:
-            raise NotUnderstoodError(f"the character {text[at]!r} at position {at + 1}")
+            # In backquotes newer versions of CEL take any field's name.
+            error = NotUnderstoodError if text[at] == "`" else NotCelError
+            raise error(f"the character {text[at]!r} at position {at + 1}")
         kind = "string" if raw else str(match.lastgroup)
         if kind != "space":
             yield _Token(kind, match[0], at, match.end())
@@ -85,9 +87,9 @@ class _Parser:
     def _end(self) -> int:
         return self._tokens[self._at - 1].end
 
-    def unexpected(self) -> NotUnderstoodError:
+    def unexpected(self) -> NotCelError:
         """Return the error that says where reading ended."""
-        return NotUnderstoodError(f"{self.token.text or 'the end'!r} at {self.token.start + 1}")
+        return NotCelError(f"{self.token.text or 'the end'!r} at {self.token.start + 1}")
 
     def expression(self) -> syntax.Node:
         self._depth += 1

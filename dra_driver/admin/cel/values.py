@@ -26,6 +26,10 @@ class NotUnderstoodError(Exception):
     """This is more of CEL than is known here, so nobody knows what the scheduler finds."""
 
 
+class NotCelError(NotUnderstoodError):
+    """This is no CEL: its author has made a mistake, and every API server refuses it."""
+
+
 class Uint(int):
     """An unsigned integer."""
 

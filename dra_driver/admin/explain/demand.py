@@ -20,6 +20,7 @@ from dra_driver.admin.explain.requests import (
     read_claim,
     selectors_of,
 )
+from dra_driver.admin.wrong_names import meant
 from dra_driver.claims.model.claim import is_pod_group
 from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, at, full_name, mapping, objects, text
@@ -32,8 +33,6 @@ _IMPLICIT = "deviceclass.resource.kubernetes.io/"
 _MOST_USERS = 256
 _OF_KUBERNETES = "kubernetes.io/"
 _NVIDIA = "nvidia.com/"
-_GPU = f"{_NVIDIA}gpu"
-_BEFORE_PLUGINS = "alpha.kubernetes.io/nvidia-gpu"
 
 Find = Callable[[str], Object | None]
 """An object of the pod's namespace by its name; None if there is none."""
@@ -120,8 +119,8 @@ class Demand:
 
 
 def _why_nothing(name: str) -> str:
-    if name == _BEFORE_PLUGINS:
-        return f"Kubernetes before 1.11 used this name; ask for {_GPU}"
+    if wrong := meant(name):
+        return wrong
     found = "no DeviceClass, and no device plugin of the node"
     if not name.startswith(_NVIDIA):
         return found

@@ -10,8 +10,17 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from dra_driver.admin.validate import card_needs, near_misses, objects, references, schema
-from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain
+from dra_driver.admin.validate import (
+    capacities,
+    card_needs,
+    near_misses,
+    objects,
+    pods,
+    references,
+    schema,
+    selectors,
+)
+from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain, overridden
 from dra_driver.admin.validate.node_configs import (
     Wrong,
     configs_of,
@@ -122,14 +131,18 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
     """Yield what a cluster takes, and most likely has not the meant effect."""
     if objects.is_of_devices(value):
         yield from near_misses.in_selectors(value)
+        yield from selectors.warnings(value)
+        yield from capacities.warnings(value)
         for config in _configs(value, ()):
             if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
                 yield near_misses.warning(config.driver, (*config.path, "driver"))
+        yield from _overridden([one for one in _configs(value, ()) if one.ours])
         place = _CONFIGS.get(str(value.get("kind")), ())[:-1]
         for path, text in card_needs.unasked(at(value, *place)):
             yield Problem(path=(*place, *path), text=f"{dotted((*place, *path))}: {text}")
     elif pod := objects.pod_of(value):
         yield from references.unused_claims(pod.value, pod.path)
+        yield from pods.warnings(pod.value, pod.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +188,21 @@ def _by_object(configs: Iterator[_Config]) -> Iterator[list[_Config]]:
 def _in_vain(configs: list[_Config]) -> Iterator[tuple[_Config, tuple[Path, str]]]:
     """Yield what has no effect of the configs of one object."""
     ours = [one for one in configs if one.ours]
-    written = [
-        WrittenConfig(kind=str(at(one.parameters, "kind")), requests=one.named) for one in ours
-    ]
-    for index, text in in_vain(ours[0].requests if ours else None, written):
+    for index, text in in_vain(ours[0].requests if ours else None, _written(ours)):
         yield ours[index], (("parameters", "kind"), f"parameters.kind: {text}")
+
+
+def _overridden(ours: list[_Config]) -> Iterator[Problem]:
+    """Yield configs of an object of which a later one takes the place."""
+    for index, why in overridden(ours[0].requests if ours else None, _written(ours)):
+        path = (*ours[index].path, "parameters", "kind")
+        yield Problem(path=path, text=f"{dotted(path)}: {why}")
+
+
+def _written(configs: list[_Config]) -> list[WrittenConfig]:
+    return [
+        WrittenConfig(kind=str(at(one.parameters, "kind")), requests=one.named) for one in configs
+    ]
 
 
 def _node_configs(document: Document) -> Iterator[tuple[str, Iterator[Wrong]]]:
@@ -188,9 +211,9 @@ def _node_configs(document: Document) -> Iterator[tuple[str, Iterator[Wrong]]]:
         yield "share config", wrong_in_document(document)
         return
     for where, one in _objects(document.value, ()):
-        if one.get("kind") == "ConfigMap" and one.get("apiVersion") == "v1":
-            for path, text in configs_of(one, where):
-                yield _subject(one), wrong_in_text(document, path, text)
+        subject = _subject(one) if "kind" in one else "share config"
+        for path, text in configs_of(one, where):
+            yield subject, wrong_in_text(document, path, text)
 
 
 def _objects(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
@@ -248,4 +271,10 @@ def _finding(document: Document, config: _Config, problem: tuple[Path, str]) -> 
 
 def _located_finding(subject: str, wrong: Wrong) -> Finding:
     place = wrong.place
-    return Finding(line=place.line, column=place.column, subject=subject, text=wrong.text)
+    return Finding(
+        line=place.line,
+        column=place.column,
+        subject=subject,
+        text=wrong.text,
+        severity=wrong.severity,
+    )

@@ -43,6 +43,27 @@ def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tupl
             yield index, f"a {config.kind} has no effect on the devices of {asks}: write {other}"
 
 
+def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tuple[int, str]]:
+    """Yield (index, why) of each config whose place later ones of its kind take everywhere."""
+    every = {text(one, "name") for one in requests} if isinstance(requests, list) else set()
+    for index, config in enumerate(configs):
+        later = {
+            name
+            for one in configs[index + 1 :]
+            if one.kind == config.kind
+            for name in one.requests or every
+        }
+        covered = set(config.requests) or every
+        if covered and covered <= later:
+            yield (
+                index,
+                (
+                    f"a later {config.kind} of this claim holds for the same requests, in place of "
+                    "this one: write one of them"
+                ),
+            )
+
+
 def _asks_for(request: object, class_name: str) -> bool:
     """Tell whether a request gets devices of a class for certain, and may change them."""
     if not isinstance(request, Mapping):

@@ -7,14 +7,15 @@ other files with a `version` are left alone. The checks are those of the driver.
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from dra_driver.dataclass import dataclass
-from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import VERSION, SharedBy, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError, Path, dotted
 
 _LOOKS_LIKE_ONE = re.compile(rf"^(version:\s*[\"']?{VERSION}\b|sharing:)", re.MULTILINE)
+_LITERAL = re.compile(r"\A[\w.-]+=(?=\S)")
 _OF_MIG_MANAGER = "mig-configs"
 """A field of mig-manager's config file, which has the same `version`."""
 
@@ -25,6 +26,7 @@ class Wrong:
 
     place: Place
     text: str
+    severity: Literal["error", "warning"] = "error"
 
 
 def is_node_config(value: object) -> bool:
@@ -40,17 +42,35 @@ def is_node_config(value: object) -> bool:
 def wrong_in_document(document: Document) -> Iterator[Wrong]:
     """Yield what is wrong with a document that is a share config."""
     try:
-        decode_node_config(document.value)
+        for text in decode_node_config(document.value).warnings:
+            yield Wrong(place=document.place(_path_in(text)), text=text, severity="warning")
     except InvalidConfigError as error:
         for problem in error.problems:
             yield Wrong(place=document.place(problem.path), text=problem.text)
 
 
-def configs_of(config_map: Mapping[str, object], path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (path in the file, text) of the share configs of a ConfigMap that stands at `path`."""
-    for key, text in mapping(config_map, "data").items():
-        if isinstance(text, str) and _is_text_of_one(text):
-            yield (*path, "data", key), text
+def _path_in(text: str) -> Path:
+    """Return the path that a warning begins with; none if it begins with other words."""
+    word = text.split(" ", 1)[0].rstrip(":")
+    return tuple(word.split(".")) if re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)*", word) else ()
+
+
+def configs_of(value: object, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield (path in the file, text) of the share configs in an object that stands at `path`.
+
+    They are the values of a ConfigMap's `data`; in the values of a chart, also within a HelmRelease
+    or an Application; and literals of a Kustomization, which begin with their key and `=`.
+    """
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from configs_of(one, (*path, key))
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from configs_of(one, (*path, index))
+    elif isinstance(value, str) and "\n" in value:
+        text = _LITERAL.sub("", value, count=1)
+        if _is_text_of_one(text):
+            yield path, text
 
 
 def wrong_in_text(document: Document, path: Path, text: str) -> Iterator[Wrong]:
@@ -61,7 +81,7 @@ def wrong_in_text(document: Document, path: Path, text: str) -> Iterator[Wrong]:
         if place is None:
             place = document.place(path)
             inner = f"line {wrong.place.line}, column {wrong.place.column}: {inner}"
-        yield Wrong(place=place, text=f"{dotted(path)}: {inner}")
+        yield Wrong(place=place, text=f"{dotted(path)}: {inner}", severity=wrong.severity)
 
 
 def _is_text_of_one(text: str) -> bool:

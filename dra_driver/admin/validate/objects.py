@@ -8,7 +8,7 @@ k8s.io/api/resource.
 
 from collections.abc import Iterator, Mapping
 
-from dra_driver.admin.validate import references, schema
+from dra_driver.admin.validate import pods, references, schema, selectors
 from dra_driver.dataclass import dataclass
 from dra_driver.fields import at
 from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint
@@ -75,9 +75,11 @@ def problems(value: Mapping[str, object]) -> Iterator[Problem]:
     if kind in _DEVICE_KINDS and is_of_devices(value):
         yield from schema.problems(value, f"resource.v1.{kind}")
         yield from references.in_claim(value)
+        yield from selectors.refused(value)
     if pod := pod_of(value):
         yield from schema.problems(pod.value, pod.schema, pod.path)
         yield from references.in_pod(pod.value, pod.path)
+        yield from pods.refused(pod.value, pod.path)
 
 
 def is_looked_at(value: Mapping[str, object]) -> bool:

@@ -1,0 +1,147 @@
+"""What is wrong with the CEL selectors of an object: of no use for any device of this driver. Pure.
+
+In: the expressions of claims, templates and DeviceClasses. Out: an error for what no API server
+takes, as far as the evaluator reads CEL; a warning for a selector that fails on each kind of device
+that this driver publishes, with what to write. What selects other drivers' devices is left alone.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from dra_driver.admin.cel.advice import advice
+from dra_driver.admin.cel.selector import Selector, Subject
+from dra_driver.admin.cel.values import (
+    EvaluationError,
+    NotCelError,
+    NotUnderstoodError,
+    Semver,
+)
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import at, entries, text
+from resource_nvidia_com.problems import Path, Problem, dotted
+from resource_nvidia_com.quantity import Quantity
+
+_WHOLE: Mapping[str, object] = {
+    "type": "gpu",
+    "uuid": "GPU-5c9e7a1b-0000-4000-8000-000000000000",
+    "productName": "NVIDIA H100 80GB HBM3",
+    "brand": "Nvidia",
+    "architecture": "Hopper",
+    "cudaComputeCapability": Semver.parse("9.0.0"),
+    "driverVersion": Semver.parse("580.95.5"),
+    "cudaDriverVersion": Semver.parse("13.0.0"),
+    "addressingMode": "HMM",
+    "resource.kubernetes.io/pciBusID": "0000:61:00.0",
+    "resource.kubernetes.io/pcieRoot": "pci0000:5b",
+    "resource.kubernetes.io/numaNode": 0,
+}
+_OF_GPUS = {"nvlinkIsland": "GPU-a", "nvlinkMesh": "GPU-a", "fabricClusterUUID": "u"}
+_OF_SHARES = {"resourceName": "nvidia.com/gpu", "replicas": 4, "sharedAs": "nvidia.com/gpu"}
+_OF_MIG = {"type": "mig", "parentUUID": _WHOLE["uuid"], "profile": "1g.10gb"}
+_CAPACITIES = (
+    "multiprocessors",
+    "copyEngines",
+    "decoders",
+    "encoders",
+    "jpegEngines",
+    "ofaEngines",
+)
+
+_GPU_CLASS, _MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
+_SPECS: Mapping[str, Path] = {
+    "ResourceClaim": ("spec", "devices", "requests"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices", "requests"),
+}
+_TYPES = "no such overload"
+_QUANTITIES = re.compile(r"[<>]=?\s*quantity\(")
+
+
+@cache
+def published() -> Mapping[str, Subject]:
+    """Return a device of each kind that this driver publishes, with all that it may have."""
+    capacity = {"memory": Quantity.parse("80Gi"), **dict.fromkeys(_CAPACITIES, Quantity.parse("1"))}
+
+    def device(*attributes: Mapping[str, object]) -> Subject:
+        found = {name: value for one in attributes for name, value in one.items()}
+        return Subject(driver=DRIVER_NAME, attributes=found, capacity=capacity)
+
+    return {
+        "gpu": device(_WHOLE, _OF_GPUS),
+        "share": device(_WHOLE, _OF_GPUS, _OF_SHARES),
+        "mig": device(_WHOLE, _OF_MIG, _OF_SHARES),
+    }
+
+
+def refused(value: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield what no API server takes of the selectors of an object."""
+    for path, _, expression in _selectors(value):
+        try:
+            Selector.of(expression)
+        except NotCelError as error:
+            yield _problem(path, f"this is no CEL, from {error} on")
+        except NotUnderstoodError:
+            continue
+        else:
+            if _QUANTITIES.search(expression):
+                do = advice(_TYPES, expression, ())
+                yield _problem(path, f"no API server takes this: {do}")
+
+
+def warnings(value: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield selectors that fail on every device of this driver, so that nothing is allocated."""
+    for path, device_class, expression in _selectors(value):
+        error = _failure(device_class, expression)
+        if error and not _QUANTITIES.search(expression):
+            what = f"this fails on each device of this driver: {_said(error, expression)}"
+            yield _problem(path, what)
+
+
+def _said(error: str, expression: str) -> str:
+    do = advice(error, expression, published().values())
+    return f"{error}; {do}" if do else error
+
+
+def _failure(device_class: str, expression: str) -> str:
+    """Return why a selector fails on all devices that a class may select; empty if it does not."""
+    kinds = {_GPU_CLASS: ("gpu", "share"), _MIG_CLASS: ("mig",)}.get(device_class, published())
+    if device_class not in (_GPU_CLASS, _MIG_CLASS) and DRIVER_NAME not in expression:
+        return ""
+    failed = ""
+    for kind in kinds:
+        try:
+            Selector.of(expression).selects(published()[kind])
+        except EvaluationError as error:
+            failed = failed or str(error)
+        except NotUnderstoodError:
+            return ""
+        else:
+            return ""
+    return failed
+
+
+def _selectors(value: Mapping[str, object]) -> Iterator[tuple[Path, str, str]]:
+    """Yield (path, DeviceClass, expression) of each; a class's own have none."""
+    kind = str(value.get("kind"))
+    if kind == "DeviceClass":
+        yield from _in(value, ("spec",), "")
+    for index, request in enumerate(entries(value, *_SPECS[kind]) if kind in _SPECS else ()):
+        path = (*_SPECS[kind], index)
+        yield from _in(request, (), text(request, "exactly", "deviceClassName"), path, ("exactly",))
+        for number, one in enumerate(entries(request, "firstAvailable")):
+            below = (*path, "firstAvailable", number)
+            yield from _in(one, (), text(one, "deviceClassName"), below)
+
+
+def _in(
+    value: object, within: Path, device_class: str, path: Path = (), below: Path = ()
+) -> Iterator[tuple[Path, str, str]]:
+    for index, one in enumerate(entries(value, *within, *below, "selectors")):
+        expression = at(one, "cel", "expression")
+        if isinstance(expression, str):
+            place = (*path, *within, *below, "selectors", index, "cel", "expression")
+            yield place, device_class, expression
+
+
+def _problem(path: Path, what: str) -> Problem:
+    return Problem(path=path, text=f"{dotted(path)}: {what}")
