@@ -60,8 +60,10 @@ def test_validate_accepts_every_example_and_the_readmes(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout + done.stderr
-    assert "warning" not in said
-    assert said.splitlines()[-1].endswith("3 configs in 11 files: no errors")
+    # The example of a part of a GPU, which says itself what the driver needs for it.
+    (warning,) = [line for line in said.splitlines() if ": warning: " in line]
+    assert "--consumable-shares" in warning
+    assert said.splitlines()[-1].endswith("3 configs in 11 files: no errors, 1 warning")
 
 
 @pytest.mark.parametrize("number", SECTIONS)
