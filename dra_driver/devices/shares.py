@@ -96,12 +96,14 @@ class ConsumableSlot:
         share_id: tells it from the others of the device (resource.k8s.io/v1 shareID).
         memory_mib: memory in MiB; 0 is none in particular, and no limit.
         cores: percent of the SMs; 0 is none in particular, and no limit.
+        shares: of the shares that a device has where the driver counts them; 1 elsewhere.
     """
 
     share_id: str
     strategy: ShareStrategy
     memory_mib: int = 0
     cores: int = 0
+    shares: int = 1
 
     @property
     def division(self) -> None:

@@ -237,6 +237,15 @@ def tenant(name: str, **changes: object) -> ClaimRecord:
     return record(name, devices=(replace(device, device=share, share_id=name),))
 
 
+def test_shares_are_counted_and_not_claims() -> None:
+    """A claim for two of four shares has two of them; the scheduler has no more to give."""
+    claims = [tenant("a"), tenant("b", share_id="s2"), tenant("c", share_id="s3", shares=2)]
+    found = parted(*claims, shares=4)
+    assert [one for one in table(found).splitlines() if "4 of 4" in one]
+    (one,) = json.loads(report(found))["shares"]["consumable"]
+    assert one["parts"] == 4
+
+
 def test_who_has_which_part_of_a_gpu_and_what_is_free() -> None:
     found = parted(tenant("a"), tenant("b", share_id="s2", memory_mib=0, cores=0), shares=4)
     (line,) = [one for one in table(found).splitlines() if "2 of 4" in one]

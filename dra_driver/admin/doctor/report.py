@@ -16,6 +16,7 @@ from resource_nvidia_com.printable import printable
 
 _WIDTH = 100
 _LONGEST = 2000
+_ORDER = (Severity.OK, Severity.INFO, Severity.UNKNOWN, Severity.WARNING, Severity.ERROR)
 
 
 def status_of(outcomes: Iterable[Outcome]) -> int:
@@ -27,15 +28,16 @@ def status_of(outcomes: Iterable[Outcome]) -> int:
 
 
 def as_text(outcomes: Sequence[Outcome]) -> str:
-    """Return it for people: what is wrong with reason and advice, what is fine on a line.
+    """Return it for people: what is fine on a line, then what is wrong with reason and advice.
 
-    Checks that would need an admin's rights share a line below.
+    What is worst comes last, just above the prompt. Checks that would need an admin's rights share a line below.
     """
-    findings = [one for one in outcomes if isinstance(one, Finding)]
+    found = [one for one in outcomes if isinstance(one, Finding)]
+    findings = sorted(found, key=lambda one: _ORDER.index(one.severity))
     skipped = [one for one in outcomes if isinstance(one, Skipped)]
     width = max((len(one.id) for one in findings), default=0)
     forbidden = [one for one in findings if _is_forbidden(one)]
-    lines = [line for one in findings if one not in forbidden for line in _lines(one, width)]
+    lines: list[str] = []
     if forbidden:
         names = ", ".join(dict.fromkeys(one.id for one in forbidden))
         lines += ["", "not checked, because permissions are missing:"]
@@ -45,6 +47,8 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
         for reason in dict.fromkeys(one.reason for one in skipped):
             names = ", ".join(one.id for one in skipped if one.reason == reason)
             lines += _wrapped(f"{_plain(reason)}: {names}", "  ", "    ")
+    lines = [*lines[1:], ""] if lines else []
+    lines += [line for one in findings if one not in forbidden for line in _lines(one, width)]
     return "\n".join([*lines, "", _summary(findings)]) + "\n"
 
 

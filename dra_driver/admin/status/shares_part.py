@@ -134,7 +134,7 @@ def _parts(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[_Parts]:
             and not entry.admin_access
         ):
             one = found.setdefault(entry.name, _Parts(name=entry.name))
-            one.count += 1
+            one.count += device.slot.shares
             one.used_mib += device.slot.memory_mib
             one.cores += device.slot.cores
             one.strategy = str(device.slot.strategy)

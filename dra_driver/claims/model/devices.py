@@ -432,6 +432,7 @@ def _slot_json(slot: Slot) -> dict[str, object]:
                 "strategy": str(slot.strategy),
                 "memoryMiB": slot.memory_mib,
                 "cores": slot.cores,
+                **({"shares": slot.shares} if slot.shares != 1 else {}),
             }
         case _:
             assert_never(slot)
@@ -468,6 +469,7 @@ def _slot(value: Mapping[str, Any]) -> Slot:
             strategy=_strategy(value["strategy"]),
             memory_mib=int(value["memoryMiB"]),
             cores=int(value["cores"]),
+            shares=int(value.get("shares", 1)),
         )
     return ShareSlot(index=int(value["index"]), division=division_of(value["division"]))
 

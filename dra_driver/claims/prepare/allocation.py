@@ -157,6 +157,7 @@ def _consumed(one: NodeDevice, result: Result, strategy: ShareStrategy) -> NodeD
         strategy=strategy,
         memory_mib=result.consumed.get("memory", 0) // MIB,
         cores=result.consumed.get("cores", 0),
+        shares=result.consumed.get("shares", 1),
     )
     return replace(one, device=ConsumableShare(of=device, slot=slot))
 

@@ -77,11 +77,12 @@ def test_a_name_means_a_device_of_this_node(gpu: Any, device: Device, kind: Devi
 
 
 def test_a_share_of_a_capacity_is_what_its_claim_consumes() -> None:
-    one = result("gpu-0", share_id="s1", consumed={"memory": 5 * MIB + 1, "cores": 30})
+    asked = {"memory": 5 * MIB + 1, "cores": 30, "shares": 2}
+    one = result("gpu-0", share_id="s1", consumed=asked)
     other = result("gpu-0", share_id="s2")
     seen = found(one, other, strategies={one.allocation_id: ShareStrategy.MPS})
     slots = [
-        ConsumableSlot(share_id="s1", strategy=ShareStrategy.MPS, memory_mib=5, cores=30),
+        ConsumableSlot(share_id="s1", strategy=ShareStrategy.MPS, memory_mib=5, cores=30, shares=2),
         ConsumableSlot(share_id="s2", strategy=ShareStrategy.TIME_SLICING),
     ]
     assert [node.device for node in seen.values()] == [

@@ -35,16 +35,22 @@ def test_the_exit_status_is_2_where_nothing_was_learnt() -> None:
 def test_people_get_reason_and_advice_of_what_is_wrong() -> None:
     text = as_text([finding(Severity.ERROR), finding(Severity.OK, advice=""), SKIPPED])
     assert text.splitlines() == [
-        "error    thing  it is so",
-        "                why: because",
-        "                do:  mend it",
-        "ok       thing  it is so",
-        "",
         "not checked:",
         "  no cluster is known: other",
         "",
+        "ok       thing  it is so",
+        "error    thing  it is so",
+        "                why: because",
+        "                do:  mend it",
+        "",
         "1 error, 0 warnings, 0 unknown, 0 info, 1 ok",
     ]
+
+
+def test_what_is_worst_stands_last() -> None:
+    found = [replace(finding(severity), id=str(severity)) for severity in Severity]
+    words = [line.split()[0] for line in as_text(found).splitlines() if line[:1] not in ("", " ")]
+    assert words[:-1] == ["ok", "info", "unknown", "warning", "error"]
 
 
 def test_what_only_an_admin_may_see_is_told_once() -> None:
