@@ -30,7 +30,8 @@ def status_of(outcomes: Iterable[Outcome]) -> int:
 def as_text(outcomes: Sequence[Outcome]) -> str:
     """Return it for people: what is fine on a line, then what is wrong with reason and advice.
 
-    What is worst comes last, just above the prompt. Checks that would need an admin's rights share a line below.
+    What is worst comes last, just above the prompt. Checks that would need the rights of an admin
+    share a line above.
     """
     found = [one for one in outcomes if isinstance(one, Finding)]
     findings = sorted(found, key=lambda one: _ORDER.index(one.severity))
