@@ -213,6 +213,12 @@ def plan_of_others(uuid: GpuUuid, device: str, config: GpuConfig) -> SharingPlan
     return SharingPlan(strategy=NAME, gpus=(uuid,), changes=changes)
 
 
+def of_unknown(uuid: GpuUuid) -> SharingPlan:
+    """Return the plan of a claim of which nothing is known; what stood before is the default."""
+    changes = {"interval": str(Interval.DEFAULT), "computeMode": _DEFAULT_MODE}
+    return SharingPlan(strategy=NAME, gpus=(uuid,), changes=changes)
+
+
 def _former(gpu: Gpu, owed: Sequence[SharingPlan]) -> Interval | None:
     return next(
         (

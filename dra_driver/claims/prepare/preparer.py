@@ -347,7 +347,7 @@ class ClaimPreparer:
                 neighbours = self._holdings.neighbours(draft)
                 if neighbours.rival is None:
                     self._clear(neighbours.former, draft, end)
-                    begun = self._transaction.begin(found, deadline=end)
+                    begun = self._transaction.begin(found, deadline=end, lost=neighbours.lost)
             if neighbours.rival is not None:
                 raise self._conflict(neighbours.rival, end)
             record = self._transaction.complete(

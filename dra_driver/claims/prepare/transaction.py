@@ -13,7 +13,7 @@ lock. Callers hold the lock of the claim, and that of the GPUs it touches, but n
 waited for (`complete`): the GPU's other users need not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from dra_driver.cdi.model import Spec
@@ -25,6 +25,8 @@ from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.dataclass import dataclass
+from dra_driver.devices.model import GpuUuid
+from dra_driver.sharing import time_slicing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +58,13 @@ class Transaction:
         self._specs = specs
         self._step = step
 
-    def begin(self, allocation: Allocation, *, deadline: float) -> Begun:
+    def begin(
+        self, allocation: Allocation, *, deadline: float, lost: Collection[GpuUuid] = ()
+    ) -> Begun:
         """Give a claim what it is to get; a daemon is asked for, and `complete` waits for it.
 
+        On `lost` GPUs something may be set for a claim whose record is lost: what is found there is
+        not taken for what stood before.
         Raises ConfigError if a config asks for what these devices or this driver cannot do,
         DeviceError or TransientError if the hardware refused or takes longer than until the
         deadline, StateError if the disk refused. In any case what was changed stands in a record
@@ -66,7 +72,7 @@ class Transaction:
         """
         draft = allocation.draft
         self._mig.make_room(draft)
-        owed = self._holdings.owed(draft)
+        owed = (*self._holdings.owed(draft), *map(time_slicing.of_unknown, lost))
         record = self._realiser.find(draft, allocation.devices)
         # Of devices that are to be made the plans are thrown away: a wrong config should be heard
         # of before anything is made.

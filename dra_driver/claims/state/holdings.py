@@ -59,11 +59,13 @@ class Neighbours:
     """What other claims have to do with the GPUs that a claim wants.
 
     `rival` holds some of it, None when all is free; of `former` claims something may have stayed
-    there (empty with a rival).
+    there (empty with a rival). `lost` are GPUs on which something may be set for a claim whose
+    record is lost, this one among them.
     """
 
     rival: Rival | None = None
     former: frozenset[ClaimUid] = frozenset()
+    lost: frozenset[GpuUuid] = frozenset()
 
 
 def open_holdings(directory: Path, *, boot_id: str, version: str) -> "Holdings":
@@ -135,7 +137,12 @@ class Holdings:
             if not self.holds(other) or other.pending
         }
         traced = {uid for there in others.values() for uid in there.traced}
-        return Neighbours(former=frozenset(former | traced))
+        lost = {
+            gpu
+            for gpu, there in others.items()
+            if there.traced or self._others(gpu, only=wanted.ref.uid).traced
+        }
+        return Neighbours(former=frozenset(former | traced), lost=frozenset(lost))
 
     def owed(self, wanted: ClaimRecord) -> tuple[SharingPlan, ...]:
         """Return the plans that could not be undone yet on the GPUs that a record wants."""
@@ -205,13 +212,15 @@ class Holdings:
             if part.pod == pod
         ]
 
-    def _others(self, gpu: GpuUuid, uid: ClaimUid | None = None) -> "_Others":
-        """Return the claims with a mark on the GPU, but for this one."""
+    def _others(
+        self, gpu: GpuUuid, uid: ClaimUid | None = None, *, only: ClaimUid | None = None
+    ) -> "_Others":
+        """Return the claims with a mark on the GPU, but for this one, or only a certain one."""
         records: list[ClaimRecord] = []
         traced: list[ClaimUid] = []
         newer: VersionError | None = None
         for other in self.ownership.holders(gpu):
-            if other == uid:
+            if other == uid or (only is not None and other != only):
                 continue
             try:
                 record = self.records.peek(other)

@@ -51,6 +51,22 @@ def test_an_interval_is_set_and_reset(node: Node, interval: str, number: int) ->
     assert node.left() == []
 
 
+@pytest.mark.parametrize("again", ["the same claim", "another claim"])
+def test_a_time_slice_of_a_claim_whose_record_is_lost_does_not_stay(node: Node, again: str) -> None:
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
+    (record,) = node.root.rglob("plugin/claims/*.json")
+    record.write_text("damaged")
+    node.restart()
+    if again == "another claim":
+        node.driver.api.claims.clear()
+        ref = node.claim_gpus({"a": LONG}, name="next")
+    node.driver.prepare(ref)
+    assert node.time_slices() == {0: 3}
+    node.driver.unprepare(ref)
+    assert node.time_slices() == {}
+
+
 def test_an_older_driver_that_an_upgrade_left_behind_is_not_loaded(node: Node) -> None:
     driver_layouts.install(node.machine.driver_root, driver_layouts.RPM_FOLDER, version=OLD)
     ref = node.claim_gpus({"a": LONG})
