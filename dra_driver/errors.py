@@ -38,6 +38,10 @@ class DeviceError(DriverError):
     """NVML, a device node or the GPU driver refused."""
 
 
+class BarredError(DeviceError):
+    """No MIG device can be made on a GPU, whoever asks and however long one waits."""
+
+
 class SilenceError(DeviceError):
     """A GPU, its driver or a daemon of it did not answer in time, and may never."""
 

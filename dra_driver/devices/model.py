@@ -305,12 +305,14 @@ class GpuEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """That a GPU cannot be switched to MIG mode at present, because others have it open.
+    """That no MIG device can be made on a GPU at present.
 
-    `waiting` are the MIG devices for which it was to be, and still is: somebody has them already.
+    `waiting` are those that were to be, and still are: somebody has them already. `is_of_mode`: it
+    cannot be switched to MIG mode, because others have it open; else NVML refuses in MIG mode, too.
     """
 
     reason: str
+    is_of_mode: bool = True
     waiting: frozenset[MigSlot] = frozenset()
 
 

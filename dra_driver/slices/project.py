@@ -169,8 +169,11 @@ def _shares_in_order(
 
 
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
-    """Return the refusal of a switch that is still to be made."""
-    return None if gpu.mig_mode is MigMode.ENABLED else refused.get(gpu.uuid)
+    """Return the refusal of a switch that is still to be made, or of MIG devices in MIG mode."""
+    found = refused.get(gpu.uuid)
+    if found is None or (found.is_of_mode and gpu.mig_mode is MigMode.ENABLED):
+        return None
+    return found
 
 
 def with_memory_counters(found: Projection) -> Projection:

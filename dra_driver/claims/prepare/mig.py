@@ -35,6 +35,7 @@ from dra_driver.devices.model import (
     Partition,
 )
 from dra_driver.errors import (
+    BarredError,
     ConflictError,
     DeviceError,
     DriverError,
@@ -232,6 +233,9 @@ class MigDevices:
             made = self._hardware.make(partition)
         except HeldError as error:
             self._switches.refused(slot, uid, error)
+            raise
+        except BarredError as error:
+            self._switches.barred(slot, uid, error)
             raise
         self._switches.switched(slot.gpu)
         return made

@@ -1,4 +1,4 @@
-"""Which GPUs cannot be switched to MIG mode at present, and until when trying again makes no sense.
+"""On which GPUs no MIG device can be made at present, and until when trying again makes no sense.
 
 A card changes its mode only while nobody else has it open. What has it open may be a look of half a
 second or an agent that never ends, and nobody says which, so there is a `Refusal`:
@@ -7,6 +7,9 @@ second or an agent that never ends, and nobody says which, so there is a `Refusa
 - from then on for as long again as the GPU has refused so far, within bounds; whoever has a
   MIG device of it keeps trying, and each refusal counts anew;
 - no longer once the GPU is in MIG mode, or nobody has it open, where that can be seen.
+
+Where NVML lets nobody make a device of a GPU in MIG mode (a guest's vGPU, a lack of rights), the
+first refusal counts at once, and it is tried again as seldom.
 
 Kept in memory: after a restart one try shows it again.
 """
@@ -20,7 +23,7 @@ import structlog
 from dra_driver.dataclass import dataclass
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import GpuUuid, Inventory, MigMode, MigSlot, Refusal
-from dra_driver.errors import HeldError
+from dra_driver.errors import BarredError, HeldError
 from dra_driver.host.worker import Worker
 
 log = structlog.get_logger()
@@ -49,9 +52,10 @@ class _Refusing:
     """A GPU that has refused, from `first` to `last`.
 
     With a reason nothing is made of it at present. `seen`: somebody was seen to have it open.
+    Without a minor number it does not depend on who has it open, nor on its MIG mode.
     """
 
-    minor: int
+    minor: int | None
     first: float
     last: float
     reason: str | None = None
@@ -120,8 +124,23 @@ class Refusals(Worker):
                 self.ring()
         self._tell()
 
+    def barred(self, slot: MigSlot, user: str, error: BarredError) -> None:
+        """Take note that NVML made no device on a GPU in MIG mode, and would for nobody."""
+        now = self._clock()
+        with self._lock:
+            known = self._gpus.get(slot.gpu)
+            if known is None or known.minor is not None or known.is_over(self._timing, now):
+                known = self._gpus[slot.gpu] = _Refusing(minor=None, first=now, last=now)
+            known.last = now
+            known.waiting[slot] = user
+            if known.reason is None:
+                known.reason = str(error)
+                log.warning("mig partitions withdrawn", gpu=slot.gpu, reason=known.reason)
+                self.ring()
+        self._tell()
+
     def switched(self, gpu: GpuUuid) -> None:
-        """Take note that a GPU is in MIG mode."""
+        """Take note that a GPU is in MIG mode, and that a device was made of it."""
         self._forget(gpu, "it is in MIG mode")
 
     def given_up(self, user: str) -> None:
@@ -134,9 +153,12 @@ class Refusals(Worker):
     def look_at(self, inventory: Inventory) -> None:
         """Forget the GPUs that are in MIG mode, and those that are gone."""
         off = {gpu.uuid for gpu in inventory.gpus if gpu.mig_mode is not MigMode.ENABLED}
+        there = {gpu.uuid for gpu in inventory.gpus}
         with self._lock:
-            known = set(self._gpus)
-        for uuid in known - off:
+            waits = {
+                uuid: off if one.minor is not None else there for uuid, one in self._gpus.items()
+            }
+        for uuid in (uuid for uuid, among in waits.items() if uuid not in among):
             self._forget(uuid, "it is in MIG mode, or gone")
 
     def check(self) -> float:
@@ -145,7 +167,7 @@ class Refusals(Worker):
             held = {uuid: known for uuid, known in self._gpus.items() if known.reason is not None}
         now, wait = self._clock(), _IDLE_SECONDS
         for uuid, known in held.items():
-            is_open = bool(self._holders(known.minor))
+            is_open = known.minor is not None and bool(self._holders(known.minor))
             left = known.end(self._timing) - now
             if known.seen and not is_open:
                 self._forget(uuid, "nobody has it open any more")
@@ -178,7 +200,11 @@ class Refusals(Worker):
     def _tell(self) -> None:
         with self._lock:
             current = {
-                uuid: Refusal(reason=known.reason, waiting=frozenset(known.waiting))
+                uuid: Refusal(
+                    reason=known.reason,
+                    waiting=frozenset(known.waiting),
+                    is_of_mode=known.minor is not None,
+                )
                 for uuid, known in self._gpus.items()
                 if known.reason is not None
             }

@@ -5,6 +5,7 @@ Errors have NVML's own words between cause and advice. Meanings: nvml.h, nvmlRet
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -121,7 +122,7 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
     except pynvml.NVMLError as error:
         if doing and error.value in _PASSING:
             raise TransientError(f"{doing}: {_passing_cause(error)} (NVML: {error})") from error
-        cause, advice = _ADVICE.get(error.value, ("NVML refused", _OTHER_ADVICE))
+        cause, advice = _ADVICE.get(error.value, (f"NVML refused{_call(error)}", _OTHER_ADVICE))
         prefix = f"{doing}: " if doing else ""
         kind = LostError if error.value in LOST_CODES else DeviceError
         raise kind(f"{prefix}{cause} (NVML: {error}); {advice}") from error
@@ -130,6 +131,12 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
         raise DeviceError(
             f"{prefix}NVML's answer cannot be understood ({error}); {_OTHER_ADVICE}"
         ) from error
+
+
+def _call(error: pynvml.NVMLError) -> str:
+    """Return the function of NVML that refused, after a blank; empty where pynvml does not show."""
+    names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
+    return next((f" {name}" for name in reversed(names) if name.startswith("nvml")), "")
 
 
 def _passing_cause(error: pynvml.NVMLError) -> str:

@@ -28,7 +28,7 @@ from dra_driver.devices.model import (
     Placement,
 )
 from dra_driver.devices.nvml.errors import ABSENT_FACT, nvml_errors, optional
-from dra_driver.errors import DeviceError, HeldError, TransientError
+from dra_driver.errors import BarredError, DeviceError, HeldError, TransientError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -167,7 +167,10 @@ class MigCalls:
             handle = self.gpus.handle(gpu)
             # By reference: pynvml passes a plain structure by value, and NVML would crash.
             where = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
-            made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile_id, byref(where))
+            with _barred(gpu):
+                made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+                    handle, profile_id, byref(where)
+                )
             with _undone_by(pynvml.nvmlGpuInstanceDestroy, made):
                 return int(pynvml.nvmlGpuInstanceGetInfo(made).id)
 
@@ -182,9 +185,9 @@ class MigCalls:
             parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
             shape = pynvml.nvmlGpuInstanceGetInfo(parent).profileId
             profile = next(one for one in self.profiles(handle, gpu) if one.id == shape)
-            made = pynvml.nvmlGpuInstanceCreateComputeInstance(
-                parent, _compute_profile(parent, profile.compute_slices)
-            )
+            shape = _compute_profile(parent, profile.compute_slices)
+            with _barred(gpu):
+                made = pynvml.nvmlGpuInstanceCreateComputeInstance(parent, shape)
             with _undone_by(pynvml.nvmlComputeInstanceDestroy, made):
                 number = int(pynvml.nvmlComputeInstanceGetInfo(made).id)
                 return number, _mig_uuid(handle, gpu_instance, number)
@@ -222,6 +225,22 @@ def _gone_is_fine() -> Iterator[None]:
         yield
     except (pynvml.NVMLError_NotFound, pynvml.NVMLError_NotSupported):  # made at run time
         return
+
+
+@contextmanager
+def _barred(gpu: GpuUuid) -> Iterator[None]:
+    """Tell apart the refusals that waiting does not mend: a guest's GPU, a lack of rights."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        if error.value not in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
+            raise
+        raise BarredError(
+            f"no MIG device can be made on {gpu} by this driver (NVML: {error}), as on a vGPU of a "
+            "virtual machine, or without the rights of a privileged container: the driver offers "
+            "none there for now; delete the pod so that it is scheduled elsewhere, and run the "
+            "driver with --mig existing on such nodes"
+        ) from error
 
 
 @contextmanager

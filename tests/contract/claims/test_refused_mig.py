@@ -3,13 +3,15 @@
 import re
 from pathlib import Path
 
+import pynvml
 import pytest
 from testbed.holder import holding
 
 import make
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.devices.model import MigSlot, Refusal
-from dra_driver.errors import TransientError
+from dra_driver.errors import DeviceError, TransientError
+from dra_driver.slices.project import projection
 from worlds.node import Node
 
 SOON = 0.3
@@ -88,3 +90,24 @@ def test_refusals_are_noted_for_inspect_and_damaged_notes_harm_nothing(tmp_path:
     assert notes.refusals() == notes.made() == {}
     assert notes.gpus_turned_on() == (gpus[1],)
     assert Ownership(tmp_path, "next-boot").refusals() == {}
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_a_gpu_on_which_nobody_may_make_mig_devices_is_not_offered_for_them(
+    node: Node, code: int
+) -> None:
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.look()
+    ref = node.claim(node.name("1g.10gb", 0))
+    node.machine.fail_call("nvmlDeviceCreateGpuInstanceWithPlacement", code)
+    with pytest.raises(DeviceError, match="delete the pod so that it is scheduled elsewhere"):
+        node.driver.prepare(ref, seconds=SOON)
+    (refusal,) = node.driver.refusals.current().values()
+    assert not refusal.is_of_mode
+    published = projection(node.inventory, refused=node.driver.refusals.current())
+    places = [str(one["name"]) for one in published.devices if "gpu-0-mig" in str(one["name"])]
+    assert places == [node.name("1g.10gb", 0)], "what the claim has stays, and nothing else"
+    node.driver.unprepare(ref)
+    node.machine.clear_faults()
+    node.driver.prepare(node.claim(node.name("1g.10gb", 1), name="next"))
+    assert node.driver.refusals.current() == {}

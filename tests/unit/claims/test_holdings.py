@@ -153,7 +153,15 @@ def test_a_mark_without_a_record_and_an_old_debt_are_told_of(node: Node) -> None
     node.holdings.ownership.mark(GPU.uuid, ClaimUid("traced"))
     node.claim("debtor", share(GPU, 0), pending=(owes(plan(GPU)),))
     found = node.holdings.neighbours(node.wanted(ME, share(GPU, 1)))
-    assert found == Neighbours(former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}))
+    assert found == Neighbours(
+        former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}), lost=frozenset({GPU.uuid})
+    )
+
+
+def test_a_mark_of_its_own_without_a_record_tells_that_something_may_be_set(node: Node) -> None:
+    node.holdings.ownership.mark(GPU.uuid, ME)
+    found = node.holdings.neighbours(node.wanted(ME, GPU))
+    assert found == Neighbours(lost=frozenset({GPU.uuid}))
 
 
 def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:

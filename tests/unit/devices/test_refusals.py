@@ -7,7 +7,7 @@ import make
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import GpuUuid, MigMode, MigSlot
-from dra_driver.errors import HeldError
+from dra_driver.errors import BarredError, HeldError
 
 ONE, TWO = make.gpu(0).uuid, make.gpu(1).uuid
 
@@ -171,3 +171,37 @@ def test_a_thread_looks_by_itself_and_ends_when_told(world: World) -> None:
     world.refusals.stop(30)
     world.refusals.stop(30)
     assert world.held == {ONE}
+
+
+def bar(world: World, start: int = 0, user: str = "a") -> None:
+    slot = MigSlot(gpu=ONE, profile_id=19, start=start)
+    world.refusals.barred(slot, user, BarredError("not by this driver"))
+
+
+def test_where_nobody_can_make_a_device_the_first_refusal_counts_also_in_mig_mode() -> None:
+    world = World()
+    bar(world)
+    (refusal,) = world.refusals.current().values()
+    assert (refusal.reason, refusal.is_of_mode) == ("not by this driver", False)
+    assert [slot.start for slot in refusal.waiting] == [0]
+    in_mig_mode = make.gpu(0, mig_mode=MigMode.ENABLED)
+    world.refusals.look_at(make.inventory(in_mig_mode))
+    assert world.refusals.current(), "its mode is not the reason"
+    world.refusals.look_at(make.inventory(make.gpu(1)))
+    assert world.refusals.current() == {}, "the GPU is gone"
+
+
+def test_it_is_tried_again_after_a_while_and_a_device_that_is_made_ends_it() -> None:
+    world = World()
+    bar(world)
+    world.refusals.check()
+    world.now += 119
+    world.refusals.check()
+    assert world.refusals.current()
+    world.now += 2
+    world.refusals.check()
+    assert world.refusals.current() == {}
+    bar(world, user="b")
+    assert world.refusals.current(), "at once, not after a few seconds"
+    world.refusals.switched(ONE)
+    assert world.refusals.current() == {}
