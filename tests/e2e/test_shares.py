@@ -133,8 +133,9 @@ def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
     assert "1 of 4 shares" in shares.status()
     for pod in pods:
         made = scene.api.get("Pod", pod, NAMESPACE)["status"]["extendedResourceClaimStatus"]
-        said = scene.warning(made["resourceClaimName"], "GPUMemoryNotLimited")
-        assert "time-slicing divides no memory" in said
+        for told in (pod, made["resourceClaimName"]):
+            said = scene.warning(told, "GPUMemoryNotLimited")
+            assert "time-slicing divides no memory" in said
 
 
 @pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")

@@ -3,11 +3,12 @@
 Nothing limits how much memory of a GPU it uses that it has a share of; or the limit in its config
 is more than the device has.
 
-In: the claims that have just been prepared, and their records. Out: an Event on the claim with the
-reason and what to do, once while it is prepared. A thread posts it after Prepare has answered: no
-pod waits for it, and what the API server refuses harms none. What waits is bounded, and told at the
-driver's end, too. If the API server is away then it stays untold, as `dra-driver status` says it
-anyway.
+In: the claims that have just been prepared, and their records. Out: an Event with the reason and
+what to do, once while it is prepared: on the pods, where people look, and on the claim, which for
+resource names in limits has a name that nobody knows. A thread posts it after Prepare has
+answered: no pod waits for it, and what the API server refuses harms none. What waits is bounded,
+and told at the driver's end, too. If the API server is away then it stays untold, as
+`dra-driver status` says it anyway.
 """
 
 import queue
@@ -17,7 +18,7 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.report.claim_events import ClaimEvents, about_claim
+from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
 from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, UnavailableError
@@ -87,10 +88,10 @@ class UnlimitedMemory(Worker):
         if record is None:
             return
         notes = {NOT_LIMITED: _not_limited(record), TOO_HIGH: _too_high(record)}
-        about = about_claim(ref)
+        told = [about_claim(ref), *(about_pod(ref.namespace, pod) for pod in record.pods)]
         for reason, note in notes.items():
-            if note is not None:
-                self._events.post(about, reason=reason, action="PreparingDevices", note=note)
+            for about in told if note is not None else ():
+                self._events.post(about, reason=reason, action="PreparingDevices", note=str(note))
         if any(notes.values()):
             self._told.add(ref.uid)
 

@@ -63,11 +63,16 @@ class Telling:
         assert self.calls.unprepare([ref], PATIENCE)[ref.uid].error == ""
 
     def told(self, count: int) -> list[dict[str, Any]]:
-        """Wait until so many Events are there, and all that waits was looked at."""
-        assert self.server.wait_for(lambda: len(self.server.objects("events")) >= count)
+        """Wait until so many Events of claims are there, and all that waits was looked at."""
+        assert self.server.wait_for(lambda: len(self.of("ResourceClaim")) >= count)
         assert self.server.wait_for(self.thread._waiting.empty)
         self.thread.stop(10)
-        return self.server.objects("events")
+        return self.of("ResourceClaim")
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The Events that are about a kind of object."""
+        events = self.server.objects("events")
+        return [one for one in events if one["regarding"]["kind"] == kind]
 
 
 @pytest.fixture
@@ -88,6 +93,9 @@ def test_the_event_says_why_nothing_limits_the_memory_and_what_to_do(telling: Te
         "default",
         "claim",
     )
+    (on_pod,) = telling.of("Pod")
+    assert on_pod["regarding"]["name"] == "pod"
+    assert (on_pod["reason"], on_pod["note"]) == (event["reason"], event["note"])
     assert about["uid"] == "uid-claim"
     assert (event["reason"], event["type"]) == ("GPUMemoryNotLimited", "Warning")
     assert f"nothing limits the GPU memory that this claim uses with {SHARE}: " in event["note"]
@@ -183,7 +191,7 @@ def test_what_waits_when_the_driver_stops_is_told_before(node: Node) -> None:
         thread.prepared(ref)
     thread.start()
     assert thread.stop(10)
-    assert told == ["c0", "c1", "c2"]
+    assert told == ["c0", "pod", "c1", "pod", "c2", "pod"]
 
 
 def test_prepare_waits_for_no_event(node: Node) -> None:
