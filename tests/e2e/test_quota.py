@@ -100,7 +100,14 @@ def test_the_quota_holds_for_each_way_of_asking(scene: Scene) -> None:
         "the scheduler to say that the quota refuses its claim",
         timeout=60,
     )
-    # Who asks why a pod of a template waits hears of the quota, which only an event of it names.
+    said = explained(scene)
+    assert "its claim cannot be made: " in said
+    assert "exceeded quota: gpus" in said
+    api.delete("Namespace", NAMESPACE)
+
+
+def explained(scene: Scene) -> str:
+    """What is said of a pod whose claim of a template the quota forbids: only its events know."""
     spec = claim("of-template")["spec"]
     template: Object = {
         "apiVersion": "resource.k8s.io/v1",
@@ -108,19 +115,16 @@ def test_the_quota_holds_for_each_way_of_asking(scene: Scene) -> None:
         "metadata": {"name": "one"},
         "spec": {"spec": spec},
     }
-    api.create(template, NAMESPACE)
+    scene.api.create(template, NAMESPACE)
     waiting = pod("cpu", scheduler="default-scheduler")
     waiting["metadata"] = {"name": "waiting"}
     waiting["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
-    api.create(waiting, NAMESPACE)
+    scene.api.create(waiting, NAMESPACE)
     kubeconfig = scene.node.cluster.env["KUBECONFIG"]
     words = (DRIVER, "explain", "pod/waiting", "-n", NAMESPACE, "--kubeconfig", kubeconfig)
 
-    def explained() -> str:
+    def look() -> str:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         return done.stdout if done.returncode == 1 else ""
 
-    said = wait_until(explained, "explain to say that it does not fit", timeout=60)
-    assert "its claim cannot be made: " in said
-    assert "exceeded quota: gpus" in said
-    api.delete("Namespace", NAMESPACE)
+    return wait_until(look, "explain to say that it does not fit", timeout=60)
