@@ -95,7 +95,10 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
 
     # Kubernetes
     node_name: str = option(
-        check=shaped(".{1,253}", "the name of a Node"),
+        check=shaped(
+            ".{1,223}",
+            "the name of a Node, of at most 223 characters, so that its slices can have theirs",
+        ),
         help="Name of the Node that this driver serves.",
     )
     kubeconfig: Path | None = option(

@@ -314,6 +314,7 @@ def test_every_setting_without_effect_exists_and_is_no_part_of_the_help() -> Non
         (("--consumable-shares", "0"), "disabled, memory, unlimited or a positive number"),
         (("--pod-uid", "../x"), "UID of a pod"),
         (("--node-name", ""), "name of a Node"),
+        (("--node-name", "n" * 224), "at most 223 characters"),
     ],
 )
 def test_a_wrong_setting_says_what_is_allowed(words: tuple[str, ...], message: str) -> None:

@@ -16,8 +16,9 @@ from dra_driver.admin.classes import class_name, mig_profile
 from dra_driver.admin.convert.outcome import VERSION, Object, Outcome, loss
 from dra_driver.admin.convert.parameters import mig_devices
 from dra_driver.admin.validate.objects import pod_of
+from dra_driver.admin.wrong_names import meant
 from dra_driver.dataclass import dataclass
-from dra_driver.fields import at, entries, text
+from dra_driver.fields import at, entries, mapping, text
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.quantity import Quantity
 from resource_nvidia_com.resource_names import GPU, PREFIX
@@ -27,6 +28,7 @@ _BY_NAME = "resourceClaimName", "resourceClaimTemplateName"
 _DEVICES = re.compile(rf"{re.escape(PREFIX)}(gpu|mig-)")
 """Resource names that a share config may have given; others are of other device plugins."""
 
+_OF_DISCOVERY = re.compile(rf"{re.escape(PREFIX)}(gpu\.|cuda\.|mig)")
 _NO_LABEL = re.compile(r"[^a-z0-9-]")
 
 
@@ -73,6 +75,7 @@ def convert(value: Object, templates: Templates) -> Outcome | None:
         _lift(claim)
     losses: list[Problem] = []
     needed = _claimed(spec, (*found.path, "spec"), losses)
+    losses += _labels(spec, (*found.path, "spec"))
     made = []
     for claim_name, resource, amount in needed:
         name, template = templates.for_(text(value, "metadata", "namespace"), resource, amount)
@@ -80,6 +83,18 @@ def convert(value: Object, templates: Templates) -> Outcome | None:
         spec["resourceClaims"] = [*claims, {"name": claim_name, _BY_NAME[1]: name}]
         made += [template] if template else []
     return Outcome(objects=(*made, new), losses=tuple(losses))
+
+
+def _labels(spec: object, path: Path) -> Iterator[Problem]:
+    """Yield node selectors that ask for cards by the labels of GPU Feature Discovery."""
+    for name in mapping(spec, "nodeSelector"):
+        if _OF_DISCOVERY.match(name):
+            yield loss(
+                (*path, "nodeSelector", name),
+                "unchanged: GPU Feature Discovery sets this label, with what a node has and not "
+                "what the pod gets: where it does not run, select the card in the claim "
+                "(docs/migrating-from-the-device-plugin.md)",
+            )
 
 
 def _lift(claim: object) -> None:
@@ -125,6 +140,8 @@ def _plugin_resources(
     """Yield (name, amount) of the resources of a device plugin that can be claimed."""
     limits = at(container, "resources", "limits")
     for resource, written in list(limits.items()) if isinstance(limits, Mapping) else ():
+        if wrong := meant(resource):
+            losses.append(loss((*path, "resources", "limits", resource), f"unchanged: {wrong}"))
         amount = _whole(written)
         if not _DEVICES.match(resource) or not amount:
             continue

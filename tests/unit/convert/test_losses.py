@@ -291,3 +291,40 @@ def test_a_loss_is_a_line_with_its_place(lost: Lost) -> None:
     for one, (_, text) in zip(found, lost.lines, strict=True):
         assert one.text[: len(text)] == text
     assert len(list(yaml.safe_load_all(converted.text))) == lost.printed
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("alpha.kubernetes.io/nvidia-gpu", "Kubernetes before 1.11 used this name"),
+        ("nvidia.com/gpus", "the name is nvidia.com/gpu"),
+        ("nvidia.com/GRID_A100-5C", "a vGPU for virtual machines"),
+    ],
+)
+def test_a_resource_name_that_nothing_serves_is_told(name: str, text: str) -> None:
+    lost = lost_of(POD_OF_LIMITS.format(limits=f"{{{name}: 1}}", selector="{}"))
+    assert any(text in one for one in lost)
+
+
+def test_a_label_of_gpu_feature_discovery_in_a_node_selector_is_told() -> None:
+    selector = "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB, zone: a}"
+    text = POD_OF_LIMITS.format(limits="{nvidia.com/gpu: 1}", selector=selector)
+    (found,) = [one for one in lost_of(text) if "Discovery" in one]
+    assert "spec.nodeSelector.nvidia.com/gpu.product: unchanged: " in found.replace("[", ".")
+
+
+def lost_of(text: str) -> list[str]:
+    return [one.text for one in convert({"f": text}).reports["f"].findings]
+
+
+POD_OF_LIMITS = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: p}}
+spec:
+  nodeSelector: {selector}
+  containers:
+  - name: c
+    image: x
+    resources: {{limits: {limits}}}
+"""
