@@ -57,6 +57,11 @@ def divide(config: NodeConfig, inventory: Inventory) -> Divided:
     missing: list[str] = []
     for resource in config.resources:
         candidates = list(_candidates(resource.name, config, inventory))
+        if not candidates and _can_be_made(resource.name, inventory):
+            missing.append(
+                f"{resource.name} is not shared: its MIG devices are made on demand, for one claim "
+                "each; only those that exist are shared: make them by hand (--mig existing)"
+            )
         chosen = list(_chosen(resource, candidates, missing))
         fitting: list[_Candidate] = []
         for one in chosen:
@@ -73,6 +78,16 @@ def divide(config: NodeConfig, inventory: Inventory) -> Divided:
         if one.mig is not None and one.part not in divisions
     }
     return Divided(divisions=divisions, refused=refused, serving=serving, missing=tuple(missing))
+
+
+def _can_be_made(name: str, inventory: Inventory) -> bool:
+    """Tell whether a GPU in MIG mode has the profile of a resource name."""
+    return any(
+        name == _mig_name(profile.name)
+        for gpu in inventory.gpus
+        if gpu.was_put_in_mig_mode and gpu.mig
+        for profile in gpu.mig.profiles
+    )
 
 
 def _division(
@@ -110,7 +125,11 @@ def _candidates(name: str, config: NodeConfig, inventory: Inventory) -> Iterator
 
 def resource_of(device: MigDevice) -> str:
     """Return the resource name of a MIG device, as the device plugin names it."""
-    return f"{PREFIX}mig-{device.profile.name.replace('+', '.')}"
+    return _mig_name(device.profile.name)
+
+
+def _mig_name(profile: str) -> str:
+    return f"{PREFIX}mig-{profile.replace('+', '.')}"
 
 
 def _chosen(

@@ -24,6 +24,7 @@ from dra_driver.simulator.machine import GpuStatus, Machine
 from dra_driver.simulator.memory_cli import Busy, Memory
 from dra_driver.simulator.mig_cli import DEFAULT_ROOT, Mig, Reset
 from dra_driver.simulator.state import FOR_EVER
+from dra_driver.words import count
 
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
@@ -75,7 +76,9 @@ class Up(CommandSettings):
             report=_report,
         )
         machine = Machine.create(self.root, self._profile(), options)
-        _print(f"{machine.description.profile.name}: {len(machine.gpus)} GPUs in {self.root}")
+        _print(
+            f"{machine.description.profile.name}: {count(len(machine.gpus), 'GPU')} in {self.root}"
+        )
         _print(f"driver {machine.description.driver_version}; {machine.description.userspace}")
         if machine.description.nodes.note:
             _print(machine.description.nodes.note)

@@ -159,7 +159,10 @@ def of_pod(
         made = template_named(template) if template else None
         if made is None:
             what = f"ResourceClaimTemplate {template}" if template else f"ResourceClaim {name}"
-            blocked.append(f"the {what} does not exist: create it, or correct the pod's spec")
+            there = text(pod, "metadata", "namespace")
+            blocked.append(
+                f"namespace {there} has no {what}: create it there, or correct the pod's spec"
+            )
             continue
         called = f"{text(entry, 'name')} of template {template}"
         spec = mapping(made, "spec", "spec")

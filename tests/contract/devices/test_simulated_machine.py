@@ -18,6 +18,7 @@ from worlds.session import session_on
 
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
+NOT_SUPPORTED = 3
 UNKNOWN = 999
 
 
@@ -113,6 +114,13 @@ def test_a_gpu_without_an_identity_is_sick(
 
     assert len(inventory.gpus) == len(machine.gpus) - 1
     assert "NVML: Unknown Error" in inventory.sick[0].reason
+
+
+def test_a_refusal_without_a_cause_names_the_call(machine: Machine, session: DriverSession) -> None:
+    """As on WSL, whose NVML answers NOT_SUPPORTED to single calls."""
+    machine.fail_call("nvmlDeviceGetMinorNumber", NOT_SUPPORTED, uuid=machine.gpus[0].uuid)
+    (sick,) = session.look().sick
+    assert "NVML refused nvmlDeviceGetMinorNumber (NVML: Not Supported)" in sick.reason
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,7 @@ def test_a_pod_that_runs(command: Command) -> None:
 def test_a_claim_that_is_missing(command: Command) -> None:
     said = command.says(*CLUSTER, pod("wanted"))
     assert said.startswith("pod default/train: cannot be scheduled yet\n")
-    assert "* the ResourceClaim wanted does not exist: create it" in said
+    assert "* namespace default has no ResourceClaim wanted: create it there" in said
 
 
 def test_every_device_and_why(command: Command) -> None:

@@ -10,6 +10,8 @@ from dra_driver.admin.explain.demand import Demand, of_claim, of_pod
 from dra_driver.fields import full_name
 from explained import Object
 
+CREATE = "create it there, or correct the pod's spec"
+
 GPU = "nvidia.com/gpu"
 NODE = Node.of(explained.node())
 
@@ -142,12 +144,12 @@ def test_a_pod_that_needs_no_claim_of_its_template_asks_for_none() -> None:
         (
             explained.pod("gone"),
             (),
-            "the ResourceClaim gone does not exist: create it, or correct the pod's spec",
+            f"namespace default has no ResourceClaim gone: {CREATE}",
         ),
         (
             explained.pod(templates=["gone"]),
             (),
-            "the ResourceClaimTemplate gone does not exist: create it, or correct the pod's spec",
+            f"namespace default has no ResourceClaimTemplate gone: {CREATE}",
         ),
         (
             explained.pod(schedulingGates=[{"name": "example.com/quota"}]),

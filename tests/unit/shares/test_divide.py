@@ -125,7 +125,16 @@ def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device(
     mine = replace(ONE, made_here=True)
     gpu = make.gpu(1, mig=make.mig(mine), mig_mode=MigMode.ENABLED)
     resource = replace(FOUR, name="nvidia.com/mig-2g.20gb")
-    assert divided(replace(SLICED, resources=(FOUR, resource)), gpu).divisions == {}
+    found = divided(replace(SLICED, resources=(FOUR, resource)), gpu)
+    assert found.divisions == {}
+    (said,) = found.missing
+    assert said.startswith("nvidia.com/mig-2g.20gb is not shared: its MIG devices are made on dem")
+
+
+def test_of_profiles_that_no_gpu_here_has_nothing_is_said() -> None:
+    of_another_card = replace(FOUR, name="nvidia.com/mig-1g.5gb")
+    config = replace(SLICED, resources=(of_another_card,))
+    assert divided(config, mig_gpu(), make.gpu(0)).missing == ()
 
 
 @pytest.mark.parametrize(
