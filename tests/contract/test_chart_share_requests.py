@@ -55,11 +55,3 @@ def test_no_cleanup_leaves_it_behind(helm: str, tmp_path: Path) -> None:
         "cleanup.enabled=true",
     )
     assert of_kind(objects(helm, *words), "ValidatingAdmissionPolicy") == []
-
-
-def test_any_test_of_the_chart_may_wait_for_helm_to_compile(
-    request: pytest.FixtureRequest, helm: str
-) -> None:
-    timeout = request.node.get_closest_marker("timeout")
-    assert helm
-    assert timeout.args == (1800,)
