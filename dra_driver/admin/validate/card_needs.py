@@ -14,10 +14,10 @@ from resource_nvidia_com.problems import Path
 FACTS = ("cudaComputeCapability", "architecture", "productName", "uuid", "pciBusID")
 """Attributes that tell cards apart: a selector that reads one of them has chosen its cards."""
 
-ADVICE = (
-    "select GPUs that can: device.attributes['gpu.nvidia.com'].cudaComputeCapability"
-    ".compareTo(semver('7.0.0')) >= 0"
+SELECTOR = (
+    "device.attributes['gpu.nvidia.com'].cudaComputeCapability.compareTo(semver('7.0.0')) >= 0"
 )
+ADVICE = f"select GPUs that can: {SELECTOR}"
 CLASS = "gpu.nvidia.com"
 
 

@@ -40,8 +40,9 @@ def test_every_step_is_a_larger_share_and_a_valid_config(over: str) -> None:
     assert told.chosen == found[0]
     for one in found:
         for text in (as_claim(one), as_share_config(one)):
-            seen = check_manifest(text)
-            assert seen.findings == ()
+            # A step of one share is the whole GPU, of which a share config is warned.
+            found_in = [one.text for one in check_manifest(text).findings]
+            assert all("one replica is the whole device" in one for one in found_in)
     assert check_manifest(told.share_config).configs == 1
 
 

@@ -20,9 +20,11 @@ from dra_driver.admin.bench.strategies import (
     is_plain,
     profile_size,
 )
+from dra_driver.admin.validate.card_needs import SELECTOR
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError, SetupError
+from dra_driver.fields import mapping
 
 OVER = ("threads", "memory", "replicas", "time-slices", "mig")
 
@@ -136,7 +138,11 @@ def as_claim(strategy: Strategy) -> str:
     elif strategy.sharing is Sharing.MIG:
         attribute = f"{DRIVER_NAME}/parentUUID"
         devices["constraints"] = [{"requests": names, "matchAttribute": attribute}]
-    if config := claim_config(strategy):
+    if (config := claim_config(strategy)) and strategy.sharing is not Sharing.MIG:
+        for one in asked:
+            selectors = [{"cel": {"expression": SELECTOR}}]
+            one["exactly"] = {**mapping(one, "exactly"), "selectors": selectors}
+    if config:
         devices["config"] = [{"requests": names, "opaque": config}]
     spec: dict[str, object] = {"devices": devices}
     thing = {
@@ -229,6 +235,6 @@ def _yaml(thing: object) -> str:
 
 
 def _checked(text: str) -> str:
-    if wrong := check_manifest(text).findings:
+    if wrong := [one for one in check_manifest(text).findings if one.severity == "error"]:
         raise ConfigError(f"the results give no valid config: {wrong[0].text}")
     return text
