@@ -70,7 +70,7 @@ def test_a_holder_that_is_refused_is_named_with_its_newest_reason(
 def test_the_pod_itself_and_its_claim_are_told_of_it(
     api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], of: str
 ) -> None:
-    assert explain(api, tmp_path, *TAKEN, holder(), event(), of=of) == 0
+    assert explain(api, tmp_path, *TAKEN, holder(), event(), of=of) == 3
     assert REFUSED in capsys.readouterr().out
 
 

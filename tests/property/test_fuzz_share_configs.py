@@ -112,7 +112,8 @@ def test_what_is_accepted_adds_up(value: dict[str, Any]) -> None:
 def test_the_command_finds_what_the_driver_refuses(value: dict[str, Any]) -> None:
     text = yaml.safe_dump(value)
     said = outcome(text.encode())
-    found = [f"FILE:{one.line}:{one.column}: {one.text}" for one in check_manifest(text).findings]
+    errors = (one for one in check_manifest(text).findings if one.severity == "error")
+    found = [f"FILE:{one.line}:{one.column}: {one.text}" for one in errors]
     if isinstance(said, NodeConfig):
         assert found == []
     else:

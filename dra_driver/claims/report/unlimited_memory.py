@@ -88,12 +88,18 @@ class UnlimitedMemory(Worker):
         if record is None:
             return
         notes = {NOT_LIMITED: _not_limited(record), TOO_HIGH: _too_high(record)}
-        told = [about_claim(ref), *(about_pod(ref.namespace, pod) for pod in record.pods)]
-        for reason, note in notes.items():
-            for about in told if note is not None else ():
-                self._events.post(about, reason=reason, action="PreparingDevices", note=str(note))
         if any(notes.values()):
-            self._told.add(ref.uid)
+            self._told.add(ref.uid)  # before: it may be unprepared meanwhile
+        told = [about_claim(ref), *(about_pod(ref.namespace, pod) for pod in record.pods)]
+        try:
+            for reason, note in notes.items():
+                for about in told if note is not None else ():
+                    self._events.post(
+                        about, reason=reason, action="PreparingDevices", note=str(note)
+                    )
+        except UnavailableError:
+            self._told.discard(ref.uid)
+            raise
 
 
 def _too_high(record: ClaimRecord) -> str | None:

@@ -109,7 +109,7 @@ def test_a_claim_is_told_once_and_again_when_it_was_given_back(telling: Telling)
     ref = telling.node.claim(SHARE)
     for _ in range(3):
         telling.prepare(ref)
-    assert telling.server.wait_for(lambda: len(telling.server.objects("events")) == 1)
+    assert telling.server.wait_for(lambda: len(telling.of("ResourceClaim")) == 1)
     telling.prepare(ref)
     telling.unprepare(ref)
     telling.prepare(ref)
