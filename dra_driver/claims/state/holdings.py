@@ -7,6 +7,7 @@ of these GPUs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,11 +138,7 @@ class Holdings:
             if not self.holds(other) or other.pending
         }
         traced = {uid for there in others.values() for uid in there.traced}
-        lost = {
-            gpu
-            for gpu, there in others.items()
-            if there.traced or self._others(gpu, only=wanted.ref.uid).traced
-        }
+        lost = {gpu for gpu, there in others.items() if there.traced or there.has_lost}
         return Neighbours(former=frozenset(former | traced), lost=frozenset(lost))
 
     def owed(self, wanted: ClaimRecord) -> tuple[SharingPlan, ...]:
@@ -212,15 +209,16 @@ class Holdings:
             if part.pod == pod
         ]
 
-    def _others(
-        self, gpu: GpuUuid, uid: ClaimUid | None = None, *, only: ClaimUid | None = None
-    ) -> "_Others":
-        """Return the claims with a mark on the GPU, but for this one, or only a certain one."""
+    def _others(self, gpu: GpuUuid, uid: ClaimUid | None = None) -> "_Others":
+        """Return the claims with a mark on the GPU, but for this one."""
         records: list[ClaimRecord] = []
         traced: list[ClaimUid] = []
         newer: VersionError | None = None
+        has_lost = False
         for other in self.ownership.holders(gpu):
-            if other == uid or (only is not None and other != only):
+            if other == uid:
+                with suppress(VersionError):
+                    has_lost = self.records.peek(other) is None
                 continue
             try:
                 record = self.records.peek(other)
@@ -231,7 +229,7 @@ class Holdings:
                 traced.append(other)
             else:
                 records.append(record)
-        return _Others(records=records, traced=traced, newer=newer)
+        return _Others(records=records, traced=traced, newer=newer, has_lost=has_lost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,12 +237,14 @@ class _Others:
     """The claims with a mark on a GPU.
 
     `traced` have no record, after a crash, or a damaged one. `newer` says why one cannot be read,
-    if a newer version of this driver prepared it.
+    if a newer version of this driver prepared it. `has_lost`: the claim that asks has a mark, and
+    no record.
     """
 
     records: Sequence[ClaimRecord]
     traced: Sequence[ClaimUid]
     newer: VersionError | None
+    has_lost: bool
 
 
 def parts_of(record: ClaimRecord) -> Iterator[tuple[SharingPlan, MemoryPart]]:
