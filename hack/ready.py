@@ -20,17 +20,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from image.builder import Builder, cache_folder
+from image.errors import ImageError
+from image.recipe import Recipe, own_architecture
+from testbed.cluster import COMMAND, version_flags
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import build, userspace
+
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "tests"))
-
-from image.builder import Builder, cache_folder  # noqa: E402
-from image.errors import ImageError  # noqa: E402
-from image.recipe import Recipe, own_architecture  # noqa: E402
-from testbed.cluster import COMMAND, version_flags  # noqa: E402
-
-import promtool  # noqa: E402 (a module of the tests)
-from dra_driver.errors import SetupError  # noqa: E402
-from dra_driver.simulator import build, userspace  # noqa: E402
 
 
 class NotToBeHadError(Exception):
@@ -64,6 +62,9 @@ def _image() -> None:
 
 
 def _promtool() -> None:
+    sys.path.append(str(REPOSITORY / "tests"))
+    import promtool  # noqa: PLC0415 (a module of the tests, which are no package)
+
     try:
         promtool.program()
     except promtool.PromtoolError as error:

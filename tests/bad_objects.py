@@ -198,7 +198,7 @@ spec:
       - name: gpu
         firstAvailable:
         - {name: a, deviceClassName: gpu.nvidia.com, count: 2, allocationMode: ""}
-        - {name: b, deviceClassName: mig.nvidia.com, capacity: {requests: {memory: 10Gi}}}
+        - {name: b, deviceClassName: nic.example.com, capacity: {requests: {memory: 10Gi}}}
       - name: other
         exactly:
           deviceClassName: gpu.nvidia.com

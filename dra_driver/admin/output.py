@@ -31,23 +31,24 @@ def for_programs(document: str, output: Output) -> str:
     """Return a JSON document as JSON or YAML."""
     if output == "json":
         return printable(document, keep="\n")
-    # Not above: who reads a table needs no YAML.
-    import yaml  # noqa: PLC0415
-
-    return yaml_text(json.loads(document), yaml.SafeDumper, width=100)
+    return yaml_text(json.loads(document), width=100)
 
 
-def yaml_text(value: object, dumper: "type[yaml.SafeDumper]", width: int) -> str:
+def yaml_text(value: object, *, width: int, dumper: "type[yaml.SafeDumper] | None" = None) -> str:
     """Return a value as YAML, of which a terminal can show each character.
 
     Where it has others, all but ASCII is escaped: PyYAML by itself escapes control characters only.
     """
-    import yaml  # noqa: PLC0415
+    import yaml  # noqa: PLC0415 (a table needs none)
 
     def dumped(*, allow_unicode: bool) -> str:
         return str(
             yaml.dump(
-                value, Dumper=dumper, sort_keys=False, width=width, allow_unicode=allow_unicode
+                value,
+                Dumper=dumper or yaml.SafeDumper,
+                sort_keys=False,
+                width=width,
+                allow_unicode=allow_unicode,
             )
         )
 

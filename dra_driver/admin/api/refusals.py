@@ -55,21 +55,21 @@ def why_no_claim(api: Reads, pod: Object) -> str:
     """
     metadata = mapping(pod, "metadata")
     name = (text(metadata, "namespace"), text(metadata, "name"))
+    about = f"regarding.uid={text(metadata, 'uid')}"
     for reason in (_NOT_CREATED, _NOT_SCHEDULED):
-        event = _newest(api, reason, frozenset({name})).get(name, {})
+        event = _newest(api, reason, frozenset({name}), about).get(name, {})
         note = text(event, "note")
-        is_the_same = text(event, "regarding", "uid") == text(metadata, "uid")
-        if is_the_same and (reason == _NOT_CREATED or _FORBIDDEN in note):
+        if note and (reason == _NOT_CREATED or _FORBIDDEN in note):
             return note
     return ""
 
 
-def _newest(api: Reads, reason: str, pods: frozenset[PodName]) -> dict[PodName, Object]:
+def _newest(api: Reads, reason: str, pods: frozenset[PodName], *also: str) -> dict[PodName, Object]:
     """Return the newest event of a reason for each of these pods that has one."""
     said: dict[PodName, Object] = {}
     if pods:
         with suppress(ApiError):
-            for event in read_all(api, EVENTS, f"reason={reason}"):
+            for event in read_all(api, EVENTS, ",".join((f"reason={reason}", *also))):
                 about = mapping(event, "regarding")
                 pod = (text(about, "namespace"), text(about, "name"))
                 if pod in pods and text(event, "reason") == reason:

@@ -187,7 +187,7 @@ def _finding(document: Document, value: Object, path: Path, said: str) -> Findin
 
 
 def _written(value: Object) -> str:
-    return yaml_text(value, _Dumper, width=10_000)
+    return yaml_text(value, width=10_000, dumper=_Dumper)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -6,8 +6,9 @@ the Volta generation and newer (NVIDIA's MPS documentation; of time-slices some 
 known to have none). `cudaComputeCapability` is published of every device, by NVIDIA's driver too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
+from dra_driver.admin.validate.requests import alternatives
 from dra_driver.fields import at, entries, text
 from resource_nvidia_com.problems import Path
 
@@ -28,12 +29,11 @@ def unasked(devices: object) -> Iterator[tuple[Path, str]]:
         for config in entries(devices, "config")
         if (what := _needed(at(config, "opaque"))) is not None
     ]
-    for index, request in enumerate(entries(devices, "requests")):
-        for path, name, one in _alternatives(request):
-            what = next((what for what, named in needs if not named or _names(named, name)), None)
-            if what is not None and _takes_any_card(one):
-                why = f"the config wants {what}, which some cards, such as the Tesla P4, cannot do"
-                yield ("requests", index, *path), f"{why}; {ADVICE}"
+    for path, name, one in alternatives(devices):
+        what = next((what for what, named in needs if not named or _names(named, name)), None)
+        if what is not None and _takes_any_card(one):
+            why = f"the config wants {what}, which some cards, such as the Tesla P4, cannot do"
+            yield path, f"{why}; {ADVICE}"
 
 
 def _needed(opaque: object) -> str | None:
@@ -45,14 +45,6 @@ def _needed(opaque: object) -> str | None:
     if interval is not None and interval != "Default":
         return f"the time-slice interval {interval}"
     return "limits of MPS" if at(sharing, "mpsConfig") else None
-
-
-def _alternatives(request: object) -> Iterator[tuple[Path, str, object]]:
-    name = text(request, "name")
-    if isinstance(exactly := at(request, "exactly"), Mapping):
-        yield ("exactly",), name, exactly
-    for index, one in enumerate(entries(request, "firstAvailable")):
-        yield ("firstAvailable", index), f"{name}/{text(one, 'name')}", one
 
 
 def _names(named: Sequence[object], name: str) -> bool:

@@ -28,6 +28,7 @@ from dra_driver.admin.validate.node_configs import (
     wrong_in_document,
     wrong_in_text,
 )
+from dra_driver.admin.validate.requests import DEVICES
 from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, entries
@@ -35,13 +36,6 @@ from dra_driver.manifest import BrokenManifestError, Document, read_documents
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dotted
 from resource_nvidia_com.v1beta1.base import API_VERSION
-
-_CONFIGS: Mapping[str, Path] = {
-    "ResourceClaim": ("spec", "devices", "config"),
-    "ResourceClaimTemplate": ("spec", "spec", "devices", "config"),
-    "DeviceClass": ("spec", "config"),
-}
-"""Where objects of each kind keep their configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +131,7 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
             if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
                 yield near_misses.warning(config.driver, (*config.path, "driver"))
         yield from _overridden([one for one in _configs(value, ()) if one.ours])
-        place = _CONFIGS.get(str(value.get("kind")), ())[:-1]
+        place = DEVICES.get(str(value.get("kind")), ())
         for path, text in card_needs.unasked(at(value, *place)):
             yield Problem(path=(*place, *path), text=f"{dotted((*place, *path))}: {text}")
     elif pod := objects.pod_of(value):
@@ -164,18 +158,18 @@ def _configs(value: object, path: Path) -> Iterator[_Config]:
     """Yield the opaque configs of an object, or of the objects of a list."""
     for where, one in _objects(value, path):
         kind = str(one.get("kind"))
-        if kind not in _CONFIGS or not str(one.get("apiVersion")).startswith("resource.k8s.io/"):
+        if kind not in DEVICES or not str(one.get("apiVersion")).startswith("resource.k8s.io/"):
             continue
-        for index, entry in enumerate(entries(one, *_CONFIGS[kind])):
+        for index, entry in enumerate(entries(one, *DEVICES[kind], "config")):
             opaque, named = at(entry, "opaque"), at(entry, "requests")
             if isinstance(opaque, Mapping):
                 yield _Config(
                     subject=_subject(one),
-                    path=(*where, *_CONFIGS[kind], index, "opaque"),
+                    path=(*where, *DEVICES[kind], "config", index, "opaque"),
                     driver=str(opaque.get("driver")),
                     parameters=opaque.get("parameters"),
                     named=tuple(named) if isinstance(named, list) else (),
-                    requests=at(one, *_CONFIGS[kind][:-1], "requests"),
+                    requests=at(one, *DEVICES[kind], "requests"),
                 )
 
 

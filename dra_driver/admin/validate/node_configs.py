@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from dra_driver.dataclass import dataclass
+from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import VERSION, SharedBy, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError, Path, dotted
@@ -61,16 +62,27 @@ def configs_of(value: object, path: Path) -> Iterator[tuple[Path, str]]:
     They are the values of a ConfigMap's `data`; in the values of a chart, also within a HelmRelease
     or an Application; and literals of a Kustomization, which begin with their key and `=`.
     """
+    is_config_map = isinstance(value, Mapping) and value.get("kind") == "ConfigMap"
+    texts = _values_of(value, path) if is_config_map else _long_texts(value, path)
+    return ((where, text) for where, text in texts if _is_text_of_one(text))
+
+
+def _values_of(config_map: object, path: Path) -> Iterator[tuple[Path, str]]:
+    for key, text in mapping(config_map, "data").items():
+        if isinstance(text, str):
+            yield (*path, "data", key), text
+
+
+def _long_texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the texts of more than one line: others are seldom YAML, and a chart has many."""
     if isinstance(value, Mapping):
         for key, one in value.items():
-            yield from configs_of(one, (*path, key))
+            yield from _long_texts(one, (*path, key))
     elif isinstance(value, list):
         for index, one in enumerate(value):
-            yield from configs_of(one, (*path, index))
+            yield from _long_texts(one, (*path, index))
     elif isinstance(value, str) and "\n" in value:
-        text = _LITERAL.sub("", value, count=1)
-        if _is_text_of_one(text):
-            yield path, text
+        yield path, _LITERAL.sub("", value, count=1)
 
 
 def wrong_in_text(document: Document, path: Path, text: str) -> Iterator[Wrong]:

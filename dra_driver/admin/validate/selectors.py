@@ -17,6 +17,7 @@ from dra_driver.admin.cel.values import (
     NotUnderstoodError,
     Semver,
 )
+from dra_driver.admin.validate.requests import requests_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, entries, text
 from resource_nvidia_com.problems import Path, Problem, dotted
@@ -49,12 +50,9 @@ _CAPACITIES = (
 )
 
 _GPU_CLASS, _MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
-_SPECS: Mapping[str, Path] = {
-    "ResourceClaim": ("spec", "devices", "requests"),
-    "ResourceClaimTemplate": ("spec", "spec", "devices", "requests"),
-}
 _TYPES = "no such overload"
 _QUANTITIES = re.compile(r"[<>]=?\s*quantity\(")
+_COMPARE = "quantities are not compared by operators: write `a.compareTo(b) > 0` for `a > b`"
 
 
 @cache
@@ -84,7 +82,7 @@ def refused(value: Mapping[str, object]) -> Iterator[Problem]:
             continue
         else:
             if _QUANTITIES.search(expression):
-                do = advice(_TYPES, expression, ())
+                do = advice(_TYPES, expression, ()) or _COMPARE
                 yield _problem(path, f"no API server takes this: {do}")
 
 
@@ -122,25 +120,18 @@ def _failure(device_class: str, expression: str) -> str:
 
 def _selectors(value: Mapping[str, object]) -> Iterator[tuple[Path, str, str]]:
     """Yield (path, DeviceClass, expression) of each; a class's own have none."""
-    kind = str(value.get("kind"))
-    if kind == "DeviceClass":
-        yield from _in(value, ("spec",), "")
-    for index, request in enumerate(entries(value, *_SPECS[kind]) if kind in _SPECS else ()):
-        path = (*_SPECS[kind], index)
-        yield from _in(request, (), text(request, "exactly", "deviceClassName"), path, ("exactly",))
-        for number, one in enumerate(entries(request, "firstAvailable")):
-            below = (*path, "firstAvailable", number)
-            yield from _in(one, (), text(one, "deviceClassName"), below)
+    if value.get("kind") == "DeviceClass":
+        yield from _in(at(value, "spec"), ("spec",))
+    for path, request in requests_of(value):
+        yield from _in(request, path)
 
 
-def _in(
-    value: object, within: Path, device_class: str, path: Path = (), below: Path = ()
-) -> Iterator[tuple[Path, str, str]]:
-    for index, one in enumerate(entries(value, *within, *below, "selectors")):
+def _in(value: object, path: Path) -> Iterator[tuple[Path, str, str]]:
+    for index, one in enumerate(entries(value, "selectors")):
         expression = at(one, "cel", "expression")
         if isinstance(expression, str):
-            place = (*path, *within, *below, "selectors", index, "cel", "expression")
-            yield place, device_class, expression
+            place = (*path, "selectors", index, "cel", "expression")
+            yield place, text(value, "deviceClassName"), expression
 
 
 def _problem(path: Path, what: str) -> Problem:

@@ -125,7 +125,7 @@ class Store:
             if folder is None and self.env.get(FETCH_ENV) == "never":
                 raise BinariesUnavailableError(
                     f"{group} is not in {self.cached_folder(group, versions)}, and nothing is "
-                    f"fetched or compiled within a test: hack/ready.py makes it ready"
+                    "fetched or compiled within a test: hack/ready.py makes it ready"
                 )
             if folder is None:
                 self._warn_of_incomplete(group)

@@ -1,5 +1,6 @@
 """What `validate` says of manifests that a cluster takes, and that do not do what they seem to."""
 
+import json
 from typing import Any
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_pod_as_a_whole_has_no_gpus() -> None:
         ("device.driver == 'gpu.nvidia.com' &&", "error", "this is no CEL, from 'the end' at 37"),
         ("device.driver = 'x'", "error", "this is no CEL, from the character '='"),
         (f"{OWN}.memory >= quantity('40Gi')", "error", "compareTo(quantity('40Gi')) >= 0`"),
+        ("1 > quantity('1')", "error", "compared by operators: write `a.compareTo(b) > 0`"),
         (f"{OWN}.memory >= 80", "warning", "memory is a capacity and no attribute: write"),
         (f"{OWN}.index == 0", "warning", "no device has an attribute index"),
         (f"{OWN}.cudaComputeCapability >= 8.0", "warning", "compareTo(semver('8.0.0')) >= 0`"),
@@ -157,9 +159,14 @@ def test_the_devices_that_selectors_are_tried_on_have_what_the_driver_publishes(
 
 
 def test_a_part_of_a_device_needs_a_setting() -> None:
-    ((severity, found),) = said(claim(capacity={"requests": {"memory": "10Gi"}}))
-    assert severity == "warning"
-    assert "--consumable-shares" in found
+    part = {"capacity": {"requests": {"memory": "10Gi"}}}
+    one = {"name": "mig", "deviceClassName": "mig.nvidia.com", **part}
+    either = claim()
+    either["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": [one]}]
+    for asked in (claim(**part), either):
+        ((severity, found),) = said(asked)
+        assert severity == "warning"
+        assert "--consumable-shares" in found
 
 
 @pytest.mark.parametrize(
@@ -208,6 +215,14 @@ def test_share_configs_in_values_releases_and_literals_are_found() -> None:
     kustomization = {"kind": "Kustomization", **generator}
     for one in (values, release, kustomization):
         assert any('did you mean "replicas"?' in text for _, text in said(one)), one
+
+
+def test_a_share_config_of_one_line_in_a_config_map_is_found() -> None:
+    resources = [{"name": GPU, "replica": 4}]
+    config = {"version": "v1", "sharing": {"mps": {"resources": resources}}}
+    data = {"default": json.dumps(config)}
+    found = said({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data})
+    assert any('did you mean "replicas"?' in text for _, text in found)
 
 
 def test_a_way_of_sharing_that_is_null_is_left_out_where_there_is_another() -> None:
