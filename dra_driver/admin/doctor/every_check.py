@@ -230,6 +230,13 @@ OF_CLUSTERS: tuple[Check, ...] = (
         look=Sources.driver_pods,
     ),
     Check(
+        id="past-scheduler",
+        title="pods past the scheduler",
+        why="nobody allocates devices to a pod that names its node, and it may run without a word",
+        needs=_CLUSTER,
+        look=Sources.past_scheduler,
+    ),
+    Check(
         id="others-in-cluster",
         title="other drivers and device plugins",
         why="a GPU that both offer can be given out twice",

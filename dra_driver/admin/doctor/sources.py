@@ -10,6 +10,7 @@ from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.doctor.checks import (
     cluster_checks,
     node_checks,
+    past_scheduler,
     pod_checks,
     runtime_checks,
     schedulers,
@@ -27,9 +28,12 @@ from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DeviceError, DriverError, SetupError
 from dra_driver.fields import text
-from dra_driver.kube.resource import DAEMON_SETS, DEPLOYMENTS, NODES
+from dra_driver.kube.resource import DAEMON_SETS, DEPLOYMENTS, DEVICE_CLASSES, NODES
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.shares.notes import read_notes
+
+_MOST_NODES = 50
+"""Of so many nodes with GPUs the pods are looked at; each is a request."""
 
 
 class Sources:
@@ -131,6 +135,17 @@ class Sources:
         found = self.cluster.pods(one.pod_labels)
         own = [pod for pod in found if text(pod, "metadata", "namespace") == one.namespace]
         return pods_of(one.short_name, own)
+
+    def past_scheduler(self) -> Iterator[Seen]:
+        """Judge pods that lack devices since no scheduler has placed them."""
+        cluster = self.cluster
+        nodes = {one.name: one for one in map(Node.of, cluster.nodes())}
+        with_gpus = sorted({text(one, "spec", "nodeName") for one in cluster.slices()} - {""})
+        looked_at = with_gpus[:_MOST_NODES]
+        pods = (pod for node in looked_at for pod in cluster.pods_on(node))
+        classes = cluster.every(DEVICE_CLASSES)
+        unseen = len(with_gpus) - len(looked_at)
+        yield from past_scheduler.judged(pods, nodes, classes, unseen=unseen)
 
     def share_config(self) -> Iterator[Seen]:
         """Judge the share configs: what this node's driver says, and what its ConfigMap has."""

@@ -29,6 +29,11 @@ from resource_nvidia_com.quantity import Quantity
 NOT_MADE = "its ResourceClaim does not exist yet"
 """What is said of a claim that a controller is to make from its template."""
 
+BYPASSED_ADVICE = (
+    "delete the pod, and choose its node by a nodeSelector or affinity on kubernetes.io/hostname "
+    "in place of spec.nodeName, so that the scheduler allocates its devices"
+)
+
 _IMPLICIT = "deviceclass.resource.kubernetes.io/"
 _MOST_USERS = 256
 _OF_KUBERNETES = "kubernetes.io/"

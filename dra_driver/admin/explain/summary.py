@@ -16,7 +16,7 @@ from dra_driver.admin.explain.answers import (
     RequestAnswer,
     counted_text,
 )
-from dra_driver.admin.explain.demand import Demand
+from dra_driver.admin.explain.demand import BYPASSED_ADVICE, Demand
 from dra_driver.admin.explain.reasons import Kind
 from dra_driver.admin.explain.requests import ALL, DeviceRequest
 from dra_driver.dataclass import dataclass
@@ -47,10 +47,6 @@ _OTHER_CLASS = "name another class, or add nodes that have such devices"
 _WITHOUT_MIG = frozenset({"Maxwell", "Pascal", "Volta", "Turing", "Ada Lovelace"})
 """Architectures of which no card has MIG (NVIDIA's MIG user guide, supported GPUs)."""
 
-_NOT_ROUND = (
-    "delete the pod, and choose its node by a nodeSelector or affinity on kubernetes.io/hostname "
-    "in place of spec.nodeName, so that the scheduler allocates its devices"
-)
 
 _LONGEST = 300
 """So many characters of a selector are shown; it may have 10,000."""
@@ -74,7 +70,7 @@ class Finding:
 def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
     """Return what is in the way of a pod or claim; nothing where it fits."""
     if demand.bypassed:
-        return [Finding(title=demand.bypassed, advice=(_NOT_ROUND,))]
+        return [Finding(title=demand.bypassed, advice=(BYPASSED_ADVICE,))]
     if demand.on_node:
         return []
     if demand.blocked:

@@ -176,6 +176,11 @@ class Cluster:
             query["fieldSelector"] = f"spec.nodeName={self.node}"
         return list(self._api.each(PODS, query=query, page=_PAGE, timeout=self._timeout))
 
+    def pods_on(self, node: str) -> list[Object]:
+        """Return the Pods on a node. Raises DriverError."""
+        query = {"fieldSelector": f"spec.nodeName={node}"}
+        return list(self._api.each(PODS, query=query, page=_PAGE, timeout=self._timeout))
+
     def config_map(self, namespace: str, name: str) -> Object | None:
         """Return a ConfigMap; None if there is none. Raises DriverError."""
         call = Call(verb="get", resource=CONFIG_MAPS, name=name, namespace=namespace)

@@ -1,0 +1,33 @@
+"""Pods that something has put on a node past the scheduler. Pure: objects in, what to tell out.
+
+The kubelet starts a pod that asks for GPUs by a resource name, and does not look whether anybody
+has allocated them, where a DeviceClass is behind the name (KEP-5004): it runs without, in silence.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dra_driver.admin.api.nodes import Node
+from dra_driver.admin.doctor.checks.finding import Seen, ok, warning
+from dra_driver.admin.explain.demand import BYPASSED_ADVICE, bypassing, of_pod
+from dra_driver.fields import Object
+from dra_driver.words import count
+
+_MOST_PODS = 20
+
+
+def judged(
+    pods: Iterable[Object], nodes: Mapping[str, Node], classes: Sequence[Object], *, unseen: int
+) -> Iterator[Seen]:
+    """Judge the pods of nodes with GPUs; `unseen` is the number of such nodes left out."""
+    found = []
+    for pod in pods:
+        demand = of_pod(pod, lambda _: None, lambda _: None, classes)
+        if why := bypassing(demand, nodes.get(demand.on_node)):
+            found.append(f"{demand.name}: {why}")
+    for one in found[:_MOST_PODS]:
+        yield warning(one, BYPASSED_ADVICE)
+    if len(found) > _MOST_PODS:
+        yield warning(f"{count(len(found) - _MOST_PODS, 'more pod')} like these", BYPASSED_ADVICE)
+    if not found:
+        but = f" ({count(unseen, 'node')} not looked at: --node-name NODE)" if unseen else ""
+        yield ok(f"no pod on a node with GPUs goes past the scheduler{but}")
