@@ -395,6 +395,7 @@ def test_warnings_in_place_of_refusals(render: Render) -> None:
     assert actions == {
         "dra-driver-claim-configs": ["Warn", "Audit"],
         "dra-driver-near-misses": ["Warn"],
+        "dra-driver-pinned-pods": ["Warn"],
         "dra-driver-own-node": ["Deny"],
         "dra-driver-own-claims": ["Deny"],
     }

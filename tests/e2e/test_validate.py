@@ -91,10 +91,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def warnings(node: GpuNode, kind: str, spec: object, **annotations: str) -> str:
+def warnings(
+    node: GpuNode, kind: str, spec: object, version: str = "resource.k8s.io/v1", **annotations: str
+) -> str:
     """What kubectl prints as warnings when such an object is created."""
     metadata = {"name": "near", "annotations": annotations}
-    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata}
+    body = {"apiVersion": version, "kind": kind, "metadata": metadata}
     env = node.cluster.env
     done = subprocess.run(
         (
@@ -175,3 +177,48 @@ def test_a_config_that_some_cards_cannot_follow_is_created_with_a_warning(node: 
     spec = own_claim_spec({"gpu": long_})
     assert CAN in warnings(node, "ResourceClaim", spec)
     assert warnings(node, "ResourceClaim", spec, **of_template) == ""
+
+
+def test_a_pod_that_names_its_node_and_asks_for_gpus_is_created_with_a_warning(
+    node: GpuNode,
+) -> None:
+    def pinned(limits: dict[str, int], part: str = "containers", **more: object) -> Object:
+        container = {"name": "main", "image": "demo", "resources": {"limits": limits}}
+        other = {"containers": [{"name": "other", "image": "demo"}]}
+        return {**other, part: [container], "nodeName": node.cluster.node, **more}
+
+    def workloads(spec: Object) -> dict[str, str]:
+        """What is said of the pod, and of each workload that has it."""
+        labels = {"app": "near"}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        job = {"template": template | {"spec": spec | {"restartPolicy": "Never"}}}
+        served = {"selector": {"matchLabels": labels}, "template": template}
+        kinds = {
+            ("v1", "Pod"): spec,
+            **{("apps/v1", one): served for one in ("Deployment", "DaemonSet", "ReplicaSet")},
+            ("apps/v1", "StatefulSet"): served | {"serviceName": "near"},
+            ("batch/v1", "Job"): job,
+            ("batch/v1", "CronJob"): {"schedule": "* * * * *", "jobTemplate": {"spec": job}},
+        }
+        return {
+            kind: warnings(node, kind, of_kind, version)
+            for (version, kind), of_kind in kinds.items()
+        }
+
+    gpus = "nobody allocates nvidia.com/gpu unless a device plugin serves that node"
+    wait_until(
+        lambda: gpus in workloads(pinned({"nvidia.com/gpu": 1}))["Pod"],
+        "the policy dra-driver-pinned-pods",
+        timeout=120,
+    )
+    for spec in (pinned({"nvidia.com/gpu": 8}), pinned({"nvidia.com/gpu": 8}, "initContainers")):
+        assert {kind: gpus in said for kind, said in workloads(spec).items()} == dict.fromkeys(
+            ("Pod", "Deployment", "DaemonSet", "ReplicaSet", "StatefulSet", "Job", "CronJob"), True
+        )
+    made = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}
+    assert "nobody allocates the claims" in workloads(pinned({}, **made))["Pod"]
+    free = pinned({"nvidia.com/gpu": 1})
+    del free["nodeName"]
+    shared = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "allocated-already"}]}
+    for spec in (free, pinned({"cpu": 1}), pinned({}, **shared)):
+        assert set(workloads(spec).values()) == {""}
