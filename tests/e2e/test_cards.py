@@ -10,17 +10,20 @@ from testbed.pods import migs_seen, parse_gpu_list
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import node_of
+from e2e.explaining import explain
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sharing import (
     PERCENTAGE,
     Shared,
     mps_limits,
+    time_slicing,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 MIG_CLASS = "mig.nvidia.com"
+GPU = "nvidia.com/gpu"
 FAILED = "FailedPrepareDynamicResources"
 
 
@@ -139,9 +142,73 @@ def test_pascal_is_refused_limits_and_volta_is_not(scene: Scene) -> None:
     scene.delete(pod)
 
 
+# Cards without MIG
+
+T4 = "Tesla T4"
+
+
+@pytest.mark.long(
+    "tests/contract/explain/test_causes.py::test_gpus_without_mig_are_not_told_to_turn_it_on"
+)
+@cards("t4x4")
+def test_who_asks_four_t4_for_mig_is_not_told_to_turn_it_on(scene: Scene) -> None:
+    assert published(scene) == {T4: ["gpu"] * 4}
+    pod = scene.pod(templates=[scene.template(deviceClassName=MIG_CLASS)])
+    scene.unschedulable(pod)
+    said, _ = explain(scene, pod)
+    assert "none of these GPUs has MIG (architecture Turing)" in said
+    assert "nvidia-smi" not in said
+    assert "on-demand" not in said
+
+
+# Eight alike
+
+V100 = "Tesla V100-SXM2-32GB"
+
+
+@pytest.mark.long("tests/e2e/test_cards.py::test_a_pod_gets_a_card_of_each_generation")
+@cards("v100x8")
+@needs(Feature.EXTENDED_RESOURCE)
+def test_eight_v100_have_time_slices_limits_and_one_more_pod_waits(scene: Scene) -> None:
+    assert published(scene) == {V100: ["gpu"] * 8}
+    slow = Shared.make(scene, "slow", gpu=time_slicing("Long"))
+    sliced = slow.pod("sliced")
+    scene.running(sliced)
+    assert slow.settings(slow.gpu(sliced)).time_slice == "Long"
+    limited = Shared.make(scene, "limited", gpu=mps_limits(20, "2Gi"))
+    if scene.node.can_run_mps:
+        pod = limited.pod("limited")
+        scene.running(pod)
+        assert limited.ask(PERCENTAGE) == "20.0"
+        scene.delete(pod)
+    six, two = (scene.pod(f"with-{count}", limits={GPU: count}) for count in (6, 2))
+    scene.running(six)
+    scene.unschedulable(two)
+    said, _ = explain(scene, two)
+    assert f"asks for {2} devices" in said
+    scene.delete(sliced)
+    scene.api.delete("ResourceClaim", slow.claim, NAMESPACE)
+    scene.running(two)
+    assert len({*scene.gpus(six), *scene.gpus(two)}) == 8
+
+
 # A laptop
 
 MX150 = "NVIDIA GeForce MX150"
+
+
+@pytest.mark.long(
+    "tests/e2e/test_mixed_nodes.py::test_a_config_that_some_cards_cannot_follow_needs"
+    "_a_selector_which_the_refusal_names"
+)
+@cards("laptop")
+def test_what_a_laptops_gpu_cannot_do_is_refused_with_what_to_select_by(scene: Scene) -> None:
+    scene.node.driver.wait_registered()  # else the first refusal may be the kubelet's own
+    shared = Shared.make(scene, gpu=mps_limits())
+    pod = shared.pod()
+    assert "cudaComputeCapability" in scene.warning(pod, FAILED, timeout=90)
+    said, _ = explain(scene, pod, status=3)
+    assert "cudaComputeCapability" in said
 
 
 @pytest.mark.long("tests/e2e/test_cards.py::test_a_pod_gets_a_card_of_each_generation")

@@ -233,6 +233,7 @@ def test_of_so_many_shares_each_claim_has_one_unless_it_asks_for_more(
     scene.running(one, three)
     assert results(scene, one)[0]["consumedCapacity"]["shares"] == "1"
     assert results(scene, three)[0]["consumedCapacity"]["shares"] == "3"
+    assert "4 of 4" in node.status()
     scene.unschedulable(tenant(scene, "fifth"))
     scene.delete(three)
 

@@ -13,23 +13,13 @@ from testbed.commands import REPOSITORY
 from testbed.machine import DRIVER
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from e2e.explaining import explain
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 
 pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)]
 
 GPU, GPUS = "nvidia.com/gpu", 8
-
-
-def explain(
-    scene: Scene, pod: str, *flags: str, kubeconfig: str | Path = "", status: int = 1
-) -> tuple[str, str]:
-    """What the command prints, as an admin with a kubeconfig runs it."""
-    where = ("--kubeconfig", str(kubeconfig or scene.node.cluster.env["KUBECONFIG"]))
-    words = (str(DRIVER), "explain", "pod", pod, "-n", NAMESPACE, *where, *flags)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout, done.stderr
 
 
 def test_a_selector_that_no_gpu_fulfils(scene: Scene) -> None:

@@ -19,11 +19,11 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.health.record import FILE
 from dra_driver.simulator.profile import dump, load
+from e2e.explaining import explain
 from e2e.kubernetes import KUBERNETES, needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import Shares, config, shares_of, unshared_scene
-from e2e.test_explain import explain
 
 pytestmark = [
     pytest.mark.e2e,

@@ -6,7 +6,6 @@ a cluster of its own beside the one of the other tests.
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,12 +17,12 @@ from testbed.claims import allocation, claim
 from testbed.cluster import COMMAND
 from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
-from testbed.machine import DRIVER
 from testbed.pods import STAY, container, is_ready
 
 from charts import FOLDER
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
+from e2e.explaining import explain
 from e2e.kubernetes import counters_are_cheap, needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
@@ -198,11 +197,7 @@ def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
     message = scene.warning(pod, "FailedPrepareDynamicResources")
     assert "asks for 2 of nvidia.com/gpu" in message
     assert "failRequestsGreaterThanOne; ask for 1" in message
-    kubeconfig = ("--kubeconfig", shares.node.cluster.env["KUBECONFIG"])
-    words = (DRIVER, "explain", "pod", pod, "--namespace", NAMESPACE, *kubeconfig)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 3
-    said = done.stdout
+    said, _ = explain(scene, pod, status=3)
     assert f"Has devices and does not start:\n  * pod {NAMESPACE}/{pod}: " in said
     assert "asks for 2 of nvidia.com/gpu" in said
 
@@ -320,7 +315,9 @@ def test_renamed_shares_are_asked_for_by_their_name(shares: Shares, scene: Scene
     pods = [scene.pod(f"shared{number}", limits={SHARED: 1}) for number in range(2)]
     scene.running(*pods)
     # Who asks for a GPU of its own gets none of this node, as with the device plugin.
-    scene.unschedulable(scene.pod("own", limits={GPU: 1}))
+    own = scene.pod("own", limits={GPU: 1})
+    scene.unschedulable(own)
+    assert f"ask for {SHARED}" in explain(scene, own)[0]
     assert len({scene.gpus(pod) for pod in pods}) == 1
 
 
