@@ -1,7 +1,8 @@
 """The questions that documentation leaves open, and what is known of their answers.
 
-`docs/hardware.md` has them as a table, which `hack/generate` writes. What the simulator answers is
-what tests/contract/test_hardware_run.py sees it answer; it says nothing of a card.
+`docs/hardware.md` has them as a table, which tests/unit/hack/test_hardware.py compares. What the
+simulator answers is what tests/contract/test_hardware_run.py sees it answer; it says nothing of a
+card.
 """
 
 from dataclasses import dataclass
@@ -36,11 +37,13 @@ QUESTIONS = (
         text="Which form do UUIDs of GPUs have, and are they the same for every process?",
         simulated="GPU- and 32 lower-case digits, in groups of 8-4-4-4-12; another process sees"
         " the same.",
+        card="H100, R580: the same as simulated ones.",
     ),
     Question(
         id="slice-read",
         text="Can the time-slice be read?",
         simulated="Yes: nvidia-smi compute-policy -l says Default.",
+        card="H100, R580: yes, as simulated.",
     ),
     Question(
         id="slice-kept",

@@ -9,7 +9,7 @@ import pytest
 
 import libcuda
 from dra_driver.errors import StateError
-from hardware import questions, report
+from hardware import command, questions, report
 from hardware.card import Settings
 from hardware.client import Client, built, understood
 from hardware.every_step import STEPS
@@ -170,3 +170,16 @@ def test_the_page_has_the_table_of_the_questions() -> None:
     assert questions.table() in PAGE.read_text(), (
         f"docs/hardware.md should have this table:\n{questions.table()}"
     )
+
+
+def test_what_containers_need_is_made_ready_before_the_steps_that_run_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(command.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(command.subprocess, "run", lambda words, **_: ran.append(words))
+    steps = {step.name: step for step in STEPS}
+    command.make_ready([steps["inventory"], steps["claim-gpu"]])
+    assert ran == []
+    command.make_ready([steps["inventory"], steps["container"]])
+    assert [words[-1] for words in ran] == ["cdi"]
