@@ -13,6 +13,7 @@ from itertools import combinations
 
 from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.pci import pci_order
 
 _Links = Mapping[frozenset[GpuUuid], int]
 """How many links join two GPUs; those that none joins are not there."""
@@ -39,7 +40,7 @@ def joined(gpus: Iterable[Gpu]) -> Mapping[GpuUuid, Joined]:
     links, then that with the lowest PCI addresses.
     """
     able = [gpu for gpu in gpus if not gpu.was_put_in_mig_mode]
-    in_order = [gpu.uuid for gpu in sorted(able, key=lambda gpu: gpu.pci_address)]
+    in_order = [gpu.uuid for gpu in sorted(able, key=lambda gpu: pci_order(gpu.pci_address))]
     links = _links(able)
     found: dict[GpuUuid, Joined] = {}
     for island in _islands(in_order, links):

@@ -37,6 +37,11 @@ def pci_address(bus_id: str) -> PciAddress:
     return PciAddress(f"{int(domain, 16):04x}:{rest}")
 
 
+def pci_order(address: str) -> str:
+    """Return what sorts addresses as NVML orders GPUs: a domain above ffff has more digits."""
+    return address.zfill(len("00000000:00:00.0"))
+
+
 def _pcie_root(device: Path) -> str | None:
     try:
         match = _ROOT.search(str(device.readlink()))

@@ -28,7 +28,7 @@ from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.nvml.mig import MigCalls
-from dra_driver.devices.pci import pci_facts
+from dra_driver.devices.pci import pci_facts, pci_order
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, LostError, SilenceError, TransientError
 
@@ -69,7 +69,7 @@ def discover(nvml: NvmlLibrary, sys_root: Path) -> Inventory:
     return Inventory(
         driver_version=nvml.driver_version(),
         cuda_version=nvml.cuda_version(),
-        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.pci_address)),
+        gpus=tuple(sorted(gpus, key=lambda gpu: pci_order(gpu.pci_address))),
         sick=tuple(sick),
     )
 

@@ -126,7 +126,7 @@ class Status(CommandSettings):
     def cli_cmd(self) -> None:
         """Run the command."""
         machine = Machine(self.root)
-        rows = sorted(machine.status(), key=lambda status: status.gpu.pci)
+        rows = sorted(machine.status(), key=lambda status: status.gpu.nvml_bus_id)
         _print(_as_json(machine, rows) if self.output == "json" else _as_table(machine, rows))
 
 

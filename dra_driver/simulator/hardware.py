@@ -27,6 +27,8 @@ _EVENT_MIG = 0x100
 _EVENT_RECOVERY = 0x8000
 _BANKS_PER_GIB = 8
 _GRAPHICS = 2
+_Facts = dict[Fact, int | None]
+"""None: NVML says NOT_SUPPORTED."""
 _ENDS = {"gpu": LinkEnd.GPU, "switch": LinkEnd.SWITCH, "nothing": LinkEnd.NOTHING}
 
 
@@ -56,12 +58,13 @@ class SimulatedGpu:
     @property
     def root_bus(self) -> str:
         """The PCIe root above the GPU, as in /sys: "domain:bus"."""
-        return (self.bridges[0] if self.bridges else self.pci)[:7]
+        return (self.bridges[0] if self.bridges else self.pci).rpartition(":")[0]
 
     @property
     def nvml_bus_id(self) -> str:
         """The address as NVML writes it: upper case with an eight-digit domain."""
-        return f"0000{self.pci}".upper()
+        domain, _, rest = self.pci.partition(":")
+        return f"{domain:0>8}:{rest}".upper()
 
 
 def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
@@ -95,14 +98,14 @@ def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
 def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFacts:
     """List everything NVML says of a GPU."""
     card = gpu.card
-    facts = _address_facts(gpu, profile) | _memory_facts(card) | _mode_facts(card)
+    facts: _Facts = {**_address_facts(gpu, profile), **_memory_facts(card), **_mode_facts(card)}
     facts |= _sensor_facts(card) | _power_facts(card) | _clock_facts(card)
     facts[Fact.MEMORY_USED] = sum(resident.memory for resident in gpu.residents)
     if gpu.mig_mode:
         facts |= {Fact.MIG_CURRENT: 1, Fact.MIG_PENDING: 1}
     if profiles.knows_recovery_action(driver_version):
         facts[Fact.RECOVERY_ACTION] = 0
-        facts[Fact.EVENT_TYPES] |= _EVENT_RECOVERY
+        facts[Fact.EVENT_TYPES] = (facts[Fact.EVENT_TYPES] or 0) | _EVENT_RECOVERY
     switch = profile.nvswitch
     if switch is not None and switch.fabric and card.nvlink is not None:
         facts |= {
@@ -159,15 +162,16 @@ def _address_facts(gpu: SimulatedGpu, profile: Profile) -> dict[Fact, int]:
     return facts
 
 
-def _memory_facts(card: Card) -> dict[Fact, int]:
-    facts = {
-        Fact.MEMORY_TOTAL: card.memory.total_mib * _MIB,
-        Fact.MEMORY_RESERVED: card.memory.reserved_mib * _MIB,
-        Fact.BAR1_TOTAL: card.memory.bar1_mib * _MIB,
-        Fact.BAR1_USED: _MIB,
-    }
-    if card.memory.bus_bits is not None:
-        facts[Fact.MEMORY_BUS_WIDTH] = card.memory.bus_bits
+def _memory_facts(card: Card) -> _Facts:
+    facts: _Facts = {}
+    if card.memory is not None:
+        facts |= {
+            Fact.MEMORY_TOTAL: card.memory.total_mib * _MIB,
+            Fact.MEMORY_RESERVED: card.memory.reserved_mib * _MIB,
+            Fact.BAR1_TOTAL: card.memory.bar1_mib * _MIB,
+            Fact.BAR1_USED: _MIB,
+            Fact.MEMORY_BUS_WIDTH: card.memory.bus_bits,
+        }
     if card.ecc is not None:
         facts |= {Fact.ECC_CURRENT: int(card.ecc), Fact.ECC_PENDING: int(card.ecc)}
         facts |= {Fact.ECC_CORRECTED: 0, Fact.ECC_UNCORRECTED: 0}
@@ -178,7 +182,7 @@ def _memory_facts(card: Card) -> dict[Fact, int]:
             Fact.ROWS_UNCORRECTABLE: 0,
             Fact.ROWS_PENDING: 0,
             Fact.ROWS_FAILED: 0,
-            Fact.ROW_BANKS: card.memory.total_mib // 1024 * _BANKS_PER_GIB,
+            Fact.ROW_BANKS: (card.memory.total_mib if card.memory else 0) // 1024 * _BANKS_PER_GIB,
         }
     elif card.ecc is not None:
         facts[Fact.RETIRED_PAGES] = 0
@@ -240,8 +244,8 @@ def _mig_facts(profile: MigProfile) -> MigFacts:
     )
 
 
-def _sensor_facts(card: Card) -> dict[Fact, int]:
-    facts = {
+def _sensor_facts(card: Card) -> _Facts:
+    return {
         Fact.TEMPERATURE: card.temperature.idle,
         Fact.TEMPERATURE_SHUTDOWN: card.temperature.shutdown,
         Fact.TEMPERATURE_SLOWDOWN: card.temperature.slowdown,
@@ -252,16 +256,11 @@ def _sensor_facts(card: Card) -> dict[Fact, int]:
         Fact.PERFORMANCE_STATE: _idle_state(card),
         Fact.UTILIZATION_GPU: 0,
         Fact.UTILIZATION_MEMORY: 0,
+        Fact.TEMPERATURE_MAX: card.temperature.maximum,
+        Fact.TEMPERATURE_MEMORY: card.temperature.memory,
+        Fact.TEMPERATURE_MEMORY_MAX: card.temperature.memory_maximum,
+        Fact.FAN_SPEED: card.fan_percent,
     }
-    if card.temperature.maximum is not None:
-        facts[Fact.TEMPERATURE_MAX] = card.temperature.maximum
-    if card.temperature.memory is not None:
-        facts[Fact.TEMPERATURE_MEMORY] = card.temperature.memory
-    if card.temperature.memory_maximum is not None:
-        facts[Fact.TEMPERATURE_MEMORY_MAX] = card.temperature.memory_maximum
-    if card.fan_percent is not None:
-        facts[Fact.FAN_SPEED] = card.fan_percent
-    return facts
 
 
 def _idle_state(card: Card) -> int:
@@ -269,16 +268,17 @@ def _idle_state(card: Card) -> int:
     return 0 if card.idle_clocks.memory == card.clocks.memory else 8
 
 
-def _power_facts(card: Card) -> dict[Fact, int]:
+def _power_facts(card: Card) -> _Facts:
     if card.power is None:
         return {}
-    return {
-        Fact.POWER_USAGE: card.power.idle * 1000,
-        Fact.POWER_LIMIT: card.power.default * 1000,
-        Fact.POWER_DEFAULT: card.power.default * 1000,
-        Fact.POWER_MIN: card.power.minimum * 1000,
-        Fact.POWER_MAX: card.power.maximum * 1000,
+    watts = {
+        Fact.POWER_USAGE: card.power.idle,
+        Fact.POWER_LIMIT: card.power.default,
+        Fact.POWER_DEFAULT: card.power.default,
+        Fact.POWER_MIN: card.power.minimum,
+        Fact.POWER_MAX: card.power.maximum,
     }
+    return {fact: power and power * 1000 for fact, power in watts.items()}
 
 
 def _clock_facts(card: Card) -> dict[Fact, int]:

@@ -123,7 +123,7 @@ def _gpus(given: Sequence[Gpu], count: int) -> list[Gpu]:
 
 
 def _in_domain(address: str, domain: int) -> str:
-    return f"{domain:04x}{address[4:]}"
+    return f"{domain:04x}:{address.partition(':')[2]}"
 
 
 def _within(links: Iterable[str], gpus: Iterable[Gpu]) -> list[str]:

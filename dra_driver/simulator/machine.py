@@ -464,7 +464,7 @@ class Machine:
         Raises:
             SetupError: no GPU matches.
         """
-        in_order = sorted(self.status(), key=lambda status: status.gpu.pci)
+        in_order = sorted(self.status(), key=lambda status: status.gpu.nvml_bus_id)
         indices = itertools.count()
         known = []
         for gpu, index in [(s.gpu, next(indices) if s.present else None) for s in in_order]:

@@ -147,6 +147,7 @@ def make_root(folder: Path, gpus: Sequence[SimulatedGpu] = (), *, dmem: bool = F
         capacity = [
             f"nvidia/{gpu.nvml_bus_id}/vidmem {gpu.card.memory.total_mib * 1024**2}\n"
             for gpu in gpus
+            if gpu.card.memory is not None
         ]
         (folder / "dmem.capacity").write_text("".join(capacity))
     return folder

@@ -55,7 +55,11 @@ ARCHITECTURES = {
 ADDRESSING_MODES = {"none": 0, "hmm": 1, "ats": 2}
 
 PciAddress = Annotated[
-    str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$")
+    str,
+    pydantic.StringConstraints(
+        # As the kernel writes it: a domain has four digits, or more where it is above ffff (VMD).
+        pattern=r"^([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7}):[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$"
+    ),
 ]
 HexWord = Annotated[str, pydantic.StringConstraints(pattern=r"^0x[0-9a-f]{4}$")]
 Version = Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
@@ -90,9 +94,9 @@ class Power(_Part):
     """Power in watts: drawn at rest, the default limit, and the range of limits."""
 
     idle: Positive
-    default: Positive
-    minimum: Positive
-    maximum: Positive
+    default: Positive | None = None
+    minimum: Positive | None = None
+    maximum: Positive | None = None
 
 
 class ApplicationClocks(_Part):
@@ -115,8 +119,8 @@ class Temperature(_Part):
 
     idle: Positive
     memory: Positive | None = None
-    shutdown: Positive
-    slowdown: Positive
+    shutdown: Positive | None = None
+    slowdown: Positive | None = None
     maximum: Positive | None = None
     memory_maximum: Positive | None = None
 
@@ -219,7 +223,7 @@ class Card(_Part):
     device_id: HexWord
     subsystem_id: HexWord
     subsystem_vendor: HexWord = "0x10de"
-    memory: Memory
+    memory: Memory | None = None
     power: Power | None = None
     idle_clocks: Clocks
     clocks: Clocks

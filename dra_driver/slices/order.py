@@ -31,6 +31,7 @@ from itertools import chain, zip_longest
 from typing import TypeVar
 
 from dra_driver.devices.model import Gpu, MigProfile, Partition
+from dra_driver.devices.pci import pci_order
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ def capability(gpu: Gpu) -> tuple[int, bool, bool, int]:
 
 def by_address(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """Return the GPUs in the order of their PCI addresses."""
-    return tuple(sorted(gpus, key=lambda gpu: (gpu.pci_address, gpu.index)))
+    return tuple(sorted(gpus, key=lambda gpu: (pci_order(gpu.pci_address), gpu.index)))
 
 
 def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:

@@ -88,7 +88,7 @@ class SimulatedMachine:
                     time_slice=_word(TIME_SLICES, one.time_slice),
                     mig_mode=_word(MIG_MODES, one.mig_mode),
                 )
-                for one in sorted(machine.status(), key=lambda one: one.gpu.pci)
+                for one in sorted(machine.status(), key=lambda one: one.gpu.nvml_bus_id)
             }
 
     def mig_devices(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class SimulatedMachine:
     def mig_parents(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs with MIG devices, once for each of those."""
         with self._read() as machine:
-            gpus = sorted(machine.gpus, key=lambda gpu: gpu.pci)
+            gpus = sorted(machine.gpus, key=lambda gpu: gpu.nvml_bus_id)
             return tuple(gpu.uuid for gpu in gpus for _ in machine.mig_devices(gpu.uuid))
 
     def mig(self, verb: str, *words: str) -> str:

@@ -24,6 +24,7 @@ from dra_driver.devices.health.findings import (
 from dra_driver.devices.health.record import GpuHealth, HealthFile
 from dra_driver.devices.kinds import name_of
 from dra_driver.devices.model import Gpu, GpuEvent, Inventory, SickGpu
+from dra_driver.devices.pci import pci_order
 
 log = structlog.get_logger()
 
@@ -150,7 +151,7 @@ class HealthTracker:
             for uuid, sick in at_their_places(inventory.sick, away).items()
             if uuid in self._described
         }
-        gpus = sorted((*inventory.gpus, *kept.values()), key=lambda gpu: gpu.pci_address)
+        gpus = sorted((*inventory.gpus, *kept.values()), key=lambda gpu: pci_order(gpu.pci_address))
         return replace(
             inventory,
             gpus=tuple(gpus),
@@ -235,7 +236,7 @@ def at_their_places(
     """
     in_order = sorted(sick, key=lambda one: one.index)
     placed = (uuid for uuid, one in away.items() if one.index >= 0)  # else only heard of
-    missing = sorted(placed, key=lambda uuid: away[uuid].pci_address)
+    missing = sorted(placed, key=lambda uuid: pci_order(away[uuid].pci_address))
     if len(in_order) == len(missing):
         return dict(zip(missing, in_order, strict=True))
     by_index = {away[uuid].index: uuid for uuid in missing}

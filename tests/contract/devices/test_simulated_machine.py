@@ -14,6 +14,7 @@ from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DeviceError
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
+from dra_driver.slices.project import projection
 from worlds.session import session_on
 
 NOT_SUPPORTED = 3
@@ -52,6 +53,43 @@ def test_every_gpu_is_found_with_the_identity_and_place_it_has(
     assert [gpu.pcie_root for gpu in inventory.gpus] == [f"pci{gpu.root_bus}" for gpu in expected]
     assert inventory.sick == ()
     assert inventory.problem is None
+
+
+UNIFIED = """
+driver_version: 580.95.05
+cuda_version: "13.0"
+cards:
+  gb10:
+    name: NVIDIA GB10
+    brand: nvidia-rtx
+    architecture: blackwell
+    compute_capability: "12.1"
+    device_id: "0x2e12"
+    subsystem_id: "0x0001"
+    power: {idle: 4}
+    temperature: {idle: 40}
+    idle_clocks: {graphics: 208, memory: 8000, video: 600}
+    clocks: {graphics: 3003, memory: 8000, video: 2400}
+    cores: 6144
+    pcie_generation: 5
+gpus:
+  - {card: gb10, pci: "10000:e1:00.0", minor: 1}
+  - {card: gb10, pci: "f000:01:00.0", minor: 0, bridges: ["f000:00:01.0"]}
+"""
+"""Cards that NVML tells no memory of, one in a PCI domain above ffff."""
+
+
+def test_a_profile_may_have_cards_without_memory_and_any_pci_domain(tmp_path: Path) -> None:
+    profile = tmp_path / "unified.yaml"
+    profile.write_text(UNIFIED)
+    session = session_on(Machine.create(tmp_path / "machine", str(profile)))
+    inventory = session.look()
+    session.close()
+    assert inventory.sick == ()
+    assert [gpu.pci_address for gpu in inventory.gpus] == ["f000:01:00.0", "10000:e1:00.0"]
+    assert [gpu.pcie_root for gpu in inventory.gpus] == ["pcif000:00", "pci10000:e1"]
+    found = projection(inventory).devices
+    assert [one["capacity"]["memory"] for one in found] == [{"value": "0"}] * 2
 
 
 def test_an_h100_is_described_as_claims_select_it(machine: Machine, session: DriverSession) -> None:
