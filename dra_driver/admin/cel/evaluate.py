@@ -141,7 +141,8 @@ class _Evaluation:
         return self._counted(found)
 
     def _values(self, node: syntax.Call, names: Variables) -> tuple[object, ...]:
-        return tuple(self._counted(self.value(one, names)) for one in node.arguments)
+        times = _MATCH if node.function == "matches" else 1
+        return tuple(self._counted(self.value(one, names), times=times) for one in node.arguments)
 
     def _logic(self, node: syntax.Logic, names: Variables) -> bool:
         terms = (partial(self._truth_of, term, names) for term in node.terms)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from dra_driver.admin.cel import pattern, strings
+from dra_driver.admin.cel import strings
 from dra_driver.admin.cel.values import (
     NONE,
     Defaulting,
@@ -332,7 +332,7 @@ _MEMBERS: Mapping[str, Function] = MappingProxyType(
         "contains": strings.of_strings(lambda text, part: part in text),
         "startsWith": strings.of_strings(lambda text, part: text.startswith(part)),
         "endsWith": strings.of_strings(lambda text, part: text.endswith(part)),
-        "matches": strings.of_strings(lambda text, regex: pattern.found(regex, text)),
+        "matches": strings.of_strings(strings.matches),
         "lowerAscii": strings.of_strings(strings.ascii_only(str.lower)),
         "upperAscii": strings.of_strings(strings.ascii_only(str.upper)),
         "trim": strings.of_strings(strings.trim),
@@ -367,7 +367,7 @@ _MEMBERS: Mapping[str, Function] = MappingProxyType(
 _GLOBALS: Mapping[str, Function] = MappingProxyType(
     {
         "size": _size,
-        "matches": strings.of_strings(lambda text, regex: pattern.found(regex, text)),
+        "matches": strings.of_strings(strings.matches),
         "int": _int,
         "uint": _uint,
         "double": _double,

@@ -5,7 +5,10 @@ Pure.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
+
+import re2
 
 from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError, equal, need
 
@@ -22,6 +25,23 @@ def of_strings(function: Callable[..., object]) -> Callable[..., object]:
         return function(*values)
 
     return result
+
+
+def matches(text: str, regex: str) -> bool:
+    """Tell whether a regular expression is found in a text (CEL: syntax and meaning of RE2)."""
+    return _compiled(regex).search(text) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(regex: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False  # else RE2 writes to standard error
+    options.never_capture = True
+    try:
+        return re2.compile(regex, options)
+    except re2.error as error:
+        why = error.args[0].decode(errors="replace")
+        raise EvaluationError(f"error parsing regexp: {why}") from None
 
 
 def index_of(text: Any, part: Any, offset: Any = 0) -> int:
