@@ -6,7 +6,7 @@ Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, NewType
@@ -114,7 +114,7 @@ class Claim:
 
     `pod_claim_name` is what the claim's pod calls it, if it was made from a template; else empty.
     It is said by an annotation, which a tenant can write: it names nothing but a path within the
-    containers of the claim.
+    containers of the claim. `asked_parts` says of which devices a request asked for a part.
     """
 
     ref: ClaimRef
@@ -123,6 +123,7 @@ class Claim:
     pods: tuple[ConsumerPod, ...] = ()
     groups: tuple[ConsumerGroup, ...] = ()
     pod_claim_name: str = ""
+    asked_parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +177,14 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 "the pod if this persists"
             )
         devices = allocation.get("devices") or {}
+        spec = claim.get("spec") or {}
+        results = tuple(
+            _result(entry) for entry in devices.get("results") or () if entry["driver"] == driver
+        )
         return Claim(
             ref=ref,
-            results=tuple(
-                _result(entry)
-                for entry in devices.get("results") or ()
-                if entry["driver"] == driver
-            ),
-            configs=_configs(devices, claim.get("spec") or {}, driver),
+            results=results,
+            configs=_configs(devices, spec, driver),
             pods=tuple(
                 ConsumerPod(name=_text(pod["name"]), uid=_text(pod["uid"]))
                 for pod in status.get("reservedFor") or ()
@@ -195,6 +196,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 if is_pod_group(group)
             ),
             pod_claim_name=_pod_claim_name(metadata.get("annotations") or {}),
+            asked_parts=tuple(_asked_parts(results, spec)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
@@ -227,6 +229,24 @@ def _result(entry: Mapping[str, Any]) -> Result:
             for name, amount in (entry.get("consumedCapacity") or {}).items()
         },
     )
+
+
+def _asked_parts(results: Iterable[Result], spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was asked for as a part of a device that is given out as a whole (KEP-5075)."""
+    asked: dict[str, Mapping[str, str]] = {}
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        asked[request["name"]] = _amounts(request.get("exactly"))
+        for one in request.get("firstAvailable") or ():
+            asked[f"{request['name']}/{one['name']}"] = _amounts(one)
+    for result in results:
+        amounts = asked.get(result.request)
+        if amounts and result.share_id is None:
+            what = " and ".join(f"{name} {amount}" for name, amount in sorted(amounts.items()))
+            yield f"{what} for request {result.request}, which has all of {result.device}"
+
+
+def _amounts(request: Mapping[str, Any] | None) -> Mapping[str, str]:
+    return ((request or {}).get("capacity") or {}).get("requests") or {}
 
 
 def allocation_id(device: str, share_id: str | None) -> str:

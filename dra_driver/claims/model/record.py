@@ -142,7 +142,7 @@ class ClaimRecord:
     are those that it was reserved for when it was prepared. `taken_over`: NVIDIA's own driver
     prepared it, and wrote its CDI spec (claims/takeover/take_over.py). `pod_claim_name` is what its
     pod calls it, empty for a claim that is no pod's own; None in records of former versions and of
-    what was taken over, where that is not known.
+    what was taken over, where that is not known. `asked_parts`: as in Claim.
     """
 
     ref: ClaimRef
@@ -156,6 +156,7 @@ class ClaimRecord:
     groups: tuple[ConsumerGroup, ...] = ()
     taken_over: bool = False
     pod_claim_name: str | None = None
+    asked_parts: tuple[str, ...] = ()
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
@@ -251,6 +252,7 @@ def encode(record: ClaimRecord, writer: str = "") -> bytes:
             **({"podGroups": [_user_json(one) for one in record.groups]} if record.groups else {}),
             **({"takenOver": True} if record.taken_over else {}),
             **({} if record.pod_claim_name is None else {"podClaimName": record.pod_claim_name}),
+            **({"askedParts": record.asked_parts} if record.asked_parts else {}),
         }
     )
 
@@ -280,6 +282,7 @@ def _check_types(record: ClaimRecord) -> None:
     plans = [*record.plans, *(one.of for one in record.pending if isinstance(one.of, SharingPlan))]
     texts: list[object] = [record.ref.uid, record.ref.namespace, record.ref.name, record.boot_id]
     texts += [] if record.pod_claim_name is None else [record.pod_claim_name]
+    texts += record.asked_parts
     for entry in record.devices:
         texts += [entry.name, entry.pool, *entry.request_names, *entry.cdi_device_ids]
         texts += [entry.device.gpu, entry.device.device_uuid or "", entry.share_id or ""]
@@ -390,4 +393,5 @@ def _record(payload: Mapping[str, Any]) -> ClaimRecord:
         ),
         taken_over=bool(payload.get("takenOver", False)),
         pod_claim_name=payload.get("podClaimName"),
+        asked_parts=tuple(payload.get("askedParts", ())),
     )

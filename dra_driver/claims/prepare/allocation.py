@@ -92,6 +92,7 @@ def allocation_of(
         pods=claim.pods,
         groups=claim.groups,
         pod_claim_name=claim.pod_claim_name,
+        asked_parts=claim.asked_parts,
     )
     return Allocation(draft=draft, devices=allocated, groups=groups)
 

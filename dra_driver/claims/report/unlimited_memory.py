@@ -1,7 +1,7 @@
-"""Tells a claim of limits of memory that do nothing.
+"""Tells a claim of limits that do nothing.
 
-Nothing limits how much memory of a GPU it uses that it has a share of; or the limit in its config
-is more than the device has.
+Nothing limits how much memory of a GPU it uses that it has a share of; the limit in its config is
+more than the device has; or it asked for a part of a device and has all of it.
 
 In: the claims that have just been prepared, and their records. Out: an Event with the reason and
 what to do, once while it is prepared: on the pods, where people look, and on the claim, which for
@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 NOT_LIMITED = "GPUMemoryNotLimited"
 TOO_HIGH = "GPUMemoryLimitTooHigh"
+WHOLE = "WholeDeviceAllocated"
 """Reasons of the Events."""
 
 _MOST_WAITING = 1000
@@ -87,7 +88,11 @@ class UnlimitedMemory(Worker):
         record = self._records.peek(ref.uid)
         if record is None:
             return
-        notes = {NOT_LIMITED: _not_limited(record), TOO_HIGH: _too_high(record)}
+        notes = {
+            NOT_LIMITED: _not_limited(record),
+            TOO_HIGH: _too_high(record),
+            WHOLE: _whole(record),
+        }
         if any(notes.values()):
             self._told.add(ref.uid)  # before: it may be unprepared meanwhile
         told = [about_claim(ref), *(about_pod(ref.namespace, pod) for pod in record.pods)]
@@ -100,6 +105,16 @@ class UnlimitedMemory(Worker):
         except UnavailableError:
             self._told.discard(ref.uid)
             raise
+
+
+def _whole(record: ClaimRecord) -> str | None:
+    """Return which devices it has whole and asked for a part of; None if none is."""
+    if not record.asked_parts:
+        return None
+    return (
+        f"the claim asks for {'; '.join(record.asked_parts)}: parts of devices are given out only "
+        "where the driver runs with --consumable-shares (chart value consumableShares)"
+    )
 
 
 def _too_high(record: ClaimRecord) -> str | None:

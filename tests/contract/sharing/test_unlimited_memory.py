@@ -217,3 +217,24 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
     finally:
         answer.set()
         thread.stop(10)
+
+
+def test_a_claim_that_asks_for_a_part_and_has_the_whole_is_told(telling: Telling) -> None:
+    node = telling.node
+    part, whole = node.claim("gpu-0", name="part"), node.claim("gpu-1", name="whole")
+    request = node.driver.api.claims["default", "part"]["status"]["allocation"]["devices"][
+        "results"
+    ][0]["request"]
+    exactly = {"capacity": {"requests": {"memory": "10Gi"}}}
+    node.driver.api.claims["default", "part"]["spec"] = {
+        "devices": {"requests": [{"name": request, "exactly": exactly}]}
+    }
+    for ref in (part, whole):
+        telling.prepare(ref)
+    (event,) = telling.told(1)
+    assert event["regarding"]["name"] == "part"
+    assert event["reason"] == "WholeDeviceAllocated"
+    assert event["note"].startswith(
+        f"the claim asks for memory 10Gi for request {request}, which has all of gpu-0: "
+    )
+    assert [one["note"] for one in telling.of("Pod")] == [event["note"]]
