@@ -84,8 +84,8 @@ _NO_SIMULATOR = (
 
 _NO_BENCH = (
     "NVIDIA's Python bindings and matplotlib are not installed, which benchmarks need: in a "
-    "checkout of this project, run `.venv/bin/pip install '.[bench]'`; the driver's image does not "
-    "have them"
+    "checkout of this project, run `.venv/bin/pip install -e '.[bench]'`; the driver's image does "
+    "not have them"
 )
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(

@@ -77,6 +77,19 @@ def hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:
     return f'did you mean "{lower[near[0]]}"? ' if near else ""
 
 
+def lost_indent(unknown: str, value: Mapping[str, object]) -> str:
+    """Return what an unknown field belongs below, if the last one that precedes it is empty.
+
+    So it looks when an indent is lost on paste; else nothing is returned.
+    """
+    above = ""
+    for name, one in value.items():
+        if name == unknown:
+            break
+        above = name if one is None else above
+    return f'; if it belongs to "{above}", which is empty, indent it further' if above else ""
+
+
 def _duplicates(value: object, path: Path) -> Iterator[Problem]:
     """Yield the keys below `value` that stand twice."""
     if isinstance(value, DuplicateKeys):

@@ -8,7 +8,14 @@ knows. Only the camelCase names of the API are accepted. What values must be is 
 from collections.abc import Mapping
 from typing import TypeVar
 
-from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dotted, hint
+from resource_nvidia_com.problems import (
+    InvalidConfigError,
+    Path,
+    Problem,
+    dotted,
+    hint,
+    lost_indent,
+)
 from resource_nvidia_com.rules import Checked, OneOf, converted, either, problems, shown
 from resource_nvidia_com.v1beta1.base import OTHERS, ConfigModel, Converted, ModelField
 
@@ -40,7 +47,7 @@ def _model(model: type[Model], value: object, path: Path, found: list[Problem]) 
     if hasattr(model, OTHERS):
         values[OTHERS] = others
     else:
-        found += [_unknown(fields, (*path, name)) for name in others]
+        found += [_unknown(fields, (*path, name), value) for name in others]
     if len(found) > before:
         return None
     made = model(**values)
@@ -97,6 +104,7 @@ def _missing(field: ModelField, path: Path) -> Problem:
             return Problem(path=path, text=f'missing field "{where}"')
 
 
-def _unknown(fields: Mapping[str, ModelField], path: Path) -> Problem:
-    allowed = f"{hint(str(path[-1]), fields)}allowed fields: {', '.join(fields)}"
+def _unknown(fields: Mapping[str, ModelField], path: Path, value: Mapping[str, object]) -> Problem:
+    name = str(path[-1])
+    allowed = f"{hint(name, fields)}allowed fields: {', '.join(fields)}{lost_indent(name, value)}"
     return Problem(path=path, text=f'unknown field "{dotted(path)}": {allowed}')

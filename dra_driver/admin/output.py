@@ -1,7 +1,6 @@
 """The forms in which commands print, the same for all: a table for people, JSON and YAML.
 
-In: `--output`, and a document as JSON. Out: its text. `wide` is the table with more columns, where
-there are more.
+In: `--output`, and a document as JSON. Out: its text.
 """
 
 import json
@@ -13,21 +12,24 @@ from resource_nvidia_com.printable import printable
 if TYPE_CHECKING:
     import yaml
 
-Output = Literal["table", "wide", "json", "yaml"]
+Output = Literal["table", "json", "yaml"]
 OUTPUT = option(
+    default="table", short="o", help="Output format: table, or json and yaml for programs."
+)
+WideOutput = Literal["table", "wide", "json", "yaml"]
+WIDE_OUTPUT = option(
     default="table",
     short="o",
-    help="Output format: table, wide (with more columns, if there are more), or json and yaml for "
-    "programs.",
+    help="Output format: table, wide (with more columns), or json and yaml for programs.",
 )
 
 
-def is_for_programs(output: Output) -> bool:
+def is_for_programs(output: WideOutput) -> bool:
     """Whether a program reads it."""
     return output in ("json", "yaml")
 
 
-def for_programs(document: str, output: Output) -> str:
+def for_programs(document: str, output: WideOutput) -> str:
     """Return a JSON document as JSON or YAML."""
     if output == "json":
         return printable(document, keep="\n")

@@ -18,6 +18,7 @@ from dra_driver.errors import StateError
 from dra_driver.gpu_words import GpuWord, gpu_word, words
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.host.files import read_whole, write_whole
+from dra_driver.words import count
 
 LABEL = "nvidia.com/dra-driver.exclude-gpus"
 """The label of a Node that names GPUs which are left out beside those of the setting."""
@@ -109,7 +110,7 @@ def admitting(inventory: Inventory, gpus: AbstractSet[GpuUuid]) -> Inventory:
 def _unmatched(inventory: Inventory, exclusion: Exclusion) -> Iterator[str]:
     """Yield for each word that names none of these GPUs that it does not, and what there is."""
     there = ", ".join(sorted({gpu.product_name for gpu in inventory.gpus})) or "no product known"
-    count = len(inventory.gpus) + len(inventory.sick)
+    there_are = count(len(inventory.gpus) + len(inventory.sick), "GPU")
     for source, word in exclusion.words():
         if any(word.names(gpu) for gpu in inventory.gpus):
             continue
@@ -119,7 +120,7 @@ def _unmatched(inventory: Inventory, exclusion: Exclusion) -> Iterator[str]:
         how = f"; write a product's full name, or a wildcard: *{word.text}*" if plain else ""
         sick = f", {len(inventory.sick)} of them not answering" if inventory.sick else ""
         yield (
-            f'"{word.text}" of {source} excludes nothing: this node has {count} GPUs{sick} '
+            f'"{word.text}" of {source} excludes nothing: this node has {there_are}{sick} '
             f"({there}), and it matches none of them{how}"
         )
 

@@ -133,11 +133,25 @@ class Status(CommandSettings):
 class Profiles(CommandSettings):
     """List the shipped profiles."""
 
+    output: Literal["table", "json"] = option(default="table", short="o", help="Output format.")
+
     def cli_cmd(self) -> None:
         """Run the command."""
         short = {name: alias for alias, name in profiles.ALIASES.items()}
-        for name in profiles.names():
-            _print(f"{name:<20} {short.get(name, ''):<13} {profiles.load(name).description}")
+        rows = [
+            {
+                "name": name,
+                "alias": short.get(name, ""),
+                "description": profiles.load(name).description,
+            }
+            for name in profiles.names()
+        ]
+        if self.output == "json":
+            _print(json.dumps(rows, indent=2))
+            return
+        _print(f"{'NAME':<20} {'ALIAS':<13} DESCRIPTION")
+        for row in rows:
+            _print(f"{row['name']:<20} {row['alias']:<13} {row['description']}")
 
 
 class Fault(CommandSettings):

@@ -148,6 +148,6 @@ def test_a_sub_command_whose_extra_is_not_there_says_how_to_get_it(
     without = replace(bench, needs=("cuda", "a_package_that_is_not_there"))
     monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "bench": without})
     assert cli.main(["bench", "processes"]) == 1
-    assert "pip install '.[bench]'" in capsys.readouterr().err
+    assert "pip install -e '.[bench]'" in capsys.readouterr().err
     assert cli.main(["--help"]) == 0
     assert "bench" not in capsys.readouterr().out

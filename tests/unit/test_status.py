@@ -187,7 +187,9 @@ def test_a_node_without_the_driver_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["status", f"--kubelet-plugins-directory-path={tmp_path}"]) == 1
-    assert "the driver has not run on this node" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the driver has not run on this node" in said
+    assert "on any machine, --cluster shows" in said
 
 
 def test_an_unknown_device_of_a_plan_is_no_trouble() -> None:

@@ -17,7 +17,7 @@ from dra_driver.admin.api.refusals import refusals
 from dra_driver.admin.cluster.pools import read_pools
 from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
 from dra_driver.admin.cluster.view import report, table
-from dra_driver.admin.output import Output, for_programs, is_for_programs
+from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
@@ -29,7 +29,7 @@ def shown(
     context: str,
     *,
     node: str,
-    output: Output,
+    output: WideOutput,
     environment: Mapping[str, str],
 ) -> str:
     """Return what is to be printed of a node, or of all of them where it is empty."""

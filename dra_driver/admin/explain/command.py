@@ -33,7 +33,7 @@ from dra_driver.admin.explain.pools import Pools
 from dra_driver.admin.explain.search import SelectorCache
 from dra_driver.admin.explain.summary import findings
 from dra_driver.admin.explain.view import Explanation, as_json, as_text
-from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
+from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.command_line import CommandSettings, argument, option
 from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import ApiError, DriverError, NotFoundError, SetupError
@@ -77,7 +77,7 @@ class Explain(CommandSettings):
         short="n",
         help="Its namespace; unset: the namespace of the kubeconfig's context.",
     )
-    output: Output = OUTPUT
+    output: WideOutput = WIDE_OUTPUT
     kubeconfig: Path | None = KUBECONFIG
     context: str = CONTEXT
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
+from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status import health_part, shares_part
 from dra_driver.admin.table import aligned
 from dra_driver.cdi.roots import roots_of
@@ -64,7 +64,7 @@ class ShowStatus(CommandSettings):
         help="Show what each node offers, what is used and what is free, by resource name, "
         "instead; runs on any machine that reaches the API server.",
     )
-    output: Output = OUTPUT
+    output: WideOutput = WIDE_OUTPUT
     context: str = option(default="", help="With --cluster: context of the kubeconfig.")
     node: str = option(
         default="",
@@ -234,7 +234,8 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
     if not is_folder(directory):
         raise SetupError(
             f"{directory} is not there: the driver has not run on this node, or uses another "
-            "directory (--kubelet-plugins-directory-path)"
+            "directory (--kubelet-plugins-directory-path); on any machine, --cluster shows what "
+            "the cluster offers"
         )
     requests = DomainRequests(directory / "mps", lambda: 0.0)
     domains = requests.list()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from dra_driver.admin.output import Output, for_programs, is_for_programs
+from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
 from dra_driver.cdi.roots import Roots
 from dra_driver.dataclass import dataclass
@@ -35,7 +35,7 @@ class Question:
 
     gpu: str = ""
     pid: int | None = None
-    output: Output = "table"
+    output: WideOutput = "table"
     interval: float | None = None
 
 

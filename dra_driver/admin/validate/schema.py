@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from resource_nvidia_com.problems import Path, Problem, dotted, hint
+from resource_nvidia_com.problems import Path, Problem, dotted, hint, lost_indent
 from resource_nvidia_com.quantity import Quantity
 from resource_nvidia_com.rules import plain, shown
 
@@ -130,7 +130,7 @@ def _check_fields(
         else:
             unknown.append(key)
             text = _MOVED.get(name, {}).get(key) or _allowed(key, properties)
-            text = f'{below}unknown field "{plain(key)}": {text}'
+            text = f'{below}unknown field "{plain(key)}": {text}{lost_indent(key, value)}'
             yield Problem(path=(*path, key), text=text)
     for key in schema.get("required", ()):
         if value.get(key) is None:

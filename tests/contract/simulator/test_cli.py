@@ -135,7 +135,11 @@ def test_events_and_boot(root: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_profiles_are_listed_with_their_short_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["simulate", "profiles"]) == 0
-    assert "h100-80gb-x8         h100x8" in capsys.readouterr().out
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "ALIAS", "DESCRIPTION"]
+    assert any(row.startswith("h100-80gb-x8         h100x8") for row in rows)
+    assert cli.main(["simulate", "profiles", "-o", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(rows)
 
 
 @pytest.mark.parametrize(

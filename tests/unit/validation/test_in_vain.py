@@ -225,6 +225,16 @@ def test_a_share_config_of_one_line_in_a_config_map_is_found() -> None:
     assert any('did you mean "replicas"?' in text for _, text in found)
 
 
+def test_fields_that_have_lost_their_indent_are_told_below_what_to_indent_them() -> None:
+    opaque = {"driver": "gpu.nvidia.com", "parameters": None, "sharing": {}}
+    pasted = claim({"opaque": opaque})
+    resources = [{"name": GPU, "replicas": 4}]
+    share = {"version": "v1", "sharing": {"mps": None, "resources": resources}}
+    for one, above in ((pasted, "parameters"), (share, "mps")):
+        wanted = f'; if it belongs to "{above}", which is empty, indent it further'
+        assert [text.endswith(wanted) for _, text in said(one) if "unknown field" in text] == [True]
+
+
 def test_a_way_of_sharing_that_is_null_is_left_out_where_there_is_another() -> None:
     other = {"timeSlicing": {"resources": [{"name": GPU, "replicas": 4}]}}
     assert said({"version": "v1", "sharing": {"mps": None, **other}}) == []

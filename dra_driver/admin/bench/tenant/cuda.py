@@ -142,7 +142,7 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
     except RuntimeError as error:
         raise DeviceError(
             f"NVRTC cannot be used ({_on_one_line(error)}): in a checkout, run"
-            " `pip install '.[bench]'`"
+            " `pip install -e '.[bench]'`"
         ) from error
     number = capability[0] * 10 + capability[1]
     is_known = number in known

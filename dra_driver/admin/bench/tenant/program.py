@@ -211,7 +211,7 @@ def _open_gpu(program: Program) -> AbstractContextManager[Any]:
     except ImportError as error:
         raise SetupError(
             f"NVIDIA's Python bindings are not installed here ({error}): in a checkout, run"
-            " `pip install '.[bench]'`, or use an image that has them"
+            " `pip install -e '.[bench]'`, or use an image that has them"
         ) from error
     gpu: AbstractContextManager[Any] = cuda.Gpu(program)
     return gpu
