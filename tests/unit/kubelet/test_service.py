@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.errors import ConflictError
-from dra_driver.kubelet.service import CALM_SECONDS, ClaimCalls
+from dra_driver.kubelet.service import CALM_SECONDS, PARALLEL_CLAIMS, ClaimCalls
 from dra_driver.ops.metrics import Metrics
 from scrape import metrics_text
 
@@ -153,6 +153,30 @@ def test_a_claim_that_overstays_does_not_keep_the_others_answers_back() -> None:
         release.set()
         while service.running():
             threading.Event().wait(0.01)
+
+
+def test_of_a_thousand_claims_those_in_time_have_their_devices_and_no_other_is_begun() -> None:
+    release = threading.Event()
+    refs = [ref(f"{number}") for number in range(1000)]
+    quick = {one.uid for one in refs[:40]}
+
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        if claim.uid not in quick:
+            release.wait(30)
+        return (DEVICE,)
+
+    claims = RecordedClaims(outcome)
+    service = calls(claims)
+    try:
+        answers = service.prepare(refs, 1.0)
+        assert answers.keys() == {one.uid for one in refs}
+        assert {uid for uid, answer in answers.items() if answer.devices} == quick
+        assert all("not prepared within" in answers[one.uid].error for one in refs[40:])
+    finally:
+        release.set()
+        while service.running():
+            threading.Event().wait(0.01)
+    assert len(claims.asked) == len(quick) + PARALLEL_CLAIMS
 
 
 def test_what_is_not_urgent_leaves_calls_alone_while_one_runs_and_for_a_moment_after() -> None:
