@@ -13,6 +13,7 @@ from testbed.commands import REPOSITORY
 from testbed.machine import DRIVER
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from e2e import test_doctor as doctor
 from e2e.explaining import explain
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
@@ -92,6 +93,10 @@ def test_pods_past_the_scheduler_have_no_devices_and_that_is_said(scene: Scene) 
     said, _ = explain(scene, by_claim)
     assert f"pod {NAMESPACE}/{by_claim}: is on node {node}, without devices" in said
     assert f"never gets what nobody allocated: claim {NAMESPACE}/{by_claim}" in said
+    found = doctor.report(scene.node.cluster.env["KUBECONFIG"])["findings"]
+    (warned,) = [one for one in found if one["id"] == "past-scheduler"]
+    assert warned["severity"] == "warning"
+    assert warned["seen"].startswith(f"pod {NAMESPACE}/{by_limits}: ")
 
 
 def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
