@@ -179,6 +179,9 @@ class CommandSettings:
     example: ClassVar[str] = ""
     """A command line that the help ends with."""
 
+    groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    """Options that the help has under titles of their own, after all others."""
+
     def __init_subclass__(
         cls, *, variables: bool = False, without_effect: Iterable[str] = ()
     ) -> None:
@@ -323,7 +326,15 @@ class SettingsCommand(click.Command):
         if found:
             with formatter.section("Arguments"):
                 formatter.write_dl(found)
-        super().format_options(ctx, formatter)
+        titles = {name: title for title, names in self.model.groups.items() for name in names}
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
+                title = titles.get(str(param.name), "Options")
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command. Raises WrongSettingsError."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
@@ -58,6 +59,12 @@ class ShowStatus(CommandSettings):
     """Show this node's claims and how their GPUs are shared, or what the whole cluster offers."""
 
     example = "dra-driver status --cluster -o wide"
+    groups = MappingProxyType(
+        {
+            "The whole cluster": ("cluster", "context", "node"),
+            "Who uses this node's GPUs": ("usage", "gpu", "pid", "interval", "once"),
+        }
+    )
 
     cluster: bool = option(
         default=False,
@@ -79,12 +86,12 @@ class ShowStatus(CommandSettings):
     gpu: str = option(
         default="",
         check=shaped(".{0,64}", "at most 64 characters"),
-        help="The same for one GPU: its index, UUID or name, or the UUID of a MIG device.",
+        help="As --usage, for one GPU: its index, UUID or name, or the UUID of a MIG device.",
     )
     pid: int | None = option(
         check=bounds(least=1),
         default=None,
-        help="The same for the GPUs that a process uses, by its PID on the host.",
+        help="As --usage, for the GPUs that a process uses, by its PID on the host.",
     )
     kubeconfig: Path | None = option(
         default=None,

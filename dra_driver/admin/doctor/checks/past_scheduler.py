@@ -7,7 +7,7 @@ has allocated them, where a DeviceClass is behind the name (KEP-5004): it runs w
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dra_driver.admin.api.nodes import Node
-from dra_driver.admin.doctor.checks.finding import Seen, ok, warning
+from dra_driver.admin.doctor.checks.finding import Seen, info, ok, warning
 from dra_driver.admin.explain.demand import BYPASSED_ADVICE, bypassing, of_pod
 from dra_driver.fields import Object
 from dra_driver.words import count
@@ -29,5 +29,6 @@ def judged(
     if len(found) > _MOST_PODS:
         yield warning(f"{count(len(found) - _MOST_PODS, 'more pod')} like these", BYPASSED_ADVICE)
     if not found:
-        but = f" ({count(unseen, 'node')} not looked at: --node-name NODE)" if unseen else ""
-        yield ok(f"no pod on a node with GPUs goes past the scheduler{but}")
+        yield ok("no pod on a node with GPUs goes past the scheduler")
+    if unseen:
+        yield info(f"{count(unseen, 'more node')} not looked at", "--node-name NODE shows one")
