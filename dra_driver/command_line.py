@@ -40,7 +40,6 @@ FILE: Final = "FILE"
 """The metavar of texts that are names of files, so that shells complete them."""
 
 _MISSING: Final = "is missing"
-_WIDTH: Final = 100
 _ONE_LETTER: Final = re.compile(r"^-(\w)=")
 """A flag as programs written in Go take it: -v=4."""
 
@@ -172,15 +171,13 @@ class CommandSettings:
     Fields are options; their types say how words are read: bool, int, float, str, Path, a Literal,
     each of them or None, or a list of them, whose items are separated by commas. `variables` has
     all options set by environment variables, too; the options `without_effect` are taken, are
-    fields of `given`, and are no part of the help.
+    fields of `given`, and are no part of the help. The help ends with the command line `example`,
+    and has the options in `groups` under these titles, after all others.
     """
 
     options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
     example: ClassVar[str] = ""
-    """A command line that the help ends with."""
-
     groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
-    """Options that the help has under titles of their own, after all others."""
 
     def __init_subclass__(
         cls, *, variables: bool = False, without_effect: Iterable[str] = ()
@@ -289,7 +286,7 @@ def click_command(
 
 HELP_SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
-    "max_content_width": _WIDTH,
+    "max_content_width": 100,
 }
 
 
@@ -317,24 +314,19 @@ class SettingsCommand(click.Command):
         return super().parse_args(ctx, [_ONE_LETTER.sub(r"-\1", word) for word in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and the arguments before them, which click leaves out."""
-        found = [
-            (param.make_metavar(ctx), _help(self.model.options[str(param.name)], param.type))
-            for param in self.params
-            if isinstance(param, click.Argument)
-        ]
-        if found:
-            with formatter.section("Arguments"):
-                formatter.write_dl(found)
+        """Write the arguments, which click leaves out, and the options under their titles."""
         titles = {name: title for title, names in self.model.groups.items() for name in names}
-        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                title = titles.get(str(param.name), "Options")
-                sections.setdefault(title, []).append(record)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
+            if isinstance(param, click.Argument):
+                text = _help(self.model.options[str(param.name)], param.type)
+                found["Arguments"].append((param.make_metavar(ctx), text))
+            elif record := param.get_help_record(ctx):
+                found.setdefault(titles.get(str(param.name), "Options"), []).append(record)
+        for title, records in found.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command. Raises WrongSettingsError."""
