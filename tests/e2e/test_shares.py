@@ -340,6 +340,28 @@ def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, sc
     scene.unschedulable(scene.pod("third", limits={GPU: 1}))
 
 
+@needs(Feature.COUNTERS)
+@pytest.mark.usefixtures("scene")
+def test_mig_devices_that_are_made_on_demand_are_not_shared_and_status_says_so(
+    shares: Shares,
+) -> None:
+    name = "nvidia.com/mig-1g.10gb"
+    shares.write(config("timeSlicing", 2, name=name))
+    said = f"{name} is not shared: its MIG devices are made on demand"
+    driver = shares.node.driver
+
+    def switch(mode: str) -> None:
+        driver.stop()  # it has NVML open, and so the mode would not change
+        shares.node.machine.mig(mode, "--gpu", "0")
+        driver.start()
+
+    switch("on")
+    try:
+        wait_until(lambda: said in shares.status(), "status to say so", timeout=30)
+    finally:
+        switch("off")
+
+
 def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: Scene) -> None:
     shares = mps_shares
     shares.write(config("timeSlicing", 3), "tesla-t4")
