@@ -99,3 +99,27 @@ def test_its_scripts_are_sound(steps: list[dict[str, Any]], tmp_path: Path) -> N
         path.write_text(f"#!/usr/bin/env bash\nset -eo pipefail\n{script}")
         done = subprocess.run([found, path], capture_output=True, text=True, check=False)
         assert done.returncode == 0, shlex.join(os.fspath(one) for one in done.args) + done.stdout
+
+
+def test_all_images_are_built_from_one_digest_of_the_base(
+    steps: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (script,) = (one for one in scripts(steps) if "docker buildx build" in one)
+    docker, calls = tmp_path / "docker", tmp_path / "calls"
+    docker.write_text(
+        '#!/bin/sh\necho "$@" >>"$CALLS"\n[ "$3" != inspect ] || echo sha256:0a1b\nexit 0\n'
+    )
+    docker.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(calls)}
+    subprocess.run(
+        ("bash", "-eo", "pipefail", "-c", script),
+        cwd=REPOSITORY,
+        env=env | {"VERSION": "1.0.0", "GITHUB_SHA": "c0ffee"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    asked, *built = calls.read_text().splitlines()
+    (tag,) = re.findall(r"^ARG BASE=(\S+)$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
+    assert f"inspect {tag} " in asked
+    assert len(built) == 2
+    assert all(f"--build-arg BASE={tag}@sha256:0a1b " in one for one in built)
