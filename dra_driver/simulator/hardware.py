@@ -63,8 +63,7 @@ class SimulatedGpu:
     @property
     def nvml_bus_id(self) -> str:
         """The address as NVML writes it: upper case with an eight-digit domain."""
-        domain, _, rest = self.pci.partition(":")
-        return f"{domain:0>8}:{rest}".upper()
+        return _bus_id(self.pci)
 
 
 def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
@@ -349,10 +348,15 @@ def _links(gpu: SimulatedGpu, profile: Profile) -> list[Link | None]:
     return ends + [nothing] * (ports - len(ends))
 
 
+def _bus_id(pci: str) -> str:
+    domain, _, rest = pci.partition(":")
+    return f"{domain:0>8}:{rest}".upper()
+
+
 def _link(version: int, kind: LinkEnd, pci: str, device_id: str) -> Link:
     return Link(
         kind=kind,
         version=version,
         remote_device_id=int(device_id, 16) << 16 | NVIDIA_VENDOR,
-        remote_bus_id=f"0000{pci}".upper(),
+        remote_bus_id=_bus_id(pci),
     )

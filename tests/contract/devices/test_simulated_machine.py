@@ -72,9 +72,14 @@ cards:
     clocks: {graphics: 3003, memory: 8000, video: 2400}
     cores: 6144
     pcie_generation: 5
+    nvlink: {links: 1, version: 5}
 gpus:
-  - {card: gb10, pci: "10000:e1:00.0", minor: 1}
-  - {card: gb10, pci: "f000:01:00.0", minor: 0, bridges: ["f000:00:01.0"]}
+  - {card: gb10, pci: "10000:e1:00.0", minor: 1, nvlinks: ["f000:01:00.0"]}
+  - card: gb10
+    pci: "f000:01:00.0"
+    minor: 0
+    bridges: ["f000:00:01.0"]
+    nvlinks: ["10000:e1:00.0"]
 """
 """Cards that NVML tells no memory of, one in a PCI domain above ffff."""
 
@@ -88,6 +93,8 @@ def test_a_profile_may_have_cards_without_memory_and_any_pci_domain(tmp_path: Pa
     assert inventory.sick == ()
     assert [gpu.pci_address for gpu in inventory.gpus] == ["f000:01:00.0", "10000:e1:00.0"]
     assert [gpu.pcie_root for gpu in inventory.gpus] == ["pcif000:00", "pci10000:e1"]
+    peers = [link.peer for gpu in inventory.gpus for link in gpu.nvlinks]
+    assert peers == ["10000:e1:00.0", "f000:01:00.0"]
     found = projection(inventory).devices
     assert [one["capacity"]["memory"] for one in found] == [{"value": "0"}] * 2
 
