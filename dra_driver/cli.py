@@ -21,6 +21,7 @@ import click
 from click.exceptions import NoSuchCommand
 from click.shell_completion import CompletionItem
 from click.shell_completion import shell_complete as complete
+from msgspec import Struct
 
 from dra_driver.command_line import (
     HELP_SETTINGS,
@@ -29,7 +30,6 @@ from dra_driver.command_line import (
     WrongSettingsError,
     click_command,
 )
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError, SetupError
 from dra_driver.printing import escaping
 
@@ -40,8 +40,7 @@ COMPLETE = "_DRA_DRIVER_COMPLETE"
 _WORDS = MappingProxyType({"help": "--help", "version": "--version"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """Where a sub-command lives, and what it does in one line.
 
     `missing` is for one that a distribution of its own brings, or that needs an extra: what to say
@@ -210,7 +209,7 @@ def _main(argv: Sequence[str] | None, program: str) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has had enough. Nothing may be written at exit either.
+        # The reader of our output has had enough. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

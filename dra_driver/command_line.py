@@ -9,7 +9,6 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum, EnumType
 from math import isfinite
 from pathlib import Path
@@ -29,8 +28,8 @@ from typing import (
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
-
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 Check = Callable[[Any], Any]
 """Returns the value, converted where it has to be; raises ValueError with what is wrong with it."""
@@ -44,8 +43,7 @@ _ONE_LETTER: Final = re.compile(r"^-(\w)=")
 """A flag as programs written in Go take it: -v=4."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(Struct, frozen=True, kw_only=True):
     """A setting on the command line.
 
     Attributes:

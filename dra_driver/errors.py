@@ -39,7 +39,7 @@ class DeviceError(DriverError):
 
 
 class BarredError(DeviceError):
-    """No MIG device can be made on a GPU, whoever asks and however long one waits."""
+    """No MIG device can be made on a GPU, for any claim and however long it waits."""
 
 
 class SilenceError(DeviceError):

@@ -9,7 +9,7 @@ import difflib
 from enum import Enum
 from typing import Final
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 DYNAMIC_MIG: Final = "DynamicMIG"
 """The peer's feature gate that means `--mig on-demand`, and `--mig existing` if it is false."""
@@ -34,8 +34,7 @@ class Meaning(Enum):
     NOT_HERE = "something that this driver does not have: true is said to be in vain"
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureGate:
+class FeatureGate(Struct, frozen=True):
     """A gate: what it is called, where it is from, and what to say of it."""
 
     name: str

@@ -18,7 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import StateError, VersionError
 
 FORMAT = "dra-driver-gather"
@@ -33,8 +34,7 @@ _MOST_PACKED, _MOST_UNPACKED = 8 * 1024**2, 64 * 1024**2
 _LEVEL = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
+class Archive(Struct, frozen=True, kw_only=True):
     """An archive that has been checked. `documents` are what its files have, by name."""
 
     manifest: Mapping[str, Any]

@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 _INDEX = re.compile(r"[0-9]{1,4}")
 _UUID = re.compile(r"gpu-[0-9a-f][0-9a-f-]{7,35}")
@@ -45,8 +45,7 @@ class Named(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuWord:
+class GpuWord(Struct, frozen=True, kw_only=True):
     """One word: `text` as it was written, and in `pattern` what it is compared by."""
 
     text: str

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 import yaml
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.problems import DuplicateKeys, Path
 
@@ -33,8 +33,7 @@ _TRUE = frozenset({"yes", "true", "on"})
 _FALSE = frozenset({"no", "false", "off"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Line and column in a file, both counted from 1."""
 
     line: int

@@ -1,16 +1,19 @@
 """What a node runs, in numbers: modules and lines of each process, room by room.
 
-In: the graph of imports. Out: a table, or with `--total` its end. A process is the module of its
+In: the graph of imports. Out: a table, or with `--held` its end, and status 1 where something has
+outgrown hack/sizes.yaml. A process is the module of its
 sub-command, the command line, and all that these import; what only type checkers import does not
 count. A room is a folder. Packages' `__init__.py` hold a docstring each and are not counted; code
 that is generated from the kubelet's protocols is counted apart.
 """
 
 import argparse
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import grimp
+import yaml
 
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = {"dra_driver": REPOSITORY, "resource_nvidia_com": REPOSITORY / "api"}
@@ -19,6 +22,7 @@ PROCESSES = {
     "mps-supervisor": ("dra_driver.mps.supervisor.command", "dra_driver.cli"),
 }
 GENERATED = "dra_driver.kubelet.protos"
+SIZES = REPOSITORY / "hack/sizes.yaml"
 
 
 def graph() -> grimp.ImportGraph:
@@ -68,13 +72,58 @@ def table(columns: dict[str, set[str]]) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Print the table."""
+def lines_by_hand(modules: Iterable[str]) -> int:
+    """Return how many lines modules have, without those that are generated."""
+    files = (file_of(module) for module in modules if room_of(module) != GENERATED)
+    return sum(file.read_text().count("\n") for file in files)
+
+
+def lines_below(folder: str) -> int:
+    """Return how many lines the Python files in a folder have that git knows or would add."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", f"{folder}/*.py"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    files = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
+    return sum(file.read_text().count("\n") for file in files if file.is_file())
+
+
+def sizes(modules: dict[str, set[str]]) -> dict[str, int]:
+    """Return the lines of what hack/sizes.yaml holds, by the names there."""
+    return {
+        "node": lines_by_hand(modules["both"]),
+        "product": lines_by_hand(modules["product"]),
+        "hack": lines_below("hack"),
+        "tests": lines_below("tests"),
+    }
+
+
+def outgrown(now: dict[str, int], held: dict[str, int]) -> list[str]:
+    """Return what has more lines than it is held to, for people."""
+    return [
+        f"{name} has {now[name]:,} lines, and hack/sizes.yaml holds it to {held[name]:,}: take "
+        "something out, or raise the number and say in the commit what users get for it"
+        for name in now
+        if now[name] > held[name]
+    ]
+
+
+def main() -> int:
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--total", action="store_true", help="print the sums alone")
-    rows = table(groups(graph()))
-    print(*([rows[0], *rows[-2:]] if parser.parse_args().total else rows), sep="\n")
+    parser.add_argument("--held", action="store_true", help="print the sums, and what outgrew them")
+    columns = groups(graph())
+    rows = table(columns)
+    if not parser.parse_args().held:
+        print(*rows, sep="\n")
+        return 0
+    complaints = outgrown(sizes(columns), yaml.safe_load(SIZES.read_text()))
+    print(rows[0], *rows[-2:], *complaints, sep="\n")
+    return 1 if complaints else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -49,7 +49,7 @@ def of_driver() -> Metrics:
     metrics = Metrics(driver="gpu.nvidia.com", node="n", version="0")
     metrics.watch_prepared(dict)
     metrics.watch_silence(lambda: {"nvml": 0.0, "events": 0.0, "0": 0.0})
-    metrics.watch_ailments(tuple(Cause), tuple(Severity), dict)
+    metrics.watch_conditions(tuple(Cause), tuple(Severity), dict)
     metrics.watch_sharing((MIG,), dict)
     metrics.watch_usage(_usage)
     return metrics

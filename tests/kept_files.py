@@ -12,9 +12,11 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimUid, ConsumerGroup

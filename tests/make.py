@@ -1,8 +1,9 @@
 """Builders of domain values for tests: complete, plausible values; override what matters."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.devices import DeviceRecord, recorded

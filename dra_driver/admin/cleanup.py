@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -42,7 +43,6 @@ from dra_driver.common_settings import (
     PROC_ROOT,
     SYS_ROOT,
 )
-from dra_driver.dataclass import dataclass
 from dra_driver.devices import control_groups
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.making import MigInstances

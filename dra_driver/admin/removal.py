@@ -6,6 +6,7 @@ file of any of them; or why something could not be taken back. The steps are tho
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import stored_records
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 
 _UNDO_SECONDS = 20.0

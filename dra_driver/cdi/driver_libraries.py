@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.devices.driver_root.libraries import Found
@@ -36,8 +37,7 @@ _OTHER_VERSIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
+class Library(Struct, frozen=True, kw_only=True):
     """A library file.
 
     Attributes:
@@ -51,8 +51,7 @@ class Library:
     soname: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """A link to a library that containers need. `path` is inside the root, `target` as link text.
 
     `library` is the file that it leads to in the end. The link need not exist in the root.
@@ -63,8 +62,7 @@ class Link:
     library: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverLibraries:
+class DriverLibraries(Struct, frozen=True, kw_only=True):
     """All libraries of one driver version.
 
     `folders` are those the loader has to search, `main_folders` those with libraries of this

@@ -2,20 +2,21 @@
 
 In: the roots (cdi/roots.py). Out: `DriverFiles`: libraries with their links, programs, firmware,
 configuration and sockets, each with its path inside the driver root. What belongs to it is what
-`nvidia-ctk cdi generate` lists, found anew and never from a fixed list where a pattern will do.
-Two entries of that list are left out on purpose. A host's own /tmp/nvidia-mps: a claim's MPS domain
-owns that path, and the host's daemon is not to be reached from pods. And nvidia-persistenced's
-socket: whoever has UID 0, as root in a container has, may set the mode of every GPU there
-(nvidia-persistenced, command_server.c), and no CUDA program needs it.
+`nvidia-ctk cdi generate` lists, looked up each time and never from a fixed list where a pattern
+will do. Two entries of that list are left out on purpose. A host's own /tmp/nvidia-mps: a claim's
+MPS domain owns that path, and the host's daemon is not to be reached from pods. And
+nvidia-persistenced's socket: a process with UID 0, as root in a container has, may set the mode of
+every GPU there (nvidia-persistenced, command_server.c), and no CUDA program needs it.
 """
 
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from dra_driver.cdi.driver_libraries import DriverLibraries, find_driver_libraries
 from dra_driver.cdi.roots import Roots
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 from dra_driver.devices.driver_root.programs import (
     MPS_CONTROL,
@@ -63,16 +64,14 @@ _CONFIGS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFile:
+class DriverFile(Struct, frozen=True, kw_only=True):
     """A file for containers. `source` is inside the driver root and no link."""
 
     source: str
     container_path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFiles:
+class DriverFiles(Struct, frozen=True, kw_only=True):
     """Everything of the driver that containers share, but for device nodes."""
 
     libraries: DriverLibraries

@@ -1,7 +1,7 @@
 """What specs are filled with, ready for prepare: found once, kept while the files look the same.
 
 Finding the driver's files costs some ten milliseconds, so they are kept until something shows that
-they may have changed: a folder they are in, a control node, the hook program, or simply their age.
+they may have changed: a folder they are in, a control node, the hook program, or their age.
 That is looked at once for each spec; so are the nodes of its GPUs.
 """
 
@@ -9,8 +9,10 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import field, replace
 from typing import assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dra_driver.cdi.devices import gpu_edits, mig_edits, watched_nodes
 from dra_driver.cdi.driver_edits import driver_edits
@@ -19,7 +21,6 @@ from dra_driver.cdi.hooks import find_hook_program, watched_places
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
 from dra_driver.devices.shares import ConsumableShare, Share
@@ -32,16 +33,14 @@ _MOST_SECONDS = 300.0
 _Signature = tuple[tuple[int, ...] | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KeptGpu:
+class _KeptGpu(Struct, frozen=True, kw_only=True):
     gpu: Gpu
     edits: Edits
     watched: tuple[str, ...]
     signature: _Signature
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEdits:
+class NodeEdits(Struct, frozen=True, kw_only=True):
     """Container edits of this node as it was found; `common` is what all GPUs of it share."""
 
     common: Edits
@@ -82,8 +81,7 @@ class NodeEdits:
         return edits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _Kept(Struct, frozen=True, kw_only=True):
     edits: NodeEdits
     running: str | None
     watched: tuple[str, ...]

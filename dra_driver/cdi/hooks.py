@@ -15,9 +15,10 @@ import mmap
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from msgspec import Struct
+
 from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 from dra_driver.errors import DeviceError
 
@@ -47,8 +48,7 @@ _USUAL_PLACES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookProgram:
+class HookProgram(Struct, frozen=True, kw_only=True):
     """A hook program at a host path, and the commands that it knows."""
 
     path: str

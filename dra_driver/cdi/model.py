@@ -6,17 +6,15 @@ runtime sees them, paths of the container as the container sees them.
 """
 
 from collections.abc import Iterable
-from dataclasses import field
 from itertools import chain
 from typing import TypeVar
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceNode:
+class DeviceNode(Struct, frozen=True, kw_only=True):
     """A device node in the container. With `type` and `major` no node on the host is needed."""
 
     path: str
@@ -29,8 +27,7 @@ class DeviceNode:
     gid: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(Struct, frozen=True, kw_only=True):
     """A bind mount into the container."""
 
     host_path: str
@@ -38,8 +35,7 @@ class Mount:
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
+class Hook(Struct, frozen=True, kw_only=True):
     """An OCI hook; `path` is resolved on the host."""
 
     hook_name: str
@@ -48,8 +44,7 @@ class Hook:
     env: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edits:
+class Edits(Struct, frozen=True, kw_only=True):
     """Container edits. `env` entries are `NAME=value`."""
 
     env: tuple[str, ...] = ()
@@ -63,16 +58,14 @@ class Edits:
         return merged(self, other)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecDevice:
+class SpecDevice(Struct, frozen=True, kw_only=True):
     """One named device of a spec."""
 
     name: str
     edits: Edits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class Spec(Struct, frozen=True, kw_only=True):
     """One CDI spec file: `kind` is vendor/class, such as `k8s.gpu.nvidia.com/claim`."""
 
     kind: str

@@ -16,10 +16,10 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.cdi.model import DeviceNode, Edits, merged
 from dra_driver.cdi.roots import Roots

@@ -8,11 +8,12 @@ A driver in a container comes when it will, often after this process, and with i
 So where they are is looked up when it is used: `Roots.now`.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dra_driver.errors import SetupError
 
 _CONTROL_NODE = "nvidiactl"
@@ -20,8 +21,7 @@ _USUAL_VIEW = Path("/driver-root")
 _HOST_DEV = Path("/dev")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
+class Roots(Struct, frozen=True, kw_only=True):
     """The folders a spec is made from. `driver` and `dev` are the process's view.
 
     `driver_on_host` and `dev_on_host` are the same folders as the container runtime sees them.

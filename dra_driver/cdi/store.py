@@ -41,7 +41,7 @@ class SpecStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # Edits are the same from claim to claim. To check and write out anew those of a whole
+        # Edits are the same from claim to claim. To check and write out again those of a whole
         # driver, 100 mounts, takes 0.9 ms for each claim, as JSON on one line 0.4; kept, 0.06.
         self._edits_json = lru_cache(maxsize=_MOST_KEPT)(_edits_json)
 
@@ -49,7 +49,7 @@ class SpecStore:
         """Write the spec of a claim. A file that holds these bytes already is left alone.
 
         It is not synced: a power cut takes along what the spec was for, and the kubelet prepares
-        the claim anew after it. Raises StateError if the spec breaks a rule of CDI or cannot be
+        the claim again after it. Raises StateError if the spec breaks a rule of CDI or cannot be
         written.
         """
         path = self._path(uid)

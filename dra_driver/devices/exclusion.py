@@ -9,10 +9,11 @@ label.
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import field, replace
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.errors import StateError
 from dra_driver.gpu_words import GpuWord, gpu_word, words
@@ -29,8 +30,7 @@ NOTE_FILE = "exclusion.json"
 """Its name in the driver's directory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exclusion:
+class Exclusion(Struct, frozen=True, kw_only=True):
     """What is left out, as the setting and the label have it."""
 
     setting: str = ""
@@ -136,8 +136,7 @@ def _why(source: str, word: GpuWord) -> str:
     return f'it is left out by "{word.text}" of {source}'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExclusionNote:
+class ExclusionNote(Struct, frozen=True, kw_only=True):
     """What is left out, as the driver notes it for the commands on its node.
 
     `excluded` has a line for each GPU, `unmatched` one for each word that leaves nothing out.

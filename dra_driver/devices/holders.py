@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 _LONGEST_NAME = 32
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._:/@+-]")
 _FRESH_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Holder:
+class Holder(Struct, frozen=True, kw_only=True, order=True):
     """A process that has a GPU open. `pid` is the host's, `name` what the process calls itself."""
 
     pid: int

@@ -7,11 +7,12 @@ that the new kind lacks. Pure.
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement, is_gpu_uuid
 from dra_driver.devices.names import DeviceName, gpu_name, share_suffix
@@ -30,8 +31,7 @@ class DeviceKind(StrEnum):
     MIG = "mig"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPart:
+class GpuPart(Struct, frozen=True, kw_only=True):
     """Some memory slices of a GPU, or with no placement all of it; with a share only that of it."""
 
     gpu: GpuUuid
@@ -70,8 +70,7 @@ def overlap(some: Iterable[GpuPart], others: Collection[GpuPart]) -> bool:
     return any(one.overlaps(other) for one in some for other in others)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDevice:
+class NodeDevice(Struct, frozen=True, kw_only=True):
     """A device, and the GPU that it is, or is a part or a share of."""
 
     gpu: Gpu

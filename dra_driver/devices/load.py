@@ -6,7 +6,7 @@ None: in MIG mode how busy a GPU is, and of some processes how much memory they 
 
 from enum import StrEnum
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 
 class ProcessKind(StrEnum):
@@ -17,8 +17,7 @@ class ProcessKind(StrEnum):
     MPS = "mps"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True, kw_only=True):
     """A process on a GPU, by its PID as this process counts them.
 
     The instances are None on a GPU that is not divided. `sm` is for how much of the last seconds
@@ -33,16 +32,14 @@ class GpuProcess:
     compute_instance: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """Memory of a GPU or MIG device; what the driver reserves for itself is part of neither."""
 
     total_bytes: int
     used_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigLoad:
+class MigLoad(Struct, frozen=True, kw_only=True):
     """A MIG device: its numbers, its UUID, and its memory, which all of a GPU instance share."""
 
     uuid: str
@@ -51,8 +48,7 @@ class MigLoad:
     memory: Memory | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLoad:
+class GpuLoad(Struct, frozen=True, kw_only=True):
     """A GPU as it is used now. `index` is NVML's, `minor` that of /dev/nvidiaN.
 
     `knows_sm` says whether NVML tells for this GPU which process is how busy.

@@ -9,11 +9,11 @@ number of NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 """
 
 import re
-from dataclasses import field
 from enum import StrEnum
 from typing import NewType
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import astuple
 
 _GPU_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,120}")
 
@@ -40,8 +40,7 @@ class MigMode(StrEnum):
     ENABLED = "enabled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True, order=True):
     """Memory slices `start` to `start + size - 1` of a GPU."""
 
     start: int
@@ -57,8 +56,7 @@ class Placement:
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigProfile:
+class MigProfile(Struct, frozen=True, kw_only=True):
     """One shape of GPU instance. `name` is as users write it, such as `1g.10gb+me`.
 
     `instances` is how many of it the card can have at most; `placements` are all places where one
@@ -84,8 +82,7 @@ class MigProfile:
         return "gfx" in self.name.partition("+")[2].replace("+", ",").split(",")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigSlot:
+class MigSlot(Struct, frozen=True, kw_only=True):
     """A place for a MIG device: GPU, profile, start. At most one device can be there at a time."""
 
     gpu: GpuUuid
@@ -93,8 +90,7 @@ class MigSlot:
     start: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
+class _Placed(Struct, frozen=True, kw_only=True):
     parent: GpuUuid
     profile: MigProfile
     placement: Placement
@@ -105,13 +101,11 @@ class _Placed:
         return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition(_Placed):
+class Partition(_Placed, frozen=True, kw_only=True):
     """A MIG device that could be made, or has been: a profile at one of its placements."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigDevice(_Placed):
+class MigDevice(_Placed, frozen=True, kw_only=True):
     """A MIG device that exists: one GPU instance with one compute instance over all of it.
 
     The ids are NVML's. `made_here` says that this driver made it for a claim, or is making it.
@@ -123,8 +117,7 @@ class MigDevice(_Placed):
     made_here: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BareInstance(_Placed):
+class BareInstance(_Placed, frozen=True, kw_only=True):
     """A GPU instance that is no MIG device: without compute instance, or divided further.
 
     It takes its place and its engines all the same. `compute_instances` are ids.
@@ -139,8 +132,7 @@ Instance = MigDevice | BareInstance
 """A GPU instance that exists."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mig:
+class Mig(Struct, frozen=True, kw_only=True):
     """MIG on one GPU: the profiles of the card, and the instances there are now.
 
     Attributes:
@@ -173,8 +165,7 @@ class Mig:
         return max(ends, default=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvLink:
+class NvLink(Struct, frozen=True, kw_only=True):
     """One NVLink of a GPU by which it could reach another one.
 
     Attributes:
@@ -190,8 +181,7 @@ class NvLink:
     to_switch: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
+class Fabric(Struct, frozen=True, kw_only=True):
     """How a GPU stands to the NVLink fabric of its NVSwitches (nvmlDeviceGetGpuFabricInfoV).
 
     Attributes:
@@ -212,8 +202,7 @@ class Fabric:
         return (self.state, self.status) == (3, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
+class Vitals(Struct, frozen=True, kw_only=True):
     """What NVML says at a look of how a GPU is doing. Numbers mean what nvml.h says.
 
     A value is None where the card or its driver does not say, which is no sign of anything.
@@ -237,8 +226,7 @@ class Vitals:
     fabric_status: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One physical GPU with all facts that are published, prepared or injected.
 
     Memory is in bytes; `memory_reserved_bytes` is what the driver keeps of it for itself. `minor`
@@ -267,7 +255,17 @@ class Gpu:
     mig: Mig | None = None
     nvlinks: tuple[NvLink, ...] = ()
     fabric: Fabric | None = None
-    vitals: Vitals = field(default_factory=Vitals, compare=False)
+    vitals: Vitals = field(default_factory=Vitals)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gpu) and self._facts == other._facts
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    @property
+    def _facts(self) -> tuple[object, ...]:
+        return astuple(self)[:-1]  # without `vitals`
 
     @property
     def mig_instances(self) -> tuple[Instance, ...]:
@@ -282,16 +280,14 @@ class Gpu:
         return self.mig is None or not self.mig.turned_on_here
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceId:
+class InstanceId(Struct, frozen=True, kw_only=True):
     """A GPU instance by NVML's number, and if only one of its compute instances is meant that."""
 
     gpu_instance: int
     compute_instance: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuEvent:
+class GpuEvent(Struct, frozen=True, kw_only=True):
     """What NVML reported of a GPU by itself (nvmlEventSetWait_v2).
 
     `gpu` is a UUID. `xid` is None for an event of another kind, which says only that it is time to
@@ -303,8 +299,7 @@ class GpuEvent:
     instance: InstanceId | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """That no MIG device can be made on a GPU at present.
 
     `waiting` are those that were to be, and still are: somebody has them already. `is_of_mode`: it
@@ -316,8 +311,7 @@ class Refusal:
     waiting: frozenset[MigSlot] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SickGpu:
+class SickGpu(Struct, frozen=True, kw_only=True):
     """A GPU that NVML counts but cannot describe. It hides no other, and is never published.
 
     `is_silent`: it has not refused, but does not answer at all. `is_lost`: it does not come back by
@@ -330,8 +324,7 @@ class SickGpu:
     is_lost: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExcludedGpu:
+class ExcludedGpu(Struct, frozen=True, kw_only=True):
     """A GPU that is left out by its admin: never published, and nothing on it is changed.
 
     `why` says by what. Of one that cannot be described nothing but the index is known. While
@@ -352,8 +345,7 @@ class ExcludedGpu:
         return f"GPU {self.index}" + (f" ({facts})" if facts else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class Inventory(Struct, frozen=True, kw_only=True):
     """Everything one look at the machine found. GPUs are in order of PCI address.
 
     `excluded` are the GPUs that are left out, by their indices; `unmatched` says to people which

@@ -10,7 +10,7 @@ Device.name, at most 63 bytes).
 import re
 from typing import NewType
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 DRIVER_NAME = "gpu.nvidia.com"
 """The DRA driver's name: in ResourceSlices, allocation results and the kubelet's registration."""
@@ -27,15 +27,13 @@ _LONGEST_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuName:
+class GpuName(Struct, frozen=True, kw_only=True):
     """What the name of a whole GPU says: the minor number of its device node."""
 
     minor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigName:
+class MigName(Struct, frozen=True, kw_only=True):
     """What the name of a MIG device says: parent's minor number, id of the profile, start."""
 
     minor: int
@@ -43,8 +41,7 @@ class MigName:
     start: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareName:
+class ShareName(Struct, frozen=True, kw_only=True):
     """What the name of a share says: of which device, which one, and of how many."""
 
     of: GpuName | MigName

@@ -11,7 +11,8 @@ group; one that this driver switches as claims come and go keeps its place.
 from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.pci import pci_order
 
@@ -19,8 +20,7 @@ _Links = Mapping[frozenset[GpuUuid], int]
 """How many links join two GPUs; those that none joins are not there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(Struct, frozen=True, kw_only=True):
     """The groups of a GPU, each by the UUID of its GPU with the lowest PCI address.
 
     Attributes:

@@ -8,15 +8,15 @@ tree (Documentation/ABI/testing/sysfs-bus-pci) and may be missing in virtual mac
 import re
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.model import PciAddress
 
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _ROOT = re.compile(r"(?:^|/)devices/(pci[0-9a-f]{4,}:[0-9a-f]{2})/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciFacts:
+class PciFacts(Struct, frozen=True, kw_only=True):
     """A device's place: `pcie_root` such as `pci0000:64`, `numa_node` counted from 0."""
 
     pcie_root: str | None

@@ -1,4 +1,4 @@
-"""The driver over time: opened when it is there, opened anew when the hardware has changed.
+"""The driver over time: opened when it is there, opened again when the hardware has changed.
 
 What NVML sees is fixed at its initialisation, so the kernel's own word is read first:
 /proc/driver/nvidia and the names of the device nodes. If that differs from last time (a GPU added
@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.mig.partitions import awaits_reset
@@ -132,7 +133,7 @@ class DriverSession:
         self._turned_on = turned_on
         self._leave_out = leave_out
         self._library: NvmlLibrary | None = None
-        self._resting: NvmlLibrary | None = None  # closed, and opened again for whoever needs it
+        self._resting: NvmlLibrary | None = None  # closed, and opened again when it is needed
         self._lent = threading.Condition()
         self._borrowers = 0
         self._seen: tuple[object, ...] = ()

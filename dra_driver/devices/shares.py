@@ -11,7 +11,8 @@ several claims, each with a share id, and sums up what they consume of its capac
 
 from enum import StrEnum
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
 
 Divisible = Gpu | MigDevice | Partition
@@ -28,8 +29,7 @@ class ShareStrategy(StrEnum):
     MPS = "MPS"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
+class Division(Struct, frozen=True, kw_only=True):
     """Into how many shares a device is divided, and how these are used.
 
     Attributes:
@@ -48,8 +48,7 @@ class Division:
     together: tuple[GpuUuid, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """One share of a device. `index` counts from 0."""
 
     of: Divisible
@@ -62,8 +61,7 @@ class Share:
         return ShareSlot(index=self.index, division=self.division)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareSlot:
+class ShareSlot(Struct, frozen=True, kw_only=True):
     """Which share of a device, whatever device that is."""
 
     index: int
@@ -88,8 +86,7 @@ class ShareSlot:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumableSlot:
+class ConsumableSlot(Struct, frozen=True, kw_only=True):
     """What a claim consumes of a device that several claims can be given.
 
     Attributes:
@@ -131,8 +128,7 @@ Slot = ShareSlot | ConsumableSlot
 """Which share of a device, of either kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumableShare:
+class ConsumableShare(Struct, frozen=True, kw_only=True):
     """What a claim consumes of a device that other claims can be given too."""
 
     of: Divisible

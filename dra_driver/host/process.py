@@ -19,14 +19,12 @@ from pathlib import Path
 from types import FrameType
 
 import structlog
-
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShutdownReason:
+class ShutdownReason(Struct, frozen=True, kw_only=True):
     """Why the process ends: in words, and as its exit status."""
 
     text: str

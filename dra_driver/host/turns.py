@@ -12,20 +12,18 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
 
 _LONGEST_SECONDS = 0.1
 """Of a turn, which takes some milliseconds; shorter than what anybody notices at a pod's start."""
 
 
-@dataclass(order=True, slots=True)
-class _Place:
+class _Place(Struct, order=True):
     """A call's place in the line, by when it began; `come` is held until its turn has come."""
 
     number: int
-    come: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    come: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Turns:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import urlencode
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import AccessError, SetupError, UnavailableError
 from dra_driver.kube.connections import (
     BrokenError,
@@ -47,8 +48,7 @@ _MERGE = "application/merge-patch+json"
 JsonObject = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What the server answered, and its header Date: when, by its own clock, if it says so."""
 
     body: JsonObject
@@ -331,7 +331,7 @@ class KubeClient:
         timeout: float,
         stream: bool = False,
     ) -> Response:
-        """Send a request, once more after a 401 with a token that was read anew."""
+        """Send a request, once more after a 401 with a token that was read again."""
         url = self._prefix + call.path + (f"?{urlencode(query)}" if query else "")
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
 

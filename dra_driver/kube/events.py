@@ -9,7 +9,8 @@ import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from resource_nvidia_com.printable import printable
 
 _LONGEST_NOTE = 1024
@@ -19,8 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regarding:
+class Regarding(Struct, frozen=True, kw_only=True):
     """The object that an event is about; without a namespace it is the cluster's, as a Node is."""
 
     api_version: str
@@ -35,16 +35,14 @@ class Regarding:
         return self.namespace or "default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reporter:
+class Reporter(Struct, frozen=True, kw_only=True):
     """Who reports: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
 
     controller: str
     instance: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class Happening(Struct, frozen=True, kw_only=True):
     """What happened, at `time` (aware): reason and action in CamelCase, the note for people."""
 
     reason: str

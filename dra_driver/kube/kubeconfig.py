@@ -19,8 +19,8 @@ import yaml
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import Credentials, KubeClient
 from dra_driver.kube.connections import Connect, Connections
@@ -109,8 +109,7 @@ class _ConfiguredToken:
         """Nothing to forget: expiry is the package's own affair here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _File(Struct, frozen=True, kw_only=True):
     """A kubeconfig file and what it holds."""
 
     path: Path

@@ -1,14 +1,15 @@
 """This driver's Node, followed with one watch for all who heed something of it.
 
 In: a watch on the Node. Out: a call to each listener for every change of what it heeds, labels or
-the resources that a device plugin has, and the same for whoever cannot wait for the watch. The
+the resources that a device plugin has, and the same for callers that cannot wait for the watch. The
 watch is opened only where there are listeners.
 """
 
 import threading
 from collections.abc import Callable, Mapping
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.fields import texts_by_name
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import NODES
@@ -22,8 +23,7 @@ Allocatable = Mapping[str, str]
 """What the Node has to give out beside what DRA has: `status.allocatable`, by resource name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
+class _Facts(Struct, frozen=True, kw_only=True):
     labels: Labels
     allocatable: Allocatable
 

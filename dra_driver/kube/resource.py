@@ -5,11 +5,10 @@ Rule: Kubernetes API conventions, "Resource URIs". Nothing here talks to a serve
 
 from urllib.parse import quote
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class Resource(Struct, frozen=True, kw_only=True):
     """A kind as the API server's URLs name it. The core group is the empty string.
 
     One without a version is no kind: `plural` is then the path of a page, such as `version`.
@@ -84,8 +83,7 @@ SUBJECT_REVIEWS = Resource(
 VERSION = Resource(group="", version="", plural="version")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """One request: what is asked of which object. `verb` is an RBAC verb.
 
     `subresource` is a path below the object, such as `proxy/configz`.

@@ -2,7 +2,7 @@
 
 In: a kind and its selectors. Out: `Listed` once at the start and after each gap, `Changed` for
 every event after it. Rules: Kubernetes API concepts, "Efficient detection of changes": begin at a
-list's resourceVersion, follow bookmarks, list again after 410 Gone, begin anew when the server
+list's resourceVersion, follow bookmarks, list again after 410 Gone, begin again when the server
 ends the stream. A refusal (403, 429, 5xx) is retried with exponential back-off; the stream is
 closed at once on stop(). The client library's own informer does neither.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
 from dra_driver.fields import at, entries
 from dra_driver.host.worker import LogOnce, Worker
@@ -31,15 +31,13 @@ _HEALTHY_SECONDS = 10.0
 """A stream that lived this long was no failure, even if nothing happened in it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class Listed(Struct, frozen=True, kw_only=True):
     """All selected objects: the start, or what is there after a gap in the watch."""
 
     items: tuple[dict[str, object], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(Struct, frozen=True, kw_only=True):
     """One event; `type` is ADDED, MODIFIED or DELETED."""
 
     type: str

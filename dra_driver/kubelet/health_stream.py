@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.report.device_health import Reported, Wellness
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kubelet.protos import dra_health_v1_pb2 as v1
@@ -51,8 +51,7 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTiming:
+class StreamTiming(Struct, frozen=True, kw_only=True):
     """How often to do what. All in seconds."""
 
     resend: float = 10.0
@@ -65,8 +64,7 @@ class StreamTiming:
     """For how long a kubelet may leave a message untaken."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Methods:
+class _Methods(Struct, frozen=True):
     """The service as generated code wants it."""
 
     NodeWatchResources: Callable[[Request, grpc.ServicerContext], Iterator[Response]]

@@ -12,9 +12,9 @@ Alive is a driver whose own sockets answer within a few seconds; that is the way
 a removed socket or a stuck process is noticed. Claims that wait are no reason to be restarted: the
 service socket answers on threads that no claim uses. Neither is a disk on which the sockets cannot
 be made yet. Ready is one that the kubelet has registered as well: a rolling update that waits for
-it stops no old driver before the kubelet calls the new one. A check changes nothing. Whoever asks
-again within a second gets the same answer, so questions cost next to nothing, however many there
-are.
+it stops no old driver before the kubelet calls the new one. A check changes nothing. A probe that
+asks again within a second gets the same answer, so questions cost next to nothing, however many
+there are.
 """
 
 import socket

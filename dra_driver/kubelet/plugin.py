@@ -6,7 +6,7 @@ a driver, and a kubelet that does so drops the calls it has under way. It needs 
 and calls that it sends meanwhile are served; only then does the DRA socket close. Registration has
 a server of its own, and the liveness probe threads of its own: whatever the claims are doing, a
 kubelet waits only one second for GetInfo, and a driver that waits is no dead one. A socket whose
-file was wiped (a kubelet root that was cleaned) is made anew: calls on the old one go on to their
+file was wiped (a kubelet root that was cleaned) is made again: calls on the old one go on to their
 end, health streams begin again on the new one. One for which the disk has no room, or lets nothing
 be changed, is made when it does.
 """
@@ -41,7 +41,7 @@ OTHER_WORKERS = 2
 """For registration, and for the probe's question on the service socket."""
 
 OLD_CALLS_SECONDS = 45.0
-"""What running calls get when their socket is made anew: as long as a kubelet waits."""
+"""What running calls get when their socket is made again: as long as a kubelet waits."""
 
 HEALTH_SECONDS = 2.0
 """What the health stream gets to end, in which nothing is under way that has to end well."""
@@ -140,7 +140,7 @@ class KubeletPlugin:
         self._calls = calls
         self._health = health
         self._on_status = on_status
-        # Both versions, and a socket that is made anew, share them: no more run at once.
+        # Both versions, and a socket that is made again, share them: no more run at once.
         self._threads = CallThreads(CLAIM_WORKERS)
         self._service = SocketServer(
             paths.service,
@@ -269,7 +269,7 @@ class KubeletPlugin:
                 log.error("socket taken over", socket=str(server.path), advice=ONE_DRIVER)
 
     def _renew_missing(self) -> None:
-        # The order is that of the start: a kubelet that registers anew calls the service at once.
+        # The order is that of the start: a kubelet that registers again calls the service at once.
         for server in (self._service, self._registration):
             if server.is_missing():
                 server.renew(OLD_CALLS_SECONDS)

@@ -17,10 +17,10 @@ from typing import ParamSpec, TypeVar
 
 import grpc
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 from dra_driver.host.listeners import Listeners
 from dra_driver.host.turns import turn
@@ -53,8 +53,7 @@ _R = TypeVar("_R")
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The outcome for one claim: devices, or an error text for the pod's event."""
 
     devices: tuple[PreparedDevice, ...] = ()
@@ -156,7 +155,8 @@ class ClaimCalls:
             for uid, ref in claims.items()
         }
         futures.wait(pending.values(), timeout=limit - min(ANSWER_SECONDS, limit / 10))
-        # Whoever is not done goes on alone: work that was begun must end in a consistent state.
+        # A claim that is not done goes on alone: work that was begun must end in a consistent
+        # state.
         pool.shutdown(wait=False, cancel_futures=True)
         late = Answer(
             error=f"the claim was not {operation}d within {limit:.0f} s; the driver finishes what "
@@ -208,7 +208,7 @@ class ClaimCalls:
                 )
             )
         self._metrics.request_succeeded(operation, self._clock() - start)
-        # What changed was told by whoever changed it; a repeated call changes nothing.
+        # Changes were told where they were made; a repeated call changes nothing.
         log.debug("claim answered", operation=operation, seconds=self._since(start))
         return Answer(devices=devices)
 
@@ -222,8 +222,7 @@ UnprepareRequest = v1.NodeUnprepareResourcesRequest | v1beta1.NodeUnprepareResou
 UnprepareResponse = v1.NodeUnprepareResourcesResponse | v1beta1.NodeUnprepareResourcesResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class Version(Struct, frozen=True, kw_only=True):
     """A version of the kubelet's DRAPlugin service: its responses, and how a server gets it."""
 
     prepared: Callable[[], PrepareResponse]
@@ -246,8 +245,7 @@ V1BETA1 = Version(
 """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Methods:
+class _Methods(Struct, frozen=True):
     """The service as generated code wants it."""
 
     NodePrepareResources: Callable[[PrepareRequest, grpc.ServicerContext], PrepareResponse]

@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import grpc
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError
 from dra_driver.host.files import is_of_the_disk
@@ -36,8 +36,7 @@ Attach = Callable[[grpc.Server], None]
 """Adds one service to a server, before the server starts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SocketPaths:
+class SocketPaths(Struct, frozen=True, kw_only=True):
     """Where this driver meets the kubelet; the kubelet sees the same paths."""
 
     data_directory: Path
@@ -130,8 +129,7 @@ def is_live(path: Path) -> bool:
     return path.is_socket() and not _is_dead(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Identity:
+class _Identity(Struct, frozen=True):
     """Tells our socket file from one that another process put at the same path."""
 
     device: int

@@ -10,12 +10,13 @@ A domain is one claim's, or shared: claims join it and leave (mps/members.py).
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NewType
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
@@ -53,8 +54,7 @@ class State(StrEnum):
     """The desired is gone, and what was done for it is being taken back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainDevice:
+class DomainDevice(Struct, frozen=True, kw_only=True):
     """A device of a domain: a whole GPU's or a MIG device's UUID.
 
     `pinned_memory_mib` is what each client may allocate there, in MiB; None is no limit. Only a
@@ -66,8 +66,7 @@ class DomainDevice:
     pinned_memory_mib: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class Domain(Struct, frozen=True, kw_only=True):
     """One domain as it is wanted. Raises StateError if it is none that a daemon could serve.
 
     Attributes:
@@ -127,16 +126,14 @@ class Domain:
         return sha256(f"{self.visible_devices} {self.multi_user}".encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
+class Daemon(Struct, frozen=True, kw_only=True):
     """A process, unmistakably. `start_ticks` is field 22 of /proc/<pid>/stat, clock ticks."""
 
     pid: int
     start_ticks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(Struct, frozen=True, kw_only=True):
     """What the supervisor says of a domain.
 
     Attributes:

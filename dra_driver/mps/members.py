@@ -16,8 +16,9 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dra_driver.errors import ConflictError, StateError, VersionError
 from dra_driver.host.files import file_error
@@ -123,7 +124,7 @@ class SharedDomains:
                 if not self.members(domain) and self._end_unused(domain):
                     ended.add(domain)
             except ConflictError:
-                continue  # whoever is busy with it tidies up, or the next call
+                continue  # the call that is busy with it tidies up, or the next call
             except StateError as error:
                 errors.append(error)
         if errors:

@@ -192,7 +192,7 @@ class DomainRequests:
                 given_up=given_up,
             )
         except _OverdueError as error:
-            # It was waited for as long as anybody should; to begin anew would help nobody.
+            # It was waited for as long as anybody should; to begin again would help nobody.
             raise DeviceError(str(error)) from error
 
     def _orphaned(self, domain: Domain) -> Status | None:

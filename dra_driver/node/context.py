@@ -3,13 +3,13 @@
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from importlib.metadata import version
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.claims.state.holdings import Holdings, open_holdings
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.host.boot import read_boot_id
@@ -29,8 +29,7 @@ FIRST_LOOK_SECONDS = 5.0
 """How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """What parts tell each other.
 
     Those who tell are built before those who listen, so neither has to know the other.
@@ -50,8 +49,7 @@ class Changes:
     released: Listeners[[]] = field(default_factory=Listeners)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeContext:
+class NodeContext(Struct, frozen=True, kw_only=True):
     """What every part stands on. Nothing of it listens, runs or asks before it is started."""
 
     settings: Settings

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.devices import RecordedDevice, RecordedMig
@@ -20,7 +21,6 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.findings import Cause, Severity
@@ -47,8 +47,7 @@ _MOST_WAITING = 256
 _RETRY_SECONDS = 15.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _News:
+class _News(Struct, frozen=True, kw_only=True):
     uuid: str
     gpu: GpuHealth
     condition: GpuCondition
@@ -112,7 +111,7 @@ class NodeHealth:
     def start(self, metrics: Metrics, events: ClaimEvents) -> None:
         """Begin to listen and to tell. It is started once."""
         self._metrics = metrics
-        metrics.watch_ailments(tuple(Cause), tuple(Severity), self._count)
+        metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
         self._listener = Listener(
             self._session.next_event,
             self._hear,
@@ -233,8 +232,7 @@ class HealthEvents(Worker):
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Letter:
+class _Letter(Struct, frozen=True, kw_only=True):
     """What a claim is to be told."""
 
     ref: ClaimRef

@@ -8,11 +8,11 @@ offered: who asks for a share is not to get all of a GPU.
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.state.divisions import Divisions

@@ -8,13 +8,14 @@ the memory of shares is limited, and what limits pods (for claims/memory/watch.p
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from dra_driver.cdi.hooks import find_hook_program
 from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.memory.pod_groups import PodGroups
 from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.members import SharedDomains
@@ -29,8 +30,7 @@ from dra_driver.sharing.time_slicing import TimeSlicing
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeMemory:
+class NodeMemory(Struct, frozen=True, kw_only=True):
     """What limits pods, and what chooses by which backend the memory of shares is limited."""
 
     pods: PodLimits
@@ -67,8 +67,7 @@ def node_memory(
     return NodeMemory(pods=pods, shares=ShareMemory(groups))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSharing:
+class NodeSharing(Struct, frozen=True, kw_only=True):
     """The strategies by name, the MPS domains that are asked for, and those that claims share."""
 
     strategies: Mapping[str, Sharing]

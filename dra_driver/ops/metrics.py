@@ -185,8 +185,8 @@ class Metrics(_Registered):
         )
 
     def _declare_health(self) -> None:
-        self._ailments = self._gauge(
-            "nvidia_dra_gpu_ailments",
+        self._conditions = self._gauge(
+            "nvidia_dra_gpu_health_conditions",
             "What is wrong with GPUs and MIG devices now.",
             "cause",
             "severity",
@@ -288,7 +288,7 @@ class Metrics(_Registered):
         """Count one XID that a GPU reported."""
         self._xids.labels(self._driver).inc()
 
-    def watch_ailments(
+    def watch_conditions(
         self,
         causes: Iterable[str],
         severities: Sequence[str],
@@ -297,7 +297,7 @@ class Metrics(_Registered):
         """Ask `count` at each scrape how much is wrong with GPUs, by cause and severity."""
         for cause in causes:
             for severity in severities:
-                gauge = self._ailments.labels(self._driver, cause, severity)
+                gauge = self._conditions.labels(self._driver, cause, severity)
                 gauge.set_function(partial(_count_of, count, (str(cause), str(severity))))
 
     def undo_failed(self, strategy: str) -> None:

@@ -6,10 +6,9 @@ Their labels come and go with containers, so nothing of them is kept between scr
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
+from msgspec import Struct
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-
-from dra_driver.dataclass import dataclass
 
 _GPU = ("gpu", "device", "uuid")
 _CONTAINER = ("namespace", "pod", "container", "claim", *_GPU)
@@ -58,8 +57,7 @@ class UsageMetric(Enum):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageSeries:
+class UsageSeries(Struct, frozen=True, kw_only=True):
     """One value. `labels` in the order of the metric's."""
 
     metric: UsageMetric

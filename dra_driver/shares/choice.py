@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import ConfigError
 from dra_driver.words import named
 
@@ -21,8 +22,7 @@ DEFAULT_NAME: Final = "default"
 """The config for nodes of which neither label nor setting says anything."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """The file that holds, None where none does, and why it does, for people."""
 
     file: Path | None

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import assert_never
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
@@ -40,8 +41,7 @@ _SINGLE = "single"
 """The MIG strategy under which MIG devices go by the name of GPUs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True, kw_only=True):
     """A device of a resource. `index` is its GPU's in NVML; of a MIG device `mig` is its own."""
 
     part: GpuPart

@@ -1,15 +1,14 @@
 """What a share config makes of a node. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.shares import Division
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divided:
+class Divided(Struct, frozen=True, kw_only=True):
     """What a config makes of a node.
 
     `refused` is why a device cannot be divided as the config asks, `serving` what undivided devices

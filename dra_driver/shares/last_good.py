@@ -7,7 +7,8 @@ shares keep what they have.
 
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import StateError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.host.files import read_whole, write_whole
@@ -16,8 +17,7 @@ FILE = "share-config.json"
 """Its name in the driver's directory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptConfig:
+class KeptConfig(Struct, frozen=True, kw_only=True):
     """A config as it was read, and where it came from, for people."""
 
     data: bytes

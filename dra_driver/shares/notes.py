@@ -8,7 +8,8 @@ Nothing but status reads it.
 from pathlib import Path
 from typing import Any
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import StateError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.host.files import read_whole, write_whole
@@ -17,8 +18,7 @@ FILE = "shares.json"
 """Its name in the driver's directory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedDevice:
+class NotedDevice(Struct, frozen=True, kw_only=True):
     """A device that is divided.
 
     `served_as` is the resource name that its shares serve, `limited_by` what limits the memory of a
@@ -35,8 +35,7 @@ class NotedDevice:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedConsumable:
+class NotedConsumable(Struct, frozen=True, kw_only=True):
     """A device of which several claims can have parts.
 
     Together they can have `memory_mib` MiB (0: the device tells none), in at most `shares` shares,
@@ -48,8 +47,7 @@ class NotedConsumable:
     shares: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareNotes:
+class ShareNotes(Struct, frozen=True, kw_only=True):
     """What is known of a node's shares.
 
     `origin` is where the config comes from, `problem` why the newest could not be taken (None if it

@@ -10,13 +10,13 @@ content: a ConfigMap's volume is replaced behind symlinks, and an editor may wri
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import CONTROLLER
 from dra_driver.errors import ConfigError, DriverError, StateError, UnavailableError
 from dra_driver.host.files import read_whole
@@ -36,8 +36,7 @@ log = structlog.get_logger()
 _REQUEST_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareConfigTiming:
+class ShareConfigTiming(Struct, frozen=True, kw_only=True):
     """Seconds."""
 
     look: float = 5.0
@@ -47,8 +46,7 @@ class ShareConfigTiming:
     """What looks different must look the same after this time: who writes may be at it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareConfigState:
+class ShareConfigState(Struct, frozen=True, kw_only=True):
     """What is known of this node's share config.
 
     `config` is the last good one, None until there is one, or if none is wanted; `origin` is where
@@ -71,8 +69,7 @@ _NO_LABELS_YET = replace(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Look(Struct, frozen=True, kw_only=True):
     """What one look saw: a choice and the content of its file, or why there is none."""
 
     label: str

@@ -10,11 +10,11 @@ of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import NewType, Protocol
 
+from msgspec import Struct, field
+
 from dra_driver.cdi.model import Edits
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import ConsumableShare, Share
@@ -30,16 +30,14 @@ DeviceKey = NewType("DeviceKey", str)
 """What plans name a device of a claim by: its UUID, and of a share which share it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigUnit:
+class MigUnit(Struct, frozen=True, kw_only=True):
     """A MIG device, and the GPU that it is on."""
 
     gpu: Gpu
     device: MigDevice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareUnit:
+class ShareUnit(Struct, frozen=True, kw_only=True):
     """A share that a request of a claim got: the device's name, the GPU that it is on, itself."""
 
     name: str
@@ -48,8 +46,7 @@ class ShareUnit:
     share: Share | ConsumableShare
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingPlan:
+class SharingPlan(Struct, frozen=True, kw_only=True):
     """How some devices will be shared. `changes` is JSON that only the strategy reads.
 
     `gpus` are those that have to be locked for it: none if it changes nothing. `places` says what
@@ -67,8 +64,7 @@ class SharingPlan:
         return self.places or tuple(GpuPart(gpu=gpu) for gpu in self.gpus)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """The devices of one claim that stand under one config. `claim` is the claim's UID.
 
     A config is for whole GPUs or for MIG devices, so one of the two is empty; `shares` are shares
@@ -88,8 +84,7 @@ class Group:
     pod_groups: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(Struct, frozen=True, kw_only=True):
     """What a plan means for the containers of one device.
 
     `settings` are for programs, by the names of the API's units; `words` say the same to people.

@@ -15,10 +15,10 @@ In a claim that the scheduler made for container limits the name of a request sa
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.errors import ConfigError
 from dra_driver.sharing.base import DeviceKey, DeviceUuid, ShareUnit, key_uuid
 from dra_driver.sharing.share_limits import ShareLimits, key_of, uuid_of
@@ -29,8 +29,7 @@ _KEY = "containers"
 """Where a plan's changes hold the limits of containers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerLimits:
+class ContainerLimits(Struct, frozen=True, kw_only=True):
     """The limits of a process of a container: percent of SMs, and MiB by device; none is no limit.
 
     `memory_mib` is empty where the environment does not limit memory.

@@ -7,11 +7,11 @@ Pure; which one a device gets is chosen in sharing/share_memory.py.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.sharing.base import SharingPlan
@@ -31,8 +31,7 @@ class Backend(StrEnum):
     NOTHING = "Nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DividedDevice:
+class DividedDevice(Struct, frozen=True, kw_only=True):
     """A device of which tenants have shares: the GPU itself, or a MIG device on it."""
 
     gpu: Gpu
@@ -40,8 +39,7 @@ class DividedDevice:
     strategy: ShareStrategy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """What enforces memory. `why` is the reason for nothing better; empty for the best."""
 
     by: Backend
@@ -68,8 +66,7 @@ class Choice:
         return words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True, kw_only=True):
     """What a claim may have of the memory of a plan's GPUs, and what enforces it.
 
     `of_device` enforces it for tenants of the device in general, and `why` is why nothing better

@@ -11,8 +11,9 @@ GPU.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import Struct
+
 from dra_driver.cdi.model import Edits
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind, GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import MIB, memory_of
@@ -208,8 +209,7 @@ def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingP
     return tuple(plans)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Limited:
+class _Limited(Struct, frozen=True, kw_only=True):
     """A device, and the limit of pinned memory that a config asks for; None for none."""
 
     device: Gpu | MigDevice

@@ -4,7 +4,7 @@ In: what that driver noted of it (claims/takeover/take_over.py). Out: the edits 
 are its clients, and the compute modes that it set taken back. The daemon runs in a Deployment of
 that driver's namespace. This driver may not delete Deployments, and does not speak to the daemon's
 socket, which lies in a folder that tenants write: it names the Deployment for a person to delete.
-Without clients such a daemon uses nothing of a GPU. No claim is given this strategy anew.
+Without clients such a daemon uses nothing of a GPU. No claim is given this strategy again.
 """
 
 from collections.abc import Mapping, Sequence

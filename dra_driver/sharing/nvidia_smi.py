@@ -15,8 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root.programs import NVIDIA_SMI, SEARCHED, find_program
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.versions import running_driver
@@ -24,7 +24,7 @@ from dra_driver.errors import DeviceError
 from dra_driver.host.turns import waiting
 
 LONGEST_SECONDS = 30.0
-"""Without persistence mode a driver initialises each GPU anew, which takes seconds."""
+"""Without persistence mode a driver initialises each GPU again, which takes seconds."""
 
 RECENT_SECONDS = 30.0
 """How long a time-slice is taken for what was read or set last: others may set it meanwhile."""
@@ -57,8 +57,7 @@ _OTHER_ADVICE = "see dmesg for NVRM lines, and whether nvidia-smi works on the n
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
+class _Outcome(Struct, frozen=True, kw_only=True):
     status: int
     said: str
 
@@ -124,7 +123,7 @@ class NvidiaSmi:
     def _find(self) -> tuple[Path, ...]:
         """Return the program, and NVML's library if it has to be loaded by path.
 
-        They are looked for anew when one has gone, or another kernel driver runs.
+        They are looked for again when one has gone, or another kernel driver runs.
         """
         running = running_driver(self._proc)
         found_for, found = self._found

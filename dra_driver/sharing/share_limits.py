@@ -10,9 +10,10 @@ smallest counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import (
     MIB,
@@ -34,8 +35,7 @@ from resource_nvidia_com.v1beta1.sharing import Interval, MpsConfig
 _ALL = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareLimits:
+class ShareLimits(Struct, frozen=True, kw_only=True):
     """What a process may use that has a request's shares.
 
     The request has `taken` shares of this device, which is divided into `count`; None for shares

@@ -8,9 +8,9 @@ are there, since an MPS daemon has one set of limits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import ShareStrategy

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
@@ -186,8 +186,7 @@ class TimeSlicing(Sharing):
             self._modes.set_compute_mode(uuid, found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True, kw_only=True):
     """What a claim wants of a GPU.
 
     `former` is what it had before a claim whose time-slice could not be put back; None: no such.

@@ -59,7 +59,7 @@ class Options:
         nodes: real device nodes or plain files; None for real ones where possible.
         userspace: NVIDIA's files, stand-ins, or the first where possible.
         cgroup_root: root of the control groups, which may be any folder; None for the file system
-            cgroup2 of whoever asks.
+            cgroup2 of the caller.
         cache: folder for compiled and downloaded files; the user's cache folder by default.
         environment: where HOME, PATH and CC are looked up.
         report: told in a sentence when something takes a while.

@@ -7,8 +7,9 @@ from the node's name. Needs no root and no network.
 
 import tempfile
 import uuid
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession

@@ -10,11 +10,11 @@ is none yet.
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import yaml
+from msgspec.structs import replace
 
 from dra_driver.command_line import CommandSettings, bounds, option
 from dra_driver.common_settings import (

@@ -7,10 +7,10 @@ note of each that the API would refuse: strings have at most 64 bytes, versions 
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from typing import assert_never
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, kind_of
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
 from dra_driver.devices.nvlink import Joined
@@ -54,8 +54,7 @@ _VERSION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Omitted:
+class Omitted(Struct, frozen=True, kw_only=True):
     """An attribute that a published device lacks because the API would refuse its value."""
 
     device: str
@@ -63,8 +62,7 @@ class Omitted:
     reason: str
 
 
-@dataclass(slots=True)
-class Attributes:
+class Attributes(Struct):
     """Attributes of one device as they are gathered."""
 
     device: str

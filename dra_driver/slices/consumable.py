@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from resource_nvidia_com.quantity import Quantity
 
 ALLOWS_MULTIPLE = "allowMultipleAllocations"
@@ -50,8 +51,7 @@ class ConsumableMode(StrEnum):
     """One of so many shares."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumable:
+class Consumable(Struct, frozen=True, kw_only=True):
     """The setting. `count` is how many shares there are in mode COUNT, else 0."""
 
     mode: ConsumableMode = ConsumableMode.DISABLED

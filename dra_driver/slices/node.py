@@ -147,7 +147,7 @@ class DevicePlugin:
 
     Kubernetes counts what a device plugin has and what ResourceSlices have apart from each other,
     and takes an extended resource from the plugin as long as its count on the node is above zero
-    (KEP-5004): whoever offered the same GPUs beside it would have them given out twice.
+    (KEP-5004): a driver that offered the same GPUs beside it would have them given out twice.
     """
 
     def __init__(self, node: OwnNode, *, heed: bool, on_change: Callable[[], None]) -> None:

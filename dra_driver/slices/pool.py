@@ -9,7 +9,8 @@ the slices about are in slices/publish/writes.py.
 import secrets
 from collections.abc import Iterator, Sequence
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.fields import Object, mapping, objects
 
 DEVICES_PER_SLICE = 64
@@ -24,8 +25,7 @@ def new_tag() -> str:
     return secrets.token_hex(4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DesiredPool:
+class DesiredPool(Struct, frozen=True, kw_only=True):
     """The slices a node should have. Each of `contents` holds `devices` or `sharedCounters`.
 
     Their names are fixed, where others use random ones: a create that is sent twice is a conflict

@@ -10,10 +10,11 @@ published as the partition it was allocated as. Nothing here talks to a server o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from types import MappingProxyType
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import astuple, replace
+
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import (
     Gpu,
@@ -40,35 +41,42 @@ WireCounterSet = dict[str, object]
 """A `CounterSet` of resource.k8s.io/v1: name, counters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withheld:
+class Withheld(Struct, frozen=True, kw_only=True):
     """A GPU of which nothing is published, and why. `index` is NVML's."""
 
     index: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """Why of a published GPU not everything is published. `index` is NVML's."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
+class Projection(Struct, frozen=True, kw_only=True):
     """What is published of an inventory, and what is not.
 
     `sources` are what the `devices` are made of, in the same order.
     """
 
     devices: tuple[WireDevice, ...]
-    sources: tuple[NodeDevice, ...] = field(default=(), compare=False)
     counter_sets: tuple[WireCounterSet, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     omitted: tuple[Omitted, ...] = ()
     notes: tuple[Note, ...] = ()
+    sources: tuple[NodeDevice, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Projection) and self._published == other._published
+
+    def __hash__(self) -> int:
+        return hash(self._published)
+
+    @property
+    def _published(self) -> tuple[object, ...]:
+        return astuple(self)[:-1]  # without `sources`
 
 
 def projection(  # noqa: PLR0913 (all that decides what is published)
@@ -203,8 +211,7 @@ def _consumed(name: str, source: NodeDevice) -> WireDevice:
     return {"consumesCounters": counters.consumption(name, {counters.MEMORY: taken})}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class Offered(Struct, frozen=True, kw_only=True):
     """What a node offers of its GPUs: all that `projection` is told beside the GPUs themselves."""
 
     mig: MigOffer = ALL

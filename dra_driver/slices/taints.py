@@ -8,9 +8,10 @@ server without DRADeviceTaints drops them: then a device that would keep pods aw
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity
@@ -46,19 +47,19 @@ class Effect(StrEnum):
 Effects = Mapping[Severity, Effect]
 
 
-def ailments_of(source: NodeDevice, ailments: GpuConditions) -> GpuConditions:
-    """Return what is wrong with a device of its GPU's ailments: an instance's are its alone."""
-    return tuple(one for one in ailments if one.instance is None or _has(source, one))
+def conditions_of(source: NodeDevice, conditions: GpuConditions) -> GpuConditions:
+    """Return what is wrong with a device of its GPU's conditions: an instance's are its alone."""
+    return tuple(one for one in conditions if one.instance is None or _has(source, one))
 
 
 def tainted(
-    found: Projection, ailments: Mapping[str, GpuConditions], effects: Effects
+    found: Projection, conditions: Mapping[str, GpuConditions], effects: Effects
 ) -> Projection:
-    """Return what is published with the taints devices have now; `ailments` are by GPU UUID."""
-    if not ailments:
+    """Return what is published with the taints devices have now; `conditions` are by GPU UUID."""
+    if not conditions:
         return found
     devices = tuple(
-        _tainted(device, ailments_of(source, ailments.get(source.gpu.uuid, ())), effects)
+        _tainted(device, conditions_of(source, conditions.get(source.gpu.uuid, ())), effects)
         for device, source in zip(found.devices, found.sources, strict=True)
     )
     return replace(found, devices=devices)
@@ -100,15 +101,15 @@ _WITHHELD = (
 )
 
 
-def _tainted(device: WireDevice, ailments: GpuConditions, effects: Effects) -> WireDevice:
-    taints = list(_taints_of(ailments, effects))
+def _tainted(device: WireDevice, conditions: GpuConditions, effects: Effects) -> WireDevice:
+    taints = list(_taints_of(conditions, effects))
     return {**device, TAINTS: taints[:MOST_TAINTS]} if taints else device
 
 
-def _taints_of(ailments: Sequence[GpuCondition], effects: Effects) -> Iterator[dict[str, object]]:
+def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator[dict[str, object]]:
     """Yield a taint for each cause, of what is the gravest of it: they come in that order."""
     told: set[Cause] = set()
-    for one in ailments:
+    for one in conditions:
         cause, effect = one.finding.cause, effects[one.finding.severity]
         if cause in told or effect is Effect.OFF:
             continue

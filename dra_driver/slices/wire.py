@@ -5,10 +5,10 @@ Pure.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import assert_never
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.devices.kinds import NodeDevice, name_of
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
 from dra_driver.devices.nvlink import Joined
@@ -27,8 +27,7 @@ WireDevice = dict[str, object]
 """A `Device` of resource.k8s.io/v1: name, attributes, capacity, consumesCounters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Struct, frozen=True, kw_only=True):
     """A device without what it consumes, what it is made of, and what it consumes."""
 
     wire: WireDevice

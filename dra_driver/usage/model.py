@@ -7,7 +7,8 @@ not seen in hardware, so claims of one pod with several shares of a device are t
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
 from dra_driver.claims.model.devices import (
@@ -19,7 +20,6 @@ from dra_driver.claims.model.devices import (
 )
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.report.descriptions import memory_limit
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name
@@ -29,8 +29,7 @@ from dra_driver.usage.processes import ContainerName, SeenProcess
 _MIB = 1024**2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
+class Daemon(Struct, frozen=True, kw_only=True):
     """An MPS daemon, by the supervisor's word, and the MPS domain that it serves."""
 
     pid: int
@@ -38,8 +37,7 @@ class Daemon:
     domain: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """A process on a device. `name` is what it calls itself, made harmless."""
 
     pid: int
@@ -49,8 +47,7 @@ class Process:
     sm: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(Struct, frozen=True, kw_only=True):
     """A container that uses a device, or a pod or claim that has it and no process there.
 
     A name or id is empty where it is not known, or where there is none.
@@ -87,8 +84,7 @@ class User:
         return min(sum(known), 1.0) if len(known) == len(shares) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceUse:
+class DeviceUse(Struct, frozen=True, kw_only=True):
     """A whole GPU or a MIG device, and who uses it.
 
     `servers` are the MPS servers, which have what their clients do not account for. `others` are
@@ -104,8 +100,7 @@ class DeviceUse:
     others: tuple[Process, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class GpuUse(Struct, frozen=True, kw_only=True):
     """A GPU: the whole, and its MIG devices."""
 
     load: GpuLoad
@@ -117,8 +112,7 @@ class GpuUse:
         return gpu_name(self.load.minor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """What is known of a node beside NVML's word: `names` are by container id, `daemons` are MPS's.
 
     `reserved` has all pods of a claim, by the API server's word; a record has the first alone.
@@ -130,8 +124,7 @@ class Known:
     daemons: Sequence[Daemon] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _Held(Struct, frozen=True, kw_only=True):
     """A device of a claim, and the claim's pods by the API server's word, if it has been asked."""
 
     record: ClaimRecord
@@ -333,8 +326,7 @@ def _order(user: User) -> tuple[str, ...]:
     return (*user.claims, user.namespace, user.pod, user.container, user.container_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeUse:
+class NodeUse(Struct, frozen=True, kw_only=True):
     """Who uses which GPU. `silent` are the GPUs that did not answer, by index, with the reason.
 
     `sees_processes`: whether processes of other containers can be seen from here.

@@ -1,7 +1,7 @@
 """Looks at who uses the GPUs of this node: NVML is asked, then procfs for each process it names.
 
-The time is taken before NVML is asked, so that a PID that was given anew meanwhile is not believed.
-GPUs are asked side by side, and one that does not answer hides no other.
+The time is taken before NVML is asked, so that a PID that was given again meanwhile is not
+believed. GPUs are asked side by side, and one that does not answer hides no other.
 """
 
 import threading
@@ -37,7 +37,7 @@ class Loads(Protocol):
 
 
 class NodeLook:
-    """Looks once at a time, whoever asks. For one thread."""
+    """Looks once at a time, for any number of callers. For one thread."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Processes of the node by PID, as procfs has them, and the names of containers by their ids.
 
-PIDs are given anew when one has ended, so all is read through one open folder of procfs, which is
+PIDs are given again when one has ended, so all is read through one open folder of procfs, which is
 that process's and no other's; and who began after NVML was asked is not who it meant. A name is a
 tenant's text, and is made harmless; the text of /proc/PID/cgroup is read strictly.
 """
@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.holders import harmless
 
 _LONGEST_STAT = 4096
@@ -42,8 +43,7 @@ _SLICE = ".slice"
 _OF_USERS = frozenset({"user.slice", "machine.slice"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodProcess:
+class PodProcess(Struct, frozen=True, kw_only=True):
     """The pod and the container of a process. A process of a pod may be in none of its containers.
 
     The UID of a static pod is a hash of 32 characters.
@@ -53,8 +53,7 @@ class PodProcess:
     container_id: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenProcess:
+class SeenProcess(Struct, frozen=True, kw_only=True):
     """A process. `start_ticks` is when it began, since the boot; `pod` is None for no pod's."""
 
     pid: int
@@ -64,8 +63,7 @@ class SeenProcess:
     pod: PodProcess | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerName:
+class ContainerName(Struct, frozen=True, kw_only=True):
     """What a container is called, and the pod it is of."""
 
     namespace: str

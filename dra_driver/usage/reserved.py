@@ -13,9 +13,10 @@ for first. A look waits for it a second at most.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, parse_claim
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
 from dra_driver.host.worker import LogOnce
@@ -24,8 +25,7 @@ from dra_driver.kube.client import KubeClient
 _NEVER = float("-inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservedTiming:
+class ReservedTiming(Struct, frozen=True, kw_only=True):
     """How often to ask, and how long. All in seconds."""
 
     fresh: float = 30.0
@@ -41,8 +41,7 @@ class ReservedTiming:
     """For a claim, after it refused it, as rights may be granted later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _Answer(Struct, frozen=True, kw_only=True):
     at: float
     pods: tuple[ConsumerPod, ...]
 

@@ -1,4 +1,4 @@
-"""Who uses the GPUs, for whoever asks often: one look serves all, and nobody waits for long.
+"""Who uses the GPUs, for callers that ask often: one look serves all, and nobody waits for long.
 
 In: what looks (usage/node.py). Out: the latest look, if it is a few seconds old at most. Nothing is
 looked at while nobody asks. A look is made on a thread of its own, one at a time; who asks waits
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce
 from dra_driver.usage.model import NodeUse
@@ -26,8 +26,7 @@ DEADLINE_SECONDS = 5.0
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Look(Struct, frozen=True, kw_only=True):
     at: float
     use: NodeUse
 

@@ -54,7 +54,7 @@ class Builder:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def archive(self, recipe: Recipe, *, fresh: bool = False) -> Path:
-        """Return the archive of a recipe's image, built if it is not there, or anew.
+        """Return the archive of a recipe's image, built if it is not there, or again.
 
         Raises:
             ImageError: it cannot be built; the text has the end of what the build said.

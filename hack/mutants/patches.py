@@ -16,7 +16,7 @@ Live = Mapping[str, Sequence[FunctionType]]
 
 
 def live(files: Sequence[str]) -> Live:
-    """Return the functions that were made from these files, whoever holds them."""
+    """Return the functions that were made from these files, in any holder."""
     found: dict[str, list[FunctionType]] = {file: [] for file in files}
     for one in gc.get_objects():
         if isinstance(one, FunctionType) and one.__code__.co_filename in found:

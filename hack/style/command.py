@@ -1,9 +1,9 @@
 """The command line of the style check: which texts, and what is wrong with them.
 
 In: the pages, the golden help texts, the unreleased section of the changelog, alerts, and the texts
-in the code; rules/ and the glossary. Out: one line for each finding, as `path:line:column: text
-[rule]`. vale is compiled once, by hack/cluster; its rules lie in a folder that is made for each
-run, because those of the glossary are written from its page.
+in the code, docstrings and comments too; rules/ and the glossary. Out: one line for each finding,
+as `path:line:column: text [rule]`. vale is compiled once, by hack/cluster; its rules lie in a
+folder that is made for each run, because those of the glossary are written from its page.
 """
 
 import argparse
@@ -31,6 +31,7 @@ TEXTS = (
     *("manifests/alerts.yaml", "manifests/chart/templates/NOTES.txt"),
 )
 GENERATED = "protos"
+REMARKS = "remarks"
 _HERE = Path(__file__).resolve().parent
 
 
@@ -99,7 +100,11 @@ def findings(program: Path, paths: Sequence[Path]) -> list[Finding]:
         shutil.copytree(_HERE / "rules", folder / "rules")
         shutil.copy(_HERE / "vale.ini", folder)
         _write_glossary(folder / "rules")
-        copies = {_copied(path, folder / str(place)): path for place, path in enumerate(paths)}
+        copies = {
+            copy: path
+            for place, path in enumerate(paths)
+            for copy in _copied(path, folder / str(place))
+        }
         command: list[str | Path] = [
             program,
             "--config",
@@ -124,19 +129,24 @@ def _write_glossary(rules: Path) -> None:
     target.write_text(yaml.safe_dump(words, sort_keys=False, allow_unicode=True))
 
 
-def _copied(path: Path, folder: Path) -> Path:
-    """Return where vale reads a text: itself, or what users read of it, with the same lines."""
+def _copied(path: Path, folder: Path) -> list[Path]:
+    """Return where vale reads a text: itself, or what is read of it, with the same lines."""
     if path == REPOSITORY / CHANGELOG:
-        copy, text = folder / path.name, unreleased(path.read_text())
+        copies = {folder / path.name: unreleased(path.read_text())}
     elif path.suffix == ".py":
-        copy, text = folder / f"{path.name}.txt", literals.texts(path.read_text())
+        source = path.read_text()
+        copies = {
+            folder / f"{path.name}.txt": literals.texts(source),
+            folder / REMARKS / f"{path.name}.txt": literals.remarks(source),
+        }
     elif path.suffix == ".yaml":
-        copy, text = folder / f"{path.name}.txt", path.read_text()
+        copies = {folder / f"{path.name}.txt": path.read_text()}
     else:
-        return path
-    folder.mkdir()
-    copy.write_text(text)
-    return copy
+        return [path]
+    for copy, text in copies.items():
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(text)
+    return list(copies)
 
 
 def unreleased(text: str) -> str:

@@ -1,14 +1,21 @@
-"""The texts in Python code: errors, events, help and log lines, without comments and docstrings.
+"""The English in Python code: errors, events, help and log lines; docstrings and comments.
 
-In: a module's source. Out: a text with the same lines, each with the strings that begin on it. What
-has no blank in it is a name, and left out. Of a string with fields it has the pieces between them.
+In: a module's source. Out: a text with the same lines, each with what begins on it. A string that
+has no blank in it is a name, and left out; of one with fields there are the pieces between them.
+Code in backticks is left out.
 """
 
 import ast
+import io
+import re
+import tokenize
+
+_CODE = re.compile(r"`+[^`]*`+")
+_FOR_TOOLS = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:|!)")
 
 
 def texts(source: str) -> str:
-    """Return the strings of a module, each on the line where it begins."""
+    """Return what users read of a module: its strings, each on the line where it begins."""
     tree = ast.parse(source)
     told = {id(one) for node in ast.walk(tree) for one in _docstrings(node)}
     lines = [""] * (source.count("\n") + 1)
@@ -17,6 +24,21 @@ def texts(source: str) -> str:
             text = " ".join(node.value.split())
             if " " in text:
                 lines[node.lineno - 1] = f"{lines[node.lineno - 1]} {text}".strip()
+    return "\n".join(lines)
+
+
+def remarks(source: str) -> str:
+    """Return what readers of the code read of a module: docstrings and comments, line by line."""
+    lines = [""] * (source.count("\n") + 1)
+    for node in ast.walk(ast.parse(source)):
+        for told in _docstrings(node):
+            text = _CODE.sub("``", str(told.value))
+            for number, line in enumerate(text.split("\n"), told.lineno):
+                lines[number - 1] = line.strip()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not _FOR_TOOLS.match(token.string):
+            text = _CODE.sub("``", token.string.lstrip("# "))
+            lines[token.start[0] - 1] = f"{lines[token.start[0] - 1]} {text}".strip()
     return "\n".join(lines)
 
 

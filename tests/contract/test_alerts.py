@@ -39,9 +39,9 @@ def one(metric: str, labels: str, firing: str, quiet: str, minute: int, early: i
     return Case(firing={series: firing}, quiet={series: quiet}, minute=minute, early=early)
 
 
-def ailment(cause: str, severity: str, minute: int, early: int = -1) -> Case:
+def condition(cause: str, severity: str, minute: int, early: int = -1) -> Case:
     labels = f'cause="{cause}",severity="{severity}"'
-    return one("nvidia_dra_gpu_ailments", labels, "0 0 1x500", "0x500", minute, early)
+    return one("nvidia_dra_gpu_health_conditions", labels, "0 0 1x500", "0x500", minute, early)
 
 
 def buckets(under: float) -> Series:
@@ -94,10 +94,13 @@ CASES: dict[str, list[Case]] = {
         one("nvidia_dra_nvml_silent_seconds", 'gpu="events"', "0+60x20", "0 60 0x20", 4, 1),
     ],
     "GPUSick": [one("nvidia_dra_gpus", 'state="sick"', "0 1x20", "0 1 0x20", 5, 2)],
-    "GPULost": [ailment("xid", "loss", 3, 1), ailment("gpu-lost", "loss", 3, 1)],
-    "GPUFault": [ailment("xid", "fault", 9, 5), ailment("fabric", "fault", 9, 5)],
-    "GPUSlowedDown": [ailment("slowdown", "warning", 14, 10)],
-    "GPUNeedsCare": [ailment("row-remap", "warning", 65, 50), ailment("ecc", "warning", 65, 50)],
+    "GPULost": [condition("xid", "loss", 3, 1), condition("gpu-lost", "loss", 3, 1)],
+    "GPUFault": [condition("xid", "fault", 9, 5), condition("fabric", "fault", 9, 5)],
+    "GPUSlowedDown": [condition("slowdown", "warning", 14, 10)],
+    "GPUNeedsCare": [
+        condition("row-remap", "warning", 65, 50),
+        condition("ecc", "warning", 65, 50),
+    ],
     "GPUXIDsOften": [one("nvidia_dra_xids_total", "", "0+1x70", "0+1x10 10x60", 60, 10)],
     "MPSDaemonDied": [one("nvidia_dra_mps_daemon_deaths_total", "", "0 0 1x20", "3x20", 4, 1)],
     "MPSDomainFailed": [

@@ -73,7 +73,7 @@ def test_help_texts_are_lists_and_their_words_are_read(vale: Path, tmp_path: Pat
     assert found(vale, tmp_path, text, "x.txt") == [(4, "Glossary.Words")]
 
 
-def test_texts_in_code_are_read_and_its_names_and_docstrings_are_not(
+def test_words_of_the_glossary_hold_for_texts_in_code_and_not_for_names_and_docstrings(
     vale: Path, tmp_path: Path
 ) -> None:
     code = '''"""The NVIDIA driver of a docstring."""
@@ -81,7 +81,7 @@ def test_texts_in_code_are_read_and_its_names_and_docstrings_are_not(
 NAME = "anew"
 # The NVIDIA driver of a comment.
 def fail(root: str) -> None:
-    """The NVIDIA driver, anew."""
+    """The NVIDIA driver, please."""
     raise ValueError(f"{root} has no"
         " libraries of the NVIDIA driver")
 '''
@@ -122,3 +122,16 @@ def test_all_that_users_read_is_checked() -> None:
         "manifests/alerts.yaml",
     } <= {*texts}
     assert not [one for one in texts if one.endswith("_pb2.py")]
+
+
+def test_docstrings_and_comments_are_read_for_their_english(vale: Path, tmp_path: Path) -> None:
+    code = '''"""Begins anew, as `whoever` says.
+
+Whoever reads it asks why.
+"""
+
+COUNT = 1  # begins anew
+SIZE = 2  # noqa: anew
+'''
+    rules = [(1, "House.Plain"), (3, "House.Plain"), (6, "House.Plain")]
+    assert found(vale, tmp_path, code, "module.py") == rules

@@ -7,10 +7,11 @@ nvidia-container-cli, which neither Debian nor the Go module proxy has, only say
 with.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from containers import BARE_ENV, CUDA_ENV, Container, Containers, do
 from dra_driver.cdi.edits_cache import EditsCache

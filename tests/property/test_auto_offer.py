@@ -1,12 +1,12 @@
 """What is offered of any machine without `--mig on-demand`: nothing twice, few counters."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dra_driver.devices.kinds import Device, GpuPart
 from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode, Partition, Placement

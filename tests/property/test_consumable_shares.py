@@ -1,11 +1,12 @@
 """Whatever the capacities let the scheduler give out, no device is promised more than it has."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import make
 from consuming import Scheduler

@@ -3,11 +3,11 @@
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from apiserver.rules import check_slice
 from dra_driver.devices.exclusion import Exclusion, without_excluded

@@ -1,12 +1,12 @@
 """What is told of memory limits on a GPU: what each claim may have, and never more than it has."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod

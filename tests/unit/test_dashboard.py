@@ -43,7 +43,7 @@ def test_a_wrong_name_label_or_value_would_be_found() -> None:
         "nvidia_dra_gpu_count",
         'nvidia_dra_gpus{status="ok"}',
         'nvidia_dra_gpus{state="okay"}',
-        'nvidia_dra_gpu_ailments{cause!~"unresponsive|refuse"}',
+        'nvidia_dra_gpu_health_conditions{cause!~"unresponsive|refuse"}',
         "sum by (severity) (nvidia_dra_gpus)",
         "sum(rate(nvidia_dra_requests[5m]))",
     ):

@@ -4,12 +4,12 @@ mypy says the same through `assert_never`; this test holds the code to having th
 """
 
 import ast
-from dataclasses import replace
 from enum import EnumMeta
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 import dra_driver
 import make

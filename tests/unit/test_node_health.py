@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid

@@ -1,9 +1,11 @@
 """The shares of a node, put together of its config, its GPUs and its claims."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
+
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.state.divisions import Divisions

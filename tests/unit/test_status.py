@@ -1,8 +1,9 @@
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver import cli
@@ -120,7 +121,7 @@ def test_a_domain_that_is_not_in_order_says_why() -> None:
 def test_debts_strays_and_damage_are_told() -> None:
     cleanup = PendingCleanup(of=LONG, reason="GPU is lost")
     owing = record("old", SLICED, state=RecordState.RELEASED, pending=(cleanup,))
-    found = replace(
+    found = dataclasses.replace(
         node(owing, domains={"uid-stray": READY}),
         stored=StoredRecords(records=(owing,), damaged={"x.json": "it is cut off"}),
     )
@@ -229,7 +230,7 @@ PART = ConsumableSlot(
 
 def parted(*records: ClaimRecord, shares: int = 0) -> NodeStatus:
     noted = NotedConsumable(name="gpu-0", memory_mib=81009, shares=shares)
-    return replace(node(*records), shares=ShareNotes(consumables=(noted,)))
+    return dataclasses.replace(node(*records), shares=ShareNotes(consumables=(noted,)))
 
 
 def tenant(name: str, **changes: object) -> ClaimRecord:

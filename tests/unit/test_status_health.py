@@ -65,10 +65,10 @@ def test_programs_get_the_same(tmp_path: Path) -> None:
     HealthFile(tmp_path, "boot-1").write(SICK)
     told = health_part.as_json(read_notes(tmp_path, "boot-1"))
     assert told["problem"] is None
-    ailments = told["ailments"]
-    assert isinstance(ailments, list)
-    assert [one["device"] for one in ailments] == ["gpu-0", "gpu-3", "gpu-3"]
-    assert ailments[1] == {
+    conditions = told["conditions"]
+    assert isinstance(conditions, list)
+    assert [one["device"] for one in conditions] == ["gpu-0", "gpu-3", "gpu-3"]
+    assert conditions[1] == {
         "gpu": "GPU-b",
         "device": "gpu-3",
         "gpuInstance": None,
@@ -107,4 +107,4 @@ def test_the_command_shows_it(tmp_path: Path, capsys: object) -> None:
     assert "Sick GPUs:" in capsys.readouterr().out  # type: ignore[attr-defined]
     assert cli.main(["status", "--output=json", *words]) == 0
     told = json.loads(capsys.readouterr().out)  # type: ignore[attr-defined]
-    assert len(told["health"]["ailments"]) == 3
+    assert len(told["health"]["conditions"]) == 3

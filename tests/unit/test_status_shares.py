@@ -1,7 +1,8 @@
 """What `dra-driver status` says of shares."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 import make
 from dra_driver.admin.status import shares_part

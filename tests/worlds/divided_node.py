@@ -6,9 +6,10 @@ scheduler allocates what is published, by the counters of what is published.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef

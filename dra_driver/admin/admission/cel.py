@@ -11,9 +11,8 @@ understood.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from dra_driver.dataclass import dataclass
 from resource_nvidia_com.decode import VFIO_KIND
 from resource_nvidia_com.quantity import PATTERN
 from resource_nvidia_com.rules import (

@@ -1,6 +1,6 @@
 """The admission policy that warns of what a cluster takes and was most likely not meant. Pure.
 
-Whoever creates a claim, template or DeviceClass that names gpu.nvidia.org is warned, and is not
+A user who creates a claim, template or DeviceClass that names gpu.nvidia.org is warned, and is not
 refused: a driver may have that name. So is who creates a claim or template whose config needs what
 some cards cannot do, and whose selectors do not ask for it (admin/validate/card_needs.py). Claims
 that the API server makes for pods of a template are passed over: the template's author was warned.

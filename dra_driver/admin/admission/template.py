@@ -9,10 +9,10 @@ finalizers, or it could never be deleted.
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.admin.admission.cel import Variable
-from dra_driver.dataclass import dataclass
 
 _WIDTH = 100
 

@@ -9,9 +9,8 @@ beside it (KEP-5075). A claim without an allocation, or in a form that is not kn
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, full_name, mapping, nanos, objects, text
 
 

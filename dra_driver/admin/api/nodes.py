@@ -7,9 +7,8 @@ memory, ports, volumes, other pods near by) is not looked at. Pure.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, at, mapping, objects, text, texts, texts_by_name
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"

@@ -9,9 +9,9 @@ permission to read events nothing is said of either.
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from dra_driver.admin.api.reads import Reads, read, read_all
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import ApiError, NotFoundError
 from dra_driver.fields import Object, mapping, text
 from dra_driver.kube.resource import EVENTS, PODS

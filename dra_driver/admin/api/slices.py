@@ -9,7 +9,7 @@ the same GPUs have the same amounts, and each is kept once. Pure.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,7 +17,6 @@ from typing import NamedTuple
 from dra_driver.admin.api.nodes import Node, Taint, selects
 from dra_driver.admin.cel.selector import Subject
 from dra_driver.admin.cel.values import Semver
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, at, entries, mapping, nanos, number, objects, quantity, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 

@@ -5,10 +5,10 @@ an error, not a figure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import SetupError
 
 _QUOTED = 160

@@ -6,6 +6,7 @@ has worked on a GPU that is simulated is not believed.
 
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from dra_driver.admin.bench import latencies, lines
@@ -13,7 +14,6 @@ from dra_driver.admin.bench.listening import Listener
 from dra_driver.admin.bench.model import Case, Result, Tenant, Usage
 from dra_driver.admin.bench.strategies import Strategy
 from dra_driver.admin.bench.workload import Workload
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import SetupError
 
 _UNENDED = "it did not end in time: give it more with --seconds"

@@ -10,6 +10,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field, ValidationError
@@ -17,7 +18,6 @@ from pydantic import Field, ValidationError
 from dra_driver.admin.bench.exposition import Sample, samples
 from dra_driver.admin.bench.model import Amount, Count, Latency, Strict, percentile
 from dra_driver.admin.bench.workload import LatencyForm
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import SetupError
 
 _QUOTED = 160

@@ -7,6 +7,7 @@ rounds are run in an order that differs, so that no case always has a warm card 
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from dra_driver.admin.bench.gathering import failed, skipped
@@ -16,7 +17,6 @@ from dra_driver.admin.bench.report.figures import bases, compared
 from dra_driver.admin.bench.stopping import Say, Stop
 from dra_driver.admin.bench.strategies import Strategy
 from dra_driver.admin.bench.workload import Workload
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DriverError
 
 Keep = Callable[[Sequence[Case]], None]

@@ -9,9 +9,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
-
-from dra_driver.dataclass import dataclass
 
 Say = Callable[[str], None]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

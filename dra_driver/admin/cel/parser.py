@@ -7,11 +7,11 @@ parser does not know. Pure.
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.admin.cel import syntax
 from dra_driver.admin.cel.values import Double, NotCelError, NotUnderstoodError, Uint
-from dra_driver.dataclass import dataclass
 
 _TOKENS = re.compile(
     r"""(?P<space>(?:[\s]|//[^\n]*)+)

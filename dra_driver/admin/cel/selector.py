@@ -7,7 +7,7 @@ nothing is an empty map, and what is not in a map is an error. Pure.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from dra_driver.admin.cel import syntax
@@ -20,7 +20,6 @@ from dra_driver.admin.cel.values import (
     Optional,
     type_name,
 )
-from dra_driver.dataclass import dataclass
 from resource_nvidia_com.quantity import Quantity
 
 _READ = frozenset({"attributes", "capacity"})

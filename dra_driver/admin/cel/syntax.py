@@ -1,12 +1,11 @@
 """What a CEL expression is made of: one frozen value for each node, with its place in the text.
 
-Macros are nodes too: `has`, the comprehensions, `cel.bind` and `optMap`. So whoever says why an
+Macros are nodes too: `has`, the comprehensions, `cel.bind` and `optMap`. So code that says why an
 expression is false can speak of what its author wrote. Pure.
 """
 
+from dataclasses import dataclass
 from typing import Literal as OneOf
-
-from dra_driver.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

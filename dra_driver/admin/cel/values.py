@@ -7,10 +7,10 @@ a version or a quantity on the left, which is an error (Kubernetes' own types sa
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import total_ordering
 from typing import Self
 
-from dra_driver.dataclass import dataclass
 from resource_nvidia_com.quantity import Quantity
 
 

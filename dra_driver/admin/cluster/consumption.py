@@ -8,11 +8,10 @@ Pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.cluster.pools import Device
-from dra_driver.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

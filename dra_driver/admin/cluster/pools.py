@@ -9,7 +9,7 @@ resource name a device serves is said by its attributes. Pure.
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver.admin.api.nodes import Taint
 from dra_driver.admin.api.slices import (
@@ -20,7 +20,6 @@ from dra_driver.admin.api.slices import (
     consumed_counters,
     shared_counters,
 )
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object, mapping, number, objects, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE

@@ -12,14 +12,13 @@ claims.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.api.slices import Amounts, CounterId
 from dra_driver.admin.cluster.consumption import NOTHING_CONSUMED, CapacityUsage, Consumed
 from dra_driver.admin.cluster.pools import Device, Pool
-from dra_driver.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

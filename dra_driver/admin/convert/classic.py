@@ -6,6 +6,7 @@ their parameters.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dra_driver.admin.convert.claims import INSTALLED
 from dra_driver.admin.convert.outcome import (
@@ -18,7 +19,6 @@ from dra_driver.admin.convert.outcome import (
     replaced,
 )
 from dra_driver.admin.convert.parameters import GROUPS, KINDS, Asked, read
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import mapping, text
 from resource_nvidia_com.problems import Path, Problem

@@ -8,6 +8,7 @@ refuses.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import yaml
 
@@ -17,7 +18,6 @@ from dra_driver.admin.convert.parameters import GROUPS
 from dra_driver.admin.output import yaml_text
 from dra_driver.admin.validate.findings import FileReport, Finding, check_manifest
 from dra_driver.admin.validate.objects import doubled
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import text
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
 from resource_nvidia_com.problems import Path, dotted

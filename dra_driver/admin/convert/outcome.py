@@ -1,8 +1,8 @@
 """What becomes of one object: the objects that take its place, and what they do not carry over."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from dra_driver.dataclass import dataclass
 from resource_nvidia_com.problems import Path, Problem, dotted
 
 Object = Mapping[str, object]

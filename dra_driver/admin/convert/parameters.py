@@ -5,10 +5,10 @@ refers to them has to say now. Fields by the names they had until October 2023 a
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from dra_driver.admin.convert.outcome import UNKNOWN_FIELD, Object, loss
 from dra_driver.admin.convert.selectors import expression, literal
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, mapping
 from resource_nvidia_com.problems import Path, Problem

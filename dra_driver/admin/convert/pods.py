@@ -9,7 +9,7 @@ the device plugin; one that goes on beside the containers has its own.
 import copy
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.admin.classes import class_name, mig_profile
@@ -17,7 +17,6 @@ from dra_driver.admin.convert.outcome import VERSION, Object, Outcome, loss
 from dra_driver.admin.convert.parameters import mig_devices
 from dra_driver.admin.validate.objects import pod_of
 from dra_driver.admin.wrong_names import meant
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import at, entries, mapping, text
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.quantity import Quantity

@@ -6,12 +6,12 @@ for each.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from dra_driver.admin.doctor.checks import cluster_checks, node_checks, slice_checks
 from dra_driver.admin.doctor.checks.finding import Place, Seen, Severity
 from dra_driver.admin.doctor.facts import node_facts
 from dra_driver.admin.doctor.sources import Sources
-from dra_driver.dataclass import dataclass
 from dra_driver.kube.resource import (
     DEVICE_CLASSES,
     NODES,

@@ -5,12 +5,11 @@ was allocated (KEP-5075). Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver import words
 from dra_driver.admin.api.allocations import Allocation, allocations_in
 from dra_driver.admin.api.slices import DeviceId
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, objects, text
 
 _GROUP = "podgroups/"

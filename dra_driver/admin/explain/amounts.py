@@ -6,9 +6,9 @@ alone the same is compared, and nothing is kept. Amounts are in billionths of th
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dra_driver.admin.api.slices import Capacity, Policy
-from dra_driver.dataclass import dataclass
 
 _NANO = 10**9
 _MILLI = 10**6

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.nodes import Node
@@ -22,7 +22,6 @@ from dra_driver.admin.explain.search import (
     UndecidedError,
     picks,
 )
-from dra_driver.dataclass import dataclass
 from dra_driver.words import count
 
 _VALUES = 4

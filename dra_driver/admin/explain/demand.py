@@ -8,7 +8,7 @@ that end before others start may have those of later ones. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver.admin.api.allocations import user_of
 from dra_driver.admin.api.nodes import Node, selects, term_text
@@ -22,7 +22,6 @@ from dra_driver.admin.explain.requests import (
 )
 from dra_driver.admin.wrong_names import meant
 from dra_driver.claims.model.claim import is_pod_group
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, at, full_name, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 

@@ -6,12 +6,11 @@ KEP-4815). Pools with devices that a pod has to wait for come last. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import CounterId, Device, Slice
-from dra_driver.dataclass import dataclass
 
 
 class Fault(StrEnum):

@@ -6,6 +6,7 @@ same.) Pure.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
 from dra_driver.admin.api.allocations import Allocation
@@ -17,7 +18,6 @@ from dra_driver.admin.explain.amounts import NotCountableError, Shortage, shorta
 from dra_driver.admin.explain.pools import Pool
 from dra_driver.admin.explain.requests import DeviceRequest
 from dra_driver.admin.explain.search import Scene, counters_left, untolerated
-from dra_driver.dataclass import dataclass
 from resource_nvidia_com.quantity import Format, Quantity
 
 

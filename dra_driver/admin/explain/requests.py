@@ -5,10 +5,9 @@ for one device. Amounts are in billionths of their units. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver.admin.api.nodes import Toleration
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, full_name, mapping, nanos, number, objects, text, texts
 
 EXACT, ALL = "ExactCount", "All"

@@ -9,7 +9,7 @@ NotUnderstoodError.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import CounterId, Device, DeviceId
@@ -26,7 +26,6 @@ from dra_driver.admin.explain.requests import (
     Constraint,
     DeviceRequest,
 )
-from dra_driver.dataclass import dataclass
 
 _MOST_STEPS = 100_000
 """So many devices are tried: some seconds. The scheduler itself gives up after ten."""

@@ -5,6 +5,7 @@ enough is not spoken of. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from dra_driver.admin.cel.advice import advice as selector_advice
@@ -19,7 +20,6 @@ from dra_driver.admin.explain.answers import (
 from dra_driver.admin.explain.demand import BYPASSED_ADVICE, Demand
 from dra_driver.admin.explain.reasons import Kind
 from dra_driver.admin.explain.requests import ALL, DeviceRequest
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.words import count
 

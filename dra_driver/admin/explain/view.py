@@ -6,6 +6,7 @@ Pure.
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.explain.allocated import users_text
@@ -13,7 +14,6 @@ from dra_driver.admin.explain.answers import NodeAnswer, RequestAnswer
 from dra_driver.admin.explain.demand import AllocatedClaim, Demand
 from dra_driver.admin.explain.summary import Finding, names_text
 from dra_driver.admin.table import aligned
-from dra_driver.dataclass import dataclass
 from dra_driver.words import count
 from resource_nvidia_com.printable import printable
 

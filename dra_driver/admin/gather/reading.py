@@ -1,4 +1,4 @@
-"""How parts of an archive are come by: bounded, each by itself, with a reason for what lacks.
+"""How parts of an archive are come by: bounded, each by itself, with a reason for what is missing.
 
 In: parts by the name of their file, and so many seconds for all. Out: their documents, and what
 could not be had. Parts are made side by side, each on a thread of its own: one that hangs, in NVML
@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from dra_driver.admin.doctor.facts.places import read_text
 from dra_driver.errors import DriverError
@@ -94,7 +96,9 @@ def matching(text: str | None, pattern: str) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of ours as JSON has it: dataclasses by their fields."""
+    """Return a value of ours as JSON has it: dataclasses and structs by their fields."""
+    if isinstance(value, Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):

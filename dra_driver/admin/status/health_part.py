@@ -4,12 +4,11 @@ A record of another boot says nothing of now.
 """
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from dra_driver.admin.table import aligned
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.health.debounce import GpuCondition, in_force
 from dra_driver.devices.health.record import HealthRecord, read_health
 from dra_driver.errors import StateError
@@ -48,7 +47,7 @@ def as_json(notes: HealthNotes) -> dict[str, object]:
     """Return it for programs."""
     return {
         "problem": notes.problem,
-        "ailments": [
+        "conditions": [
             {
                 "gpu": uuid,
                 "device": name,

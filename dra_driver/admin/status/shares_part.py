@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.table import aligned
 from dra_driver.claims.model.devices import RecordedShare
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import MigName, ShareName, gpu_name, in_order, parse_device_name
 from dra_driver.devices.shares import ConsumableSlot
 from dra_driver.shares.notes import NotedDevice, ShareNotes

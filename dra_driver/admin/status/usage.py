@@ -10,13 +10,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
 from dra_driver.cdi.roots import Roots
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError

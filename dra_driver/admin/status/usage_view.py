@@ -5,9 +5,9 @@ document, they are whole.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.table import aligned
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.load import Memory
 from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, Process, User, added
 from dra_driver.words import named

@@ -8,6 +8,7 @@ the API server does, configs as Prepare and the driver's start do.
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.admin.validate import (
@@ -29,7 +30,6 @@ from dra_driver.admin.validate.node_configs import (
     wrong_in_text,
 )
 from dra_driver.admin.validate.requests import DEVICES
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, entries
 from dra_driver.manifest import BrokenManifestError, Document, read_documents

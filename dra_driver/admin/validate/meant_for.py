@@ -7,9 +7,9 @@ kinds one can hide the other, and Prepare alone says which.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import text
 
 CLASSES: Mapping[str, str] = MappingProxyType(

@@ -7,9 +7,9 @@ other files with a `version` are left alone. The checks are those of the driver.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import VERSION, SharedBy, decode_node_config

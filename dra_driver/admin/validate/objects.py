@@ -7,9 +7,9 @@ k8s.io/api/resource.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from dra_driver.admin.validate import pods, references, schema, selectors
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import at
 from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint
 from resource_nvidia_com.rules import plain, shown

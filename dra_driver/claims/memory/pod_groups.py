@@ -17,7 +17,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import DeviceError
 
 _PODS = "kubepods"
@@ -28,8 +29,7 @@ _DEEPEST = 6
 _MOST_FOLDERS = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodGroup:
+class PodGroup(Struct, frozen=True, kw_only=True):
     """The control group of a pod, and those of its containers, the sandbox's included."""
 
     path: Path

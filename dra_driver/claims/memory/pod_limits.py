@@ -88,7 +88,7 @@ class PodLimits:
     def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
         """Tell whether just this limit is in force for a pod, or it has no group.
 
-        It is not after the kubelet has made the group anew, or the driver was loaded anew; then
+        It is not after the kubelet has made the group again, or the driver was loaded again; then
         that of all pods may be. The driver may have rounded down by less than a MiB.
         """
         group = self._groups.find(pod)

@@ -2,20 +2,20 @@
 
 In: the records of claims whose memory control groups limit, the claims as the API server has them,
 and what NVML has in force. Out: limits that are set again where they were lost (the kubelet made
-a pod's group anew, the GPU driver was loaded anew), containers that escape their pod's limit bound
-again, and pods that are left no memory because they came to a claim that another pod has; Events
-say so. Where the recorded pod is gone and one other is left, that one gets its place. What a lost
-record has left of the limit of all pods is taken back. Why all this is decision 13.
+a pod's group again, the GPU driver was loaded again), containers that escape their pod's limit
+bound again, and pods that are left no memory because they came to a claim that another pod has;
+Events say so. Where the recorded pod is gone and one other is left, that one gets its place. What a
+lost record has left of the limit of all pods is taken back. Why all this is decision 13.
 
 Takes the claim's lock and those of its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.claims.model.claim import (

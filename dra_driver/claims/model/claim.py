@@ -7,11 +7,11 @@ Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any, NewType
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.errors import ConfigError
 from dra_driver.fields import at
 from resource_nvidia_com.quantity import Quantity
@@ -22,8 +22,7 @@ _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRef:
+class ClaimRef(Struct, frozen=True, kw_only=True):
     """A claim as the kubelet names it. State is keyed by `uid`; names can be used again.
 
     Of a claim that another driver prepared the names may not be known yet; both are empty then.
@@ -44,8 +43,7 @@ class ConfigSource(StrEnum):
     CLAIM = "FromClaim"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpaqueConfig:
+class OpaqueConfig(Struct, frozen=True, kw_only=True):
     """One opaque config for this driver. No `requests` means all requests of the claim.
 
     `origin` says to a person where it was written.
@@ -57,8 +55,7 @@ class OpaqueConfig:
     origin: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """One allocated device of this driver. `request` is `name` or `name/subrequest`.
 
     With a `share_id` other claims can have the same device, or this one for another request;
@@ -88,16 +85,14 @@ class Result:
         return self.request.partition("/")[2] or None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerPod:
+class ConsumerPod(Struct, frozen=True, kw_only=True):
     """A pod that the claim is reserved for (status.reservedFor)."""
 
     name: str
     uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroup:
+class ConsumerGroup(Struct, frozen=True, kw_only=True):
     """A PodGroup that the claim is reserved for: every pod of the group may use it (KEP-5729).
 
     Its pods are those with its name in `spec.schedulingGroup`; the claim does not name them, and
@@ -108,8 +103,7 @@ class ConsumerGroup:
     uid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """An allocated claim, reduced to what belongs to this driver.
 
     `pod_claim_name` is what the claim's pod calls it, if it was made from a template; else empty.
@@ -126,8 +120,7 @@ class Claim:
     asked_parts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedDevice:
+class PreparedDevice(Struct, frozen=True, kw_only=True):
     """One device of the answer to NodePrepareResources (k8s.io/kubelet dra/v1 Device).
 
     `request_names` hold no subrequest suffix; the first CDI id is unique to the device, because the

@@ -14,8 +14,9 @@ Devices with admin access stand in no group: they are seen, never changed.
 from collections.abc import Iterable, Mapping
 from typing import assert_never
 
+from msgspec import Struct
+
 from dra_driver.claims.model.claim import Claim, ConfigSource, OpaqueConfig, Result
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.decode import Config, decode
@@ -24,16 +25,14 @@ from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigGroup:
+class ConfigGroup(Struct, frozen=True, kw_only=True):
     """Results that stand under the same config: with MPS, for one, they share a daemon."""
 
     config: Config
     results: tuple[Result, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
+class _Choice(Struct, frozen=True, kw_only=True):
     config: Config
     opaque: OpaqueConfig
 

@@ -6,11 +6,12 @@ this driver still read; and the devices again, on the GPUs that are there.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dra_driver.claims.model.claim import allocation_id
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (
@@ -45,8 +46,7 @@ class InventorySource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedGpu:
+class RecordedGpu(Struct, frozen=True, kw_only=True):
     """A whole GPU."""
 
     gpu: GpuUuid
@@ -67,8 +67,7 @@ class RecordedGpu:
         return DeviceKey(self.gpu)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPartition:
+class RecordedPartition(Struct, frozen=True, kw_only=True):
     """A MIG device that is to be made for this claim. `profile` is the profile's name."""
 
     gpu: GpuUuid
@@ -97,8 +96,7 @@ class RecordedPartition:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedMig:
+class RecordedMig(Struct, frozen=True, kw_only=True):
     """A MIG device, with NVML's ids. `made_here`: it was made for this claim and goes with it."""
 
     place: RecordedPartition
@@ -133,8 +131,7 @@ class RecordedMig:
         return DeviceKey(self.uuid)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedShare:
+class RecordedShare(Struct, frozen=True, kw_only=True):
     """A share of a device, and how that is used as long as somebody has a share of it."""
 
     of: RecordedGpu | RecordedMig | RecordedPartition
@@ -166,8 +163,7 @@ RecordedDevice = RecordedGpu | RecordedMig | RecordedPartition | RecordedShare
 """The kinds of `devices.kinds.Device`, as a record has them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRecord:
+class DeviceRecord(Struct, frozen=True, kw_only=True):
     """One device of a claim. The name can come to mean another card; a UUID cannot.
 
     `subrequest` is what was chosen of a request with several; records of former versions lack it.

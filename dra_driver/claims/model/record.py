@@ -12,9 +12,11 @@ a pending cleanup (`released`), done or not: to undo is harmless when it is repe
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, assert_never
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from dra_driver.claims.model.claim import (
     ClaimRef,
@@ -37,7 +39,6 @@ from dra_driver.claims.model.devices import (
     record_json,
     record_of,
 )
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import StateError, VersionError
@@ -64,8 +65,7 @@ class RecordState(StrEnum):
     """Unprepared, but something could not be undone yet: it has pending cleanups, and no device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakeMigDevices:
+class MakeMigDevices(Struct, frozen=True, kw_only=True):
     """MIG devices are made on one GPU."""
 
     gpu: GpuUuid
@@ -77,8 +77,7 @@ class MakeMigDevices:
         return tuple(place.part for place in self.places)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnMigModeOff:
+class TurnMigModeOff(Struct, frozen=True, kw_only=True):
     """MIG mode of a GPU is turned off, so that it can be used as a whole.
 
     `restore` says that it was on before, and not turned on by us: it is turned on again.
@@ -97,8 +96,7 @@ Realisation = MakeMigDevices | TurnMigModeOff
 """What is done to one GPU so that devices of a claim exist there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCleanup:
+class PendingCleanup(Struct, frozen=True, kw_only=True):
     """What could not be undone, and why not at the latest attempt, for people.
 
     `since` is when that was first seen, in seconds since the epoch; None where it was not noted.
@@ -108,7 +106,17 @@ class PendingCleanup:
     of: SharingPlan | Realisation
     reason: str
     since: float | None = None
-    may_pass: bool = field(default=False, compare=False)
+    may_pass: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PendingCleanup) and self._stored == other._stored
+
+    def __hash__(self) -> int:
+        return hash(self._stored)
+
+    @property
+    def _stored(self) -> tuple[object, ...]:
+        return astuple(self)[:-1]  # without `may_pass`
 
     @property
     def name(self) -> str:
@@ -132,8 +140,7 @@ class PendingCleanup:
         return self.of.parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRecord:
+class ClaimRecord(Struct, frozen=True, kw_only=True):
     """One claim on this node, with the devices that it has, or had.
 
     What a record of another `boot_id` says of hardware is no longer true. What is to be undone is

@@ -9,8 +9,10 @@ the name of its device: that it is one, its share id says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.cdi.spec import claim_device_id
 from dra_driver.claims.model.claim import Claim, Result
@@ -18,7 +20,6 @@ from dra_driver.claims.model.config import ConfigGroup, group_by_config
 from dra_driver.claims.model.devices import DeviceRecord, recorded
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, name_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
@@ -38,8 +39,7 @@ from dra_driver.sharing.base import strategy_name
 _Parsed = GpuName | MigName | ShareName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """What a claim was allocated, on this node.
 
     `draft` is the record that it will have, its devices not looked for yet; `devices` are these by

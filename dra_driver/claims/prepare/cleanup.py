@@ -1,7 +1,7 @@
 """What is taken back, now or later: of a claim that ends, and of what could not be taken back then.
 
 What hardware refuses to take back is a pending cleanup: it stays in the claim's record, and its
-GPUs stay marked, so that whoever comes to them finds it. It is tried again by
+GPUs stay marked, so that the next caller finds it. It is tried again by
 claims/reconcile/reconciler.py and by the next claim that gets the GPU, and it keeps no pod from
 ending but one whose processes still use the device, and that for some minutes only: the process may
 be no pod's. Sharing is undone before the devices under it are unmade. A disk on which nothing can
@@ -17,10 +17,10 @@ which wait for daemons before.
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.devices import InventorySource
@@ -227,7 +227,7 @@ class Cleanup:
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Take back what of a claim has outlived a reboot; return whether all of it is gone.
 
-        The record stays: the kubelet prepares the claim anew or unprepares it.
+        The record stays: the kubelet prepares the claim again or unprepares it.
         """
         self._specs.delete(record.ref.uid)
         if self._undo(record, deadline):

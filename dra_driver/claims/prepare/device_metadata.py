@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid, is_label
 from dra_driver.claims.model.devices import DeviceRecord, restored
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import check_uid
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined
@@ -62,8 +62,7 @@ _HEAD = 4096
 Object = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Struct, frozen=True, kw_only=True):
     """What is told of the devices of one request; `metadata` lacks the generation."""
 
     metadata: Mapping[str, str]
@@ -229,7 +228,7 @@ class MetadataFiles:
     def _is_complete(self, uid: ClaimUid) -> bool:
         try:
             names = {one.name for one in (self._root / uid).iterdir()}
-        except OSError:  # a file in its place, for one: whoever writes it again says what is wrong
+        except OSError:  # a file in its place, for one: the next writer says what is wrong
             return False
         return self._written.get(uid, set()) <= names
 

@@ -130,7 +130,7 @@ class MigDevices:
     def remake(self, entry: DeviceRecord, device: RecordedMig, record: ClaimRecord) -> RecordedMig:
         """Return the MIG device as it is now, making one of our own again.
 
-        A MIG device cannot be removed while processes use it, so whoever had one that is gone has
+        A MIG device cannot be removed while processes use it, so a claim whose device is gone has
         ended.
         """
         found = self._hardware.find(device.slot)

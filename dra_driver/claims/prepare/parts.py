@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.devices import InventorySource
@@ -16,14 +18,12 @@ from dra_driver.claims.prepare.transaction import Transaction
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.sharing.base import Sharing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeParts:
+class NodeParts(Struct, frozen=True, kw_only=True):
     """What preparing is made of on this node.
 
     `switches_modes` says whether MIG modes may be switched for claims, `device_metadata`
@@ -42,8 +42,7 @@ class NodeParts:
     device_metadata: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeClaims:
+class NodeClaims(Struct, frozen=True, kw_only=True):
     """What knows of this node's claims.
 
     `tidy` ends what claims share and none of them uses any more; it raises StateError.

@@ -14,9 +14,10 @@ claims/prepare/cleanup.py.
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import (
     Claim,
@@ -37,7 +38,6 @@ from dra_driver.claims.state.holdings import Rival, parts_of
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import check_uid
 from dra_driver.claims.state.validity import has_devices_of, why_gone
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.exclusion import admitting
 from dra_driver.devices.kinds import overlap
 from dra_driver.devices.names import DRIVER_NAME
@@ -63,8 +63,7 @@ _LONGEST_UNDO_SECONDS = 5.0
 """The most of a call that failed for taking back; its reason should not wait for what is hung."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareTiming:
+class PrepareTiming(Struct, frozen=True, kw_only=True):
     """How long a call waits for what may pass. All in seconds."""
 
     longest: float = 40.0
@@ -390,7 +389,7 @@ class ClaimPreparer:
         """Have taken back what earlier claims have left on the draft's GPUs."""
         for uid in sorted(former):
             try:
-                # Not waited for: whoever has that claim may be waiting for our GPUs.
+                # Not waited for: the call that has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
                     record = self._records.read(uid)
                     if record is None:

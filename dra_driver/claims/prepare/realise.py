@@ -11,8 +11,9 @@ out side by side.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.devices import (

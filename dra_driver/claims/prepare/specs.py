@@ -6,9 +6,10 @@ file (cdi/store.py); and the files with device metadata that it mounts
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
@@ -20,7 +21,6 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.strategies import Strategies
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.errors import DriverError
@@ -31,11 +31,10 @@ log = structlog.get_logger()
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _Known(Struct, frozen=True, kw_only=True):
     """What an inventory says, and what NVLink joins of it; `seen` is the latest that says so.
 
-    Each look makes an inventory anew: claims keep that of the first that said the same.
+    Each look makes a new inventory; of equal ones claims keep the first.
     """
 
     seen: Inventory
@@ -97,7 +96,8 @@ class ClaimSpecs:
     def _mounts(self, record: ClaimRecord) -> dict[str, tuple[Mount, ...]]:
         """Return what is mounted of device metadata, by CDI device.
 
-        Whoever gets a request gets all of its devices: its file comes with the first of them.
+        A container that gets a request gets all of its devices: its file comes with the first of
+        them.
         """
         found: dict[str, tuple[Mount, ...]] = {}
         paths = container_paths(record) if self._metadata.is_on else {}

@@ -8,8 +8,9 @@ GPU's lock in hand.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.model.config import ConfigGroup

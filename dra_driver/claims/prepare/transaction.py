@@ -14,7 +14,9 @@ waited for (`complete`): the GPU's other users need not.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.cdi.model import Spec
 from dra_driver.claims.model.record import ClaimRecord, RecordState
@@ -24,13 +26,11 @@ from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import GpuUuid
 from dra_driver.sharing import time_slicing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class Begun(Struct, frozen=True, kw_only=True):
     """A claim's record, and its spec that is yet to be written; None: all is done."""
 
     record: ClaimRecord

@@ -12,9 +12,9 @@ whose names end as those of NVIDIA's driver do are not looked at here.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of, uid_of
 from dra_driver.claims.prepare.leftovers import gpus_of

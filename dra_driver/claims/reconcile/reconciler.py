@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, RecordState
@@ -23,7 +24,6 @@ from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.validity import why_gone
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
@@ -31,8 +31,7 @@ from dra_driver.kube.client import KubeClient
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcileTiming:
+class ReconcileTiming(Struct, frozen=True, kw_only=True):
     """How often to look. All in seconds."""
 
     period: float = 600.0

@@ -12,8 +12,9 @@ GPU at this moment, is taken from what was written before (`kept`).
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, assert_never
+
+from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.devices import (
@@ -27,7 +28,6 @@ from dra_driver.claims.model.devices import (
 )
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.descriptions import description_of, strategy_of
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumableSlot, ShareSlot, Slot
@@ -62,8 +62,7 @@ Key = tuple[str, str, str, str]
 """Driver, pool, device, share id: what an entry is known by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(Struct, frozen=True, kw_only=True):
     """One condition of a device. `status` is True, False or, as None, unknown.
 
     `reason` is a word in CamelCase, `message` for people.
@@ -85,8 +84,7 @@ def prepared(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
     return (Condition(type="Ready", status=True, reason="Prepared"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """What is said of one device."""
 
     key: Key
@@ -141,7 +139,7 @@ def applied(
 def merged(body: Object, found: Mapping[str, Any]) -> Object:
     """Return what is to be merged into a claim's status in the place of a body to be applied.
 
-    To apply, the API server writes the whole status anew, sorts the keys of opaque configs in the
+    To apply, the API server writes the whole status again, sorts the keys of opaque configs in the
     allocation by that, and refuses it, because an allocation never changes. A merge leaves them as
     they are. It takes all entries as one, so those of other drivers are in it as they were found,
     and it is for the claim as it was found alone.

@@ -11,10 +11,11 @@ unless it was known to be wrong before. How taints are set changes nothing here.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 
+from msgspec import Struct
+
 from dra_driver.claims.model.devices import DeviceRecord, RecordedDevice, RecordedMig, undivided
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import Condition, Conditions, prepared
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Severity
 from dra_driver.devices.model import Inventory
@@ -35,8 +36,7 @@ class Wellness(IntEnum):
     SICK = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceHealth:
+class DeviceHealth(Struct, frozen=True, kw_only=True):
     """How a device is doing.
 
     `reason` is a word in CamelCase; `message` is for people, empty if there is nothing to say.
@@ -53,8 +53,7 @@ Judge = Callable[[ClaimRecord, RecordedDevice], DeviceHealth]
 """Says how a device of a claim is doing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class Reported(Struct, frozen=True, kw_only=True):
     """How a device is doing, by the name under which the kubelet knows it."""
 
     pool: str
@@ -65,17 +64,17 @@ class Reported:
 def health_of(
     device: RecordedDevice,
     inventory: Inventory,
-    ailments: Mapping[str, GpuConditions],
+    conditions: Mapping[str, GpuConditions],
     is_gone: Callable[[RecordedMig], bool] = lambda _device: False,
 ) -> DeviceHealth:
     """Return how a device is doing, by the latest look.
 
-    `ailments` are by UUID of the GPU, the gravest first; `is_gone` tells whether a MIG device is
+    `conditions` are by UUID of the GPU, the gravest first; `is_gone` tells whether a MIG device is
     not there any more (devices/health/presence.py).
     """
     wrong = [
         one
-        for one in ailments.get(device.gpu, ())
+        for one in conditions.get(device.gpu, ())
         if concerns(one, device) and one.finding.severity is not Severity.REMARK
     ]
     base = undivided(device)

@@ -8,16 +8,15 @@ itself. What a claim was in between is not told, and nothing is lost at the end.
 
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.dataclass import dataclass
 from dra_driver.host.listeners import Listeners
 from dra_driver.host.worker import Worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewsTiming:
+class NewsTiming(Struct, frozen=True, kw_only=True):
     """How late claims are told of. All in seconds."""
 
     look: float = 0.5
@@ -27,8 +26,7 @@ class NewsTiming:
     """For calls to leave time; then it is told beside them."""
 
 
-@dataclass(slots=True)
-class _Notes:
+class _Notes(Struct):
     prepared: dict[ClaimUid, ClaimRef] = field(default_factory=dict)
     unprepared: dict[ClaimUid, ClaimRef] = field(default_factory=dict)
     has_released: bool = False

@@ -30,6 +30,7 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.model.claim import (
     Claim,
@@ -54,7 +55,6 @@ from dra_driver.claims.report.claim_status import (
     stored_entries,
 )
 from dra_driver.claims.state.validity import has_devices_of
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     AccessError,
@@ -106,8 +106,7 @@ REFUSED_RETRY = 600.0
 _REQUEST_TIMEOUT = 10.0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Told:
+class _Told(Struct, kw_only=True):
     """What is known of the status of one claim.
 
     `entries` is what the API server has of this driver, None while that is not known; `due` is when
@@ -125,7 +124,7 @@ class _Told:
 class StatusWriter(Worker):
     """A thread that keeps the status of this node's claims. `clock` is monotonic, in seconds.
 
-    `conditions` says how a device is; whoever knows of a change rings. `busy` says for how many
+    `conditions` says how a device is; callers ring at each change. `busy` says for how many
     seconds at least calls should be left alone. `may_begin` waits so many seconds for what
     conditions need, and says whether it is there: a writer that did not would take back what its
     predecessor has written. If it is not `on`, nothing is asked or written.
@@ -202,7 +201,7 @@ class StatusWriter(Worker):
         try:
             record = self._claims.records.peek(uid)
         except DriverError:
-            return  # whoever reads all records says so
+            return  # those who read all records say so
         told = self._told.get(uid)
         if record is None or record.state is RecordState.RELEASED:
             if told is not None:
@@ -330,7 +329,7 @@ class StatusWriter(Worker):
         found = self._read(told.ref) if told.entries else None
         ours = {entry.key for entry in told.entries or ()}
         if found is not None and any(key_of(one) in ours for one in stored_entries(found)):
-            # Not if it was allocated anew in between: then others may have spoken of it.
+            # Not if it was allocated again in between: then others may have spoken of it.
             version = str(found["metadata"].get("resourceVersion", ""))
             self._send(applied(told.ref, (), (), _now(), version), found)
         del self._told[uid]

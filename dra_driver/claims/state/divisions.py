@@ -11,10 +11,11 @@ when the kubelet asks, or refused where its device is not there any more, or is 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from msgspec import Struct
+
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.devices import DeviceRecord
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumableSlot, Division
@@ -40,8 +41,7 @@ class WantedDivisions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offered:
+class _Offered(Struct, frozen=True, kw_only=True):
     """By which divisions shares were offered, and whether counters are stored."""
 
     divisions: Mapping[GpuPart, Division]

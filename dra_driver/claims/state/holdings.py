@@ -8,8 +8,10 @@ of these GPUs.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.devices import (
@@ -22,7 +24,6 @@ from dra_driver.claims.model.devices import (
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
 from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
@@ -33,8 +34,7 @@ from dra_driver.sharing.enforcement import MemoryPart
 from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Rival(Struct, frozen=True, kw_only=True):
     """A claim that holds a device which another one wants."""
 
     device: DeviceRecord
@@ -55,8 +55,7 @@ class Rival:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
+class Neighbours(Struct, frozen=True, kw_only=True):
     """What other claims have to do with the GPUs that a claim wants.
 
     `rival` holds some of it, None when all is free; of `former` claims something may have stayed
@@ -232,8 +231,7 @@ class Holdings:
         return _Others(records=records, traced=traced, newer=newer, has_lost=has_lost)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Others:
+class _Others(Struct, frozen=True, kw_only=True):
     """The claims with a mark on a GPU.
 
     `traced` have no record, after a crash, or a damaged one. `newer` says why one cannot be read,

@@ -6,12 +6,12 @@
     <directory>/mig/<boot id>/<GPU UUID>/refused               for inspect: it cannot be turned on
 
 An index of the records by GPU, so that nobody reads the records of all claims. A mark is made
-before the claim's record is written and removed after it was deleted, so whoever holds a GPU has a
-mark. A note is written before the first call that makes a device and removed after the last one
-that destroys it, so what has no note was made by others and is never touched. Alone neither proves
-anything: the record decides, and one without a record is a trace of a crash. A reboot takes all MIG
-devices away, and with them their notes. Callers hold the GPU's lock (claims/state/locks.py), except
-to list.
+before the claim's record is written and removed after it was deleted, so a claim that holds a GPU
+has a mark. A note is written before the first call that makes a device and removed after the last
+one that destroys it, so what has no note was made by others and is never touched. Alone neither
+proves anything: the record decides, and one without a record is a trace of a crash. A reboot takes
+all MIG devices away, and with them their notes. Callers hold the GPU's lock
+(claims/state/locks.py), except to list.
 """
 
 import os

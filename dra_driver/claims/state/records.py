@@ -12,7 +12,7 @@ only to look needs none.
 
 A claim is taken back just when a disk is full: that is what the kubelet evicts pods for. So that it
 is begins with a change of the record's mode, which needs no byte: one that nobody may write any
-more (0400) is read as released, whatever it says. A record that is written anew is as it says.
+more (0400) is read as released, whatever it says. A record that is written again is as it says.
 """
 
 import os
@@ -23,10 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, decode, encode, released, written_by
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.host.files import (
     TEMPORARY_SUFFIX,
@@ -76,7 +76,7 @@ class RecordStore:
         self.quarantined = 0
         self._peeked: dict[ClaimUid, tuple[Look, ClaimRecord]] = {}
         self._unreadable: set[ClaimUid] = set()
-        # On a disk that cannot be written yet, whoever is the first to write makes them.
+        # On a disk that cannot be written yet, the first writer makes them.
         with suppress(OSError):
             self._make_folders()
 
@@ -107,7 +107,8 @@ class RecordStore:
 
     def _current(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
         """Return what is stored, the very object of the call before if that was left alone."""
-        # Whoever shares a GPU peeks at all others who do: a file that looks as before is as before.
+        # A claim that shares a GPU peeks at all others that do: a file that looks as before is as
+        # before.
         seen = look_of(self._path(uid))
         known = self._peeked.get(uid)
         if seen is not None and known is not None and known[0] == seen:
@@ -254,8 +255,7 @@ class RecordStore:
         log.error("record quarantined", file=str(target), reason=reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Damaged:
+class _Damaged(Struct, frozen=True, kw_only=True):
     """A file that is not the record it should be."""
 
     reason: str
@@ -274,8 +274,7 @@ def _newer(data: bytes, error: VersionError) -> str:
     return f"{error}; version {version} of the driver wrote it" if version else str(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecords:
+class StoredRecords(Struct, frozen=True, kw_only=True):
     """What lies below a directory. `damaged` is by file name, with the reason.
 
     `newer` are the names of those that are not damaged, but of a newer version of this driver.

@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.records import check_uid
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import GpuUuid, MigUuid
 from dra_driver.errors import DriverError, StateError, VersionError
 from dra_driver.host.envelope import MALFORMED
@@ -36,8 +37,7 @@ _DAEMON_END = re.compile(r"-[0-9a-f]{5}")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerMig:
+class PeerMig(Struct, frozen=True, kw_only=True):
     """A MIG device as that driver noted it.
 
     `uuid` is None where the parent's was noted in its place. All releases up to v0.5.0 do so for a
@@ -57,8 +57,7 @@ class PeerMig:
         return self.uuid is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerDevice:
+class PeerDevice(Struct, frozen=True, kw_only=True):
     """A device of a claim, and what the kubelet was told of it."""
 
     device: GpuUuid | PeerMig
@@ -68,8 +67,7 @@ class PeerDevice:
     cdi_device_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerGroup:
+class PeerGroup(Struct, frozen=True, kw_only=True):
     """The devices of a claim under one config.
 
     `mps_daemon` is the id of the MPS daemon that serves them; None without one. If they are
@@ -81,8 +79,7 @@ class PeerGroup:
     time_sliced: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerClaim:
+class PeerClaim(Struct, frozen=True, kw_only=True):
     """A claim that was prepared, or was about to be.
 
     `namespace` and `name` are empty where they are not noted, as for all that are prepared. Of one
@@ -103,8 +100,7 @@ class PeerClaim:
         return _pods(self.status)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadClaim:
+class UnreadClaim(Struct, frozen=True, kw_only=True):
     """A claim that is not understood, for people.
 
     `uid` is as the file has it, which may be anything; `pods` are the names that can be read.
@@ -115,8 +111,7 @@ class UnreadClaim:
     pods: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerCheckpoint:
+class PeerCheckpoint(Struct, frozen=True, kw_only=True):
     """What the file says; `unread` are the claims that are not understood.
 
     `boot_id` is the kernel's; None where an old version noted none.

@@ -8,6 +8,8 @@ damaged is told as such. A claim has ended when its CDI spec is gone: the kubele
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.takeover.checkpoint_file import FILE
 from dra_driver.claims.takeover.drafts import parsed_claim
@@ -17,13 +19,11 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     parse_checkpoint,
     read_checkpoint,
 )
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import GpuName, MigName, parse_device_name
 from dra_driver.errors import DriverError, StateError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerClaims:
+class PeerClaims(Struct, frozen=True, kw_only=True):
     """What there is: `claims` can be taken over, `unread` are not understood.
 
     `file` is the checkpoint, None if there is none; `problem` is why it cannot be read, and

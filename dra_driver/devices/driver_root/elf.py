@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 _MAGIC = b"\x7fELF"
 _PT_LOAD, _PT_DYNAMIC = 1, 2
@@ -22,8 +22,7 @@ _MOST_SEGMENTS = 128
 _LARGEST_DYNAMIC = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """Where a class of ELF file has its fields, as struct formats without byte order."""
 
     header_skip: int
@@ -42,8 +41,7 @@ _LAYOUTS = {
 _ORDERS = {1: "<", 2: ">"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
+class _Segment(Struct, frozen=True):
     kind: int
     offset: int
     address: int

@@ -14,7 +14,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.driver_root import rooted
 
 LIBRARY_FOLDERS = (
@@ -50,8 +51,7 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # Linux, limits.h
 _WORD_64 = (0x0300, 0x0A00)  # x86-64 and aarch64, in the second byte of an entry's flags
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A library file, by every path that it goes by; the last is no link."""
 
     paths: tuple[str, ...]

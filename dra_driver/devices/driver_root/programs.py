@@ -9,7 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.devices.driver_root import rooted
 
 NVIDIA_SMI = "nvidia-smi"
@@ -39,8 +40,7 @@ SEARCHED = ", ".join(_FOLDERS)
 """Where programs are looked for, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """An executable file of a driver root.
 
     `folder` is where it was found and `source` the file itself, every symbolic link followed, both

@@ -10,9 +10,10 @@ something that has to last has to have lasted: two looks, so that one alone deci
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dra_driver.devices.health.findings import UNREACHED, Cause, Examination, Finding, Remedy
 from dra_driver.devices.model import InstanceId
 
@@ -20,8 +21,7 @@ SETTLE_MOST = 3600
 """What `settle` comes to at most where something comes back: within this long it doubles."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCondition:
+class GpuCondition(Struct, frozen=True, kw_only=True):
     """A finding over time (the `Condition` of a claim's status is something else).
 
     Attributes:
@@ -103,7 +103,7 @@ def with_finding(
     if before is not None and before.passed_at is None:
         lasted = before.counts or now - before.since >= settle
         is_event = finding.cause is Cause.XID
-        was_away = before.was_away and not is_event  # it has happened anew since
+        was_away = before.was_away and not is_event  # it has happened again since
         after = replace(before, absent_since=None, counts=lasted, was_away=was_away)
     else:
         after = GpuCondition(

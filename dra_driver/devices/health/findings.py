@@ -10,11 +10,12 @@ compares them.
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dra_driver.devices.model import SickGpu, Vitals
 from dra_driver.errors import ConfigError
 
@@ -64,8 +65,7 @@ class Cause(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is wrong with a GPU.
 
     Attributes:
@@ -304,8 +304,7 @@ def finding_of(cause: Cause, value: str) -> Finding:
     raise ValueError(f"there is no finding {cause} {value!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class Examination(Struct, frozen=True, kw_only=True):
     """What one look found of a GPU.
 
     Attributes:

@@ -15,15 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import GpuUuid, Inventory, MigDevice, MigUuid
 
 log = structlog.get_logger()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Asked:
+class _Asked(Struct, kw_only=True):
     """A MIG device that is asked for.
 
     `record` is of the claim that has it, and `after` how many looks had begun when it was first

@@ -8,13 +8,13 @@ another name, for people; a newer version's is left alone, and nothing is writte
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity, finding_of
 from dra_driver.devices.model import InstanceId
@@ -32,8 +32,7 @@ DAMAGED = "health.json.damaged"
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuHealth:
+class GpuHealth(Struct, frozen=True, kw_only=True):
     """What is or was wrong with one GPU, and as what people know it.
 
     `name` is its device's, such as `gpu-3`; `index` is NVML's when it was last described.
@@ -45,8 +44,7 @@ class GpuHealth:
     conditions: GpuConditions = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthRecord:
+class HealthRecord(Struct, frozen=True, kw_only=True):
     """What the file holds: the boot it is of, and GPUs by UUID."""
 
     boot_id: str

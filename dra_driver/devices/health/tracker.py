@@ -8,9 +8,9 @@ which NVML does not tell of one that is out of reach: then it is the one that wa
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.devices.health import debounce
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
@@ -134,7 +134,7 @@ class HealthTracker:
     def published(self, inventory: Inventory) -> Inventory:
         """Return an inventory with the GPUs that are out of reach as they were before.
 
-        The same inventory gives the same object, until one of these GPUs is described anew.
+        The same inventory gives the same object, until one of these GPUs is described again.
         """
         if not inventory.sick:
             return inventory

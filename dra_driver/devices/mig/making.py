@@ -12,9 +12,9 @@ Callers hold a lock on the GPU, and know for whom the device is: nothing here do
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import (
@@ -189,7 +189,7 @@ def _make(
 
 
 def _try(step: Callable[..., object], *args: object) -> None:
-    """Take a step back; one that fails is left to whoever called, who wrote down the intent."""
+    """Take a step back; one that fails is left to the caller, who wrote down the intent."""
     try:
         step(*args)
     except DriverError as error:

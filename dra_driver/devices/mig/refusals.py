@@ -4,8 +4,8 @@ A card changes its mode only while nobody else has it open. What has it open may
 second or an agent that never ends, and nobody says which, so there is a `Refusal`:
 
 - not yet for a GPU that has refused for less than a few seconds;
-- from then on for as long again as the GPU has refused so far, within bounds; whoever has a
-  MIG device of it keeps trying, and each refusal counts anew;
+- from then on for as long again as the GPU has refused so far, within bounds; a claim with a
+  MIG device of it keeps trying, and each refusal counts again;
 - no longer once the GPU is in MIG mode, or nobody has it open, where that can be seen.
 
 Where NVML lets nobody make a device of a GPU in MIG mode (a guest's vGPU, a lack of rights), the
@@ -16,11 +16,10 @@ Kept in memory: after a restart one try shows it again.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 
 import structlog
+from msgspec import Struct, field
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import GpuUuid, Inventory, MigMode, MigSlot, Refusal
 from dra_driver.errors import BarredError, HeldError
@@ -31,8 +30,7 @@ log = structlog.get_logger()
 _IDLE_SECONDS = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusalTiming:
+class RefusalTiming(Struct, frozen=True, kw_only=True):
     """Seconds. The defaults are right outside of tests."""
 
     patience: float = 5.0
@@ -47,8 +45,7 @@ class RefusalTiming:
     """From look to look whether anybody still has it open."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Refusing:
+class _Refusing(Struct, kw_only=True):
     """A GPU that has refused, from `first` to `last`.
 
     With a reason nothing is made of it at present. `seen`: somebody was seen to have it open.

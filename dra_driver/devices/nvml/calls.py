@@ -12,14 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import TypeAlias, TypeVar
 
 import structlog
+from msgspec import Struct, field
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import SilenceError
 from dra_driver.host.turns import acquired, waiting
 
@@ -47,8 +46,7 @@ HEARING = "events"
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class _Lane:
+class _Lane(Struct):
     """Calls about one thing. The lock is taken by who asks, and let go by who answered.
 
     The call under way was made at `asked_at` and is given up on at `end`.
@@ -201,5 +199,5 @@ def _silence(subject: str, seconds: float) -> SilenceError:
 
 
 def _again(silence: SilenceError) -> SilenceError:
-    """Return the same error anew: raised by several threads, one would gather their tracebacks."""
+    """Return the same error again: raised by several threads, one would gather their tracebacks."""
     return SilenceError(str(silence))

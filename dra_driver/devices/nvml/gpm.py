@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.nvml.errors import NOT_TOLD, nvml_errors, optional
 from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.errors import DeviceError
@@ -19,8 +19,7 @@ from dra_driver.errors import DeviceError
 _METRICS = (pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpmUsage:
+class GpmUsage(Struct, frozen=True, kw_only=True):
     """Of the time in between, in percent.
 
     Attributes:

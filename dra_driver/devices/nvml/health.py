@@ -108,7 +108,7 @@ class GpuEvents:
         self._not_before = 0.0
 
     def forget(self) -> None:
-        """Begin anew: the library is being closed, and the event set ends with it."""
+        """Begin again: the library is being closed, and the event set ends with it."""
         self._set = None
         self._gpus = {}
         self._settled = set()

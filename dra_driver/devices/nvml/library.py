@@ -13,12 +13,12 @@ import ctypes
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
 import pynvml
+from msgspec.structs import replace
 
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.devices.load import GpuLoad

@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.devices.nvml.errors import NOT_TOLD, optional
 
@@ -37,8 +37,7 @@ _NOTHING_NEW = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
 """pynvml raises success where there are no samples at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class Clocks(Struct, frozen=True, kw_only=True):
     """Clocks in MHz, and the power limit in milliwatts."""
 
     sm: int | None = None
@@ -47,8 +46,7 @@ class Clocks:
     power_limit_milliwatts: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+class Busy(Struct, frozen=True, kw_only=True):
     """How busy a GPU is at a moment; shares in percent, memory in bytes."""
 
     sm_percent: int | None = None

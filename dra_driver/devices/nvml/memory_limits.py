@@ -19,8 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pynvml
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.nvml.errors import nvml_errors
 from dra_driver.errors import DeviceError
 
@@ -56,8 +56,7 @@ _ADVICE = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLimits:
+class MemoryLimits(Struct, frozen=True, kw_only=True):
     """The limits of a control group on a GPU, in bytes. `hard_bytes` is None when there is none.
 
     `used_bytes` is what counts against them now.

@@ -42,7 +42,7 @@ _on_this_card = functools.partial(
 _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
 _MOST_TRIES = 3
-"""Times that instances are listed anew because one went in the meantime."""
+"""Times that instances are listed again because one went in the meantime."""
 
 
 class Gpus(Protocol):
@@ -80,7 +80,7 @@ class MigCalls:
         self._profiles: dict[str, tuple[MigProfile, ...]] = {}
 
     def forget(self) -> None:
-        """Ask for profiles anew: the library is opened anew, and may be another."""
+        """Ask for profiles again: the library is opened again, and may be another."""
         self._profiles.clear()
 
     def profiles(self, handle: object, gpu: GpuUuid) -> tuple[MigProfile, ...]:

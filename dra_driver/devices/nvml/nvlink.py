@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Fabric, GpuUuid, NvLink, PciAddress
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors, told
@@ -27,8 +27,7 @@ LOOKS = 10
 """Looks at a GPU from one reading of its links to the next, unless there is a sign of change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
+class Wiring(Struct, frozen=True, kw_only=True):
     """How a GPU is joined to others, as it says: links in order of their numbers, and fabric."""
 
     links: tuple[NvLink, ...] = ()

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from dra_driver.cdi.driver_libraries import find_driver_libraries
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.devices.versions import running_driver
@@ -52,8 +52,7 @@ class _NotRunnableError(DeviceError):
     """The kernel does not start the program: it or its loader is not there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """Where a daemon lives: a mount namespace (None: this process's), and the driver root in it.
 
     `dev` says where the driver's device nodes are there at a moment; None where they are in /dev.

@@ -15,8 +15,8 @@ while it has clients. There is never more than one probe, also where the last on
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 from dra_driver.mps.daemon.limits import ANSWERED, Ask
 from dra_driver.mps.daemon.probe import Outcome, Place, Probe, Prober, Server
@@ -32,8 +32,7 @@ _FAULT, _ACTIVE = "FAULT", "ACTIVE"
 _NOBODY: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerTiming:
+class WorkerTiming(Struct, frozen=True, kw_only=True):
     """How often things are done for a domain, in seconds.
 
     A daemon that has run for `settled` is stable. One whose server is in FAULT or hangs is looked
@@ -52,8 +51,7 @@ class WorkerTiming:
     probe_timeout: float = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerState:
+class ServerState(Struct, frozen=True, kw_only=True):
     """What a daemon says of one of its servers. `clients` are PIDs, where they were asked for."""
 
     pid: int

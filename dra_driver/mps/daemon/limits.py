@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain
 
@@ -30,16 +31,14 @@ Ask = Callable[[Sequence[str]], list[str]]
 """Sends commands to a daemon and returns the lines of its reply; raises DeviceError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """The limits that a daemon reports: percent, and MiB by UUID."""
 
     active_thread_percentage: float
     pinned_memory_mib: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
+class _Setting(Struct, frozen=True, kw_only=True):
     """One of a domain's limits, as the daemon's commands have it.
 
     `name` follows `set_default_`, `get_` and the like, and `place`, where it is of a device, their

@@ -21,7 +21,8 @@ from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+
 from dra_driver.errors import DeviceError
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY
 from dra_driver.mps.daemon import mounts, probe_client
@@ -59,8 +60,7 @@ class Place(Enum):
     SERVER = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(Struct, frozen=True, kw_only=True):
     """A server that takes clients: its process, and the user and group that it runs as.
 
     `for_all` says whether its daemon was started for clients of all users, which then never wait

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     library, *numbers = arguments
     ordinal, user, group, seconds = map(int, numbers)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(seconds)  # whoever is to kill it may have been killed itself
+    signal.alarm(seconds)  # the process that is to kill it may have been killed itself
     cuda = ctypes.CDLL(library)
     _give_up_rights(user, group)
     _say(ASKING)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
 
 FILES = 65_536
 """How many files, links and folders the tmpfs takes: about 1 KiB of the kernel's memory each."""
@@ -37,8 +37,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(Struct, frozen=True, kw_only=True):
     """An inode as it was: `makers` are the members that may have made it, and are still there."""
 
     changed_ns: int
@@ -71,8 +70,7 @@ class ShmPruner:
         return look.pruned
 
 
-@dataclass(slots=True, kw_only=True)
-class _Folder:
+class _Folder(Struct, kw_only=True):
     """A folder on the way: its name in the one above, as it was found, and what is left to do."""
 
     name: str

@@ -4,8 +4,8 @@ Only one process may then use a GPU, and that is the MPS server: a program that 
 daemon fails, instead of running beside the others without limits. The mode that was set before the
 first domain is restored after the last one. Modes do not survive a reload of the driver.
 
-NVML is open only while modes are read or set. Whoever has it open holds every GPU that it sees, and
-a GPU that is held changes no MIG mode and takes no reset.
+NVML is open only while modes are read or set. A process that has it open holds every GPU that it
+sees, and a GPU that is held changes no MIG mode and takes no reset.
 """
 
 import threading

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
 from dra_driver.host.worker import Worker
 from dra_driver.mps.daemon.health import HangWatch, Liveness, WorkerTiming, server_fault
@@ -35,8 +35,7 @@ _ATTEMPTS_BEFORE_FAILED = 3
 _PROBE_END_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True, kw_only=True):
     """A desired state that cannot be read, and why: the domain stays as it is.
 
     Without a reason it is in a newer version's words, and the domain is left to that version.
@@ -193,7 +192,7 @@ class DomainWorker(Worker):
             was_silent = self._liveness.note(record.daemon if record else None, str(error))
             if before is None or was_silent:
                 raise
-            # Whoever else asks it, as its clients can, is answered in its place: it may be well.
+            # Others who ask it, as its clients can, is answered in its place: it may be well.
             self._serving = before
             return self._timing.first_retry
         self._liveness.note(serving.daemon, fault)

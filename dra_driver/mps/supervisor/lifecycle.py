@@ -10,12 +10,12 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.errors import DeviceError, StateError
 from dra_driver.host.files import file_error
@@ -50,8 +50,7 @@ _LOG_BYTES = 8 * 1024**2
 _LOG_FOLDER_BYTES = 64 * 1024**2  # its clients can make a daemon write faster than it is looked at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorContext:
+class SupervisorContext(Struct, frozen=True, kw_only=True):
     """What all domains of a supervisor have in common.
 
     `supervisor` names this process, for the lock and for statuses; `shm_bytes` limits the size of
@@ -70,8 +69,7 @@ class SupervisorContext:
     on_death: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingDaemon:
+class ServingDaemon(Struct, frozen=True, kw_only=True):
     """A daemon that serves a domain, and the limits that it reported."""
 
     daemon: Daemon

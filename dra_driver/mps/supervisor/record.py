@@ -5,12 +5,12 @@ and after a reboot (another boot id) nothing that it says about the machine is t
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from pathlib import Path
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import MALFORMED, seal, unseal
 from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
@@ -19,8 +19,7 @@ from dra_driver.mps.files import read_file, write_file
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainRecord:
+class DomainRecord(Struct, frozen=True, kw_only=True):
     """What was done for a domain.
 
     Attributes:

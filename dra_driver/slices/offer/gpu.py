@@ -7,10 +7,10 @@ claims have stays published as it was allocated. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from itertools import chain
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.devices.kinds import Device, GpuPart, NodeDevice
 from dra_driver.devices.mig import partitions as dividing
 from dra_driver.devices.model import (
@@ -32,8 +32,7 @@ from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.wire import Published, wire_form
 
 
-@dataclass(slots=True)
-class GpuOffer:
+class GpuOffer(Struct):
     """What is published of one GPU, as it is gathered."""
 
     gpu: Gpu

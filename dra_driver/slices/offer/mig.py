@@ -10,10 +10,10 @@ schedulers before Kubernetes 1.37 pay for counters with the square of the nodes 
 """
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+
 from dra_driver.devices.mig.partitions import found_by_others, made_here
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode, MigProfile, MigSlot
 
@@ -55,8 +55,7 @@ class MigSource(StrEnum):
     """There are none for claims."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """What claims have of a GPU: all of it or shares of all, or MIG devices at these places."""
 
     whole: bool = False
@@ -66,8 +65,7 @@ class Held:
 _NOTHING = Held()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigOffer:
+class MigOffer(Struct, frozen=True, kw_only=True):
     """What is offered, and why.
 
     Attributes:
@@ -135,8 +133,7 @@ class MigOffer:
 ALL = MigOffer()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigSettings:
+class MigSettings(Struct, frozen=True, kw_only=True):
     """What was set, by which setting. `source` is AUTO where the node is to say."""
 
     source: MigSource

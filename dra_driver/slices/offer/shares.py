@@ -5,10 +5,11 @@ config asks, and the setting `--share-placement`. Out: a `ShareOffer`. Pure.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.shares import Division, ShareStrategy
@@ -59,8 +60,7 @@ class SharePlacement(StrEnum):
     """Packed where a request may have several shares and MPS serves them, else spread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareOffer:
+class ShareOffer(Struct, frozen=True, kw_only=True):
     """What is offered of shares.
 
     Attributes:

@@ -222,7 +222,7 @@ class Publication:
         if owner is not None:
             writes = writes_for(pool, existing, owner=owner, settled=self._settled)
         if owner is None or writes:
-            # A node that was deleted and made anew has another uid, and our slices went with it.
+            # A node that was deleted and made again has another uid, and our slices went with it.
             owner = self._owner = self._read_owner()
             writes = writes_for(pool, existing, owner=owner, settled=self._settled)
         for write in writes:

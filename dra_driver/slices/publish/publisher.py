@@ -2,9 +2,9 @@
 
 In: the latest inventory, and a watch on the slices of this driver and node. Out: publications
 (slices/publish/publication.py), each on one thread, one at a time. Rules: the kubelet deletes all
-slices of its node when it starts, so wiped slices have to be back within seconds; whoever edits
-them is overruled, but more and more slowly if they insist; failures are retried for ever; slices
-stay when the driver stops (the kubelet removes them if it stays away).
+slices of its node when it starts, so wiped slices have to be back within seconds; a person who
+edits them is overruled, but more and more slowly if they insist; failures are retried for ever;
+slices stay when the driver stops (the kubelet removes them if it stays away).
 """
 
 import math
@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 
 import structlog
+from msgspec import Struct
 
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError, InvalidError, UnavailableError
 from dra_driver.host.worker import LogOnce, Worker
@@ -25,8 +25,7 @@ from dra_driver.slices.publish.publication import Publication
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherTiming:
+class PublisherTiming(Struct, frozen=True, kw_only=True):
     """Seconds that shape when slices are published. The defaults are right outside of tests."""
 
     settle: float = 0.4

@@ -9,11 +9,12 @@ Pure: nothing here talks to a server.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import TypeGuard
 
-from dra_driver.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dra_driver.fields import Object, at, mapping, number, objects, text
 from dra_driver.slices.pool import DesiredPool
 from resource_nvidia_com.quantity import Quantity
@@ -21,8 +22,7 @@ from resource_nvidia_com.quantity import Quantity
 _INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Owner(Struct, frozen=True, kw_only=True):
     """The Node that the slices belong to, so that they are collected with it."""
 
     name: str
@@ -39,8 +39,7 @@ class Owner:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Delete(Struct, frozen=True, kw_only=True):
     """Delete a slice, if it is still the one that was seen."""
 
     name: str
@@ -48,16 +47,14 @@ class Delete:
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(Struct, frozen=True, kw_only=True):
     """Replace a slice, if it is still the one that was seen."""
 
     name: str
     body: dict[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Create:
+class Create(Struct, frozen=True, kw_only=True):
     """Create the slice of an index in the pool."""
 
     index: int
@@ -73,8 +70,7 @@ class Create:
 Write = Delete | Update | Create
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Struct, frozen=True, kw_only=True):
     """A write whose reply was not what was asked: asking again would only give the same reply."""
 
     asked: Object
@@ -232,8 +228,7 @@ class Kind(StrEnum):
     ADDED = "added"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """One field that is not as asked; `path` begins below `spec`."""
 
     kind: Kind

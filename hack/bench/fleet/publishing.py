@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
 from bench.fleet.stage import AT_ONCE, Stage
 from bench.fleet.variants import Variant
 from bench.timings import cpu_seconds
+from msgspec.structs import replace
 from testbed.api import Object
 
 from dra_driver.devices.model import Inventory

@@ -5,9 +5,9 @@ In: what a variant publishes. Out: bytes of JSON without blanks, and numbers of 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from bench.fleet.variants import Variant
+from msgspec.structs import replace
 from testbed.api import Object
 
 from dra_driver.devices.model import Inventory

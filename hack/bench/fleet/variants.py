@@ -5,10 +5,10 @@ try another one, write the function and add it to `VARIANTS`. Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from bench.fleet.loads import LOADS
+from msgspec.structs import replace
 
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, Inventory, MigMode, Partition

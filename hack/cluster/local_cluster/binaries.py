@@ -222,7 +222,7 @@ class Store:
             except BlockingIOError:
                 self.progress.say("another fetch is at work: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            # Whoever was killed while it held the lock left its folder behind.
+            # A process that was killed while it held the lock left its folder behind.
             for group in _EVERY_GROUP:
                 for folder in self.cache.glob(f".{group}.*"):
                     shutil.rmtree(folder, ignore_errors=True)

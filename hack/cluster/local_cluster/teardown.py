@@ -116,6 +116,6 @@ def _remove_shared(root: Path) -> None:
         host_folders.remove_host_folders(root)
         folders += [CNI_RESULTS, CNI_RESULTS.parent, CONTAINERD_SHIMS, CONTAINERD_SHIMS.parent, RUN]
     for folder in folders:
-        # Only empty folders go: whoever else uses one keeps it.
+        # Only empty folders go: other users of one keep it.
         with suppress(OSError):
             folder.rmdir()

@@ -1,11 +1,11 @@
 """Prepare and reconcile with the real client, against an API server over real HTTP."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from apiserver.server import ApiServer

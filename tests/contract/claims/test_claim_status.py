@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 import make
 from apiserver.claim_rules import without_device_status

@@ -1,12 +1,12 @@
 """Files with device metadata on disk: there before the spec that mounts them, and gone after it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 from testbed.disk import SmallDisk
 

@@ -1,10 +1,10 @@
 """How long processes on a claim's MIG device keep its pod: some minutes, over all calls."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup

@@ -1,11 +1,11 @@
 """Deaths of MPS daemons become events on the claim and its pods, each reported once."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from apiserver.server import ApiServer

@@ -2,10 +2,10 @@
 
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.record import RecordState

@@ -1,9 +1,9 @@
 """Records on disk that are damaged, and those who only look at them while others write."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make

@@ -1,8 +1,7 @@
 """Claims on MIG devices that others made, removed or replaced, and one that two claims have."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.devices import RecordedMig

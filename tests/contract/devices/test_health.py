@@ -4,10 +4,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.model import GpuEvent, InstanceId, Vitals

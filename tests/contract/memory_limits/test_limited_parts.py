@@ -1,10 +1,10 @@
 """Consumable shares whose memory is limited on control groups, under both of NVML's backends."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.cdi.spec import claim_device_name

@@ -1,10 +1,10 @@
 """Memory limits of shares are looked after, and come back whatever happened to them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid

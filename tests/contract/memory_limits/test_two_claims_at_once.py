@@ -1,7 +1,8 @@
 """Two claims of one pod that are prepared at the same time."""
 
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import RecordState

@@ -1,11 +1,11 @@
 """Kueue's quotas by memory: what claims are charged for that match what this driver publishes."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from testbed.manifests import installed
 
 from dra_driver.devices.kinds import GpuPart

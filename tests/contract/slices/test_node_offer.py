@@ -5,9 +5,9 @@ The label by which mig-manager divides a node, the version of Kubernetes, and mo
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make

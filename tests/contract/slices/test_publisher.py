@@ -1,10 +1,10 @@
 """The publisher against an API server over HTTP: every rule of publishing that a user can see."""
 
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make

@@ -1,10 +1,10 @@
 """What a container gets for a MIG device: the parent's node and two capabilities, no more."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.cdi.devices import mig_edits

@@ -1,8 +1,7 @@
 """The rules a container runtime applies to a CDI spec, each broken once."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec, SpecDevice
 from dra_driver.cdi.spec import (

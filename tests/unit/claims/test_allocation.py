@@ -1,9 +1,9 @@
 """What the devices of a claim are on this node, and what is said of one that is not there."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import Result, parse_claim

@@ -1,9 +1,9 @@
 """What a claim's own status says of its devices, of each kind of device."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.devices import DeviceRecord, recorded

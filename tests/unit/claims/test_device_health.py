@@ -1,9 +1,9 @@
 """How a device of a claim is doing, and in which words."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.devices import RecordedDevice, recorded

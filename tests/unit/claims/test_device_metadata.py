@@ -1,10 +1,10 @@
 """What is told of each kind of device, and where: as Kubernetes' reader of such files has it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import device_metadata as reader
 import make

@@ -1,10 +1,10 @@
 """Which division of a device holds: what prepared claims keep, and what they leave free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.devices import DeviceRecord, recorded

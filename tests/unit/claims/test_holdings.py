@@ -1,10 +1,10 @@
 """Who holds what a claim wants, who has left something there, and what is kept on offer."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid

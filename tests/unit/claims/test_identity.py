@@ -8,10 +8,11 @@ device in a pod's status by its first CDI id, so that one has to be the device's
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.cdi.spec import claim_device_id

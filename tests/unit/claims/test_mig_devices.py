@@ -1,9 +1,9 @@
 """MIG devices of claims on a GPU that does not give them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make

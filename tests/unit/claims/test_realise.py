@@ -1,10 +1,10 @@
 """What has to be done to GPUs before a claim's devices exist, and what is never done to them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.devices import DeviceRecord, RecordedMig, RecordedShare, recorded

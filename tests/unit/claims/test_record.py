@@ -1,9 +1,9 @@
 import json
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ConsumerPod, PreparedDevice

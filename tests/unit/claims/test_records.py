@@ -1,10 +1,10 @@
 """The files of records: made, damaged, of a newer version, and on a disk that refuses."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make

@@ -5,11 +5,11 @@ must read these to the same end.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.devices import DeviceRecord, recorded

@@ -1,10 +1,10 @@
 """What strategies are told of a claim's devices, and what comes of the plans of several."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.cdi.model import Edits

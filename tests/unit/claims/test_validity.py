@@ -1,10 +1,10 @@
 """Whether a prepared claim still has a right to its devices, by what the API server says of it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef

@@ -1,9 +1,9 @@
 """One look at machines whose NVML answers well, partly, or not at all."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.model import Gpu, SickGpu

@@ -1,8 +1,7 @@
 """Shares: their names, what two claims can have at a time, and how much each may use."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.kinds import GpuPart, kind_of, name_of

@@ -6,11 +6,12 @@ driver publishes of the same cards.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.admin.api.slices import Device, read_slice
 from dra_driver.admin.cel.selector import Selector

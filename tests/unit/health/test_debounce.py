@@ -59,7 +59,7 @@ def test_a_condition_of_which_only_the_beginning_is_known_is_in_force_and_new() 
     assert (one.relapses, one.was_away) == (0, False)
 
 
-def test_a_bad_look_in_between_starts_the_minute_anew_and_not_the_ailment() -> None:
+def test_a_bad_look_in_between_starts_the_minute_anew_and_not_the_condition() -> None:
     sick = look((), Vitals(recovery_action=1), 1000)
     sick = look(sick, WELL, 1030)
     sick = look(sick, Vitals(recovery_action=1), 1060)
@@ -139,7 +139,7 @@ def test_the_same_xid_after_the_gpu_is_back_is_a_new_one() -> None:
     assert "62" in values(sick)
 
 
-def test_a_storm_of_one_xid_is_one_ailment() -> None:
+def test_a_storm_of_one_xid_is_one_condition() -> None:
     once = xid((), 62, 1000)
     assert xid(xid(once, 62, 1001), 62, 1002) == once
 
@@ -193,7 +193,7 @@ def test_a_look_that_cannot_list_instances_ends_none() -> None:
     assert values(look(sick, OLD_AND_WELL, 1030, None)) == ["62"]
 
 
-def test_the_same_xid_on_two_instances_is_two_ailments() -> None:
+def test_the_same_xid_on_two_instances_is_two_conditions() -> None:
     sick = xid(xid((), 62, 1, InstanceId(gpu_instance=3)), 62, 2, InstanceId(gpu_instance=4))
     assert values(sick) == ["62", "62"]
 

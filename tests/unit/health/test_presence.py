@@ -1,7 +1,6 @@
 """Which MIG devices of claims are gone, look by look."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make

@@ -1,9 +1,9 @@
 """What is wrong with the GPUs of a node, kept from looks and events, over restarts."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 import make

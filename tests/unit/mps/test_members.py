@@ -5,10 +5,10 @@ import fcntl
 import os
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ConflictError, StateError, VersionError

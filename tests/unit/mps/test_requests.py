@@ -5,11 +5,11 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.errors import DeviceError, TransientError, VersionError
 from dra_driver.host.ofd_lock import NamedLock

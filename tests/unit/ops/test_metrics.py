@@ -46,8 +46,10 @@ def test_durations_have_the_buckets_that_dashboards_of_nvidias_driver_use(bound:
 def test_what_is_wrong_with_gpus_is_asked_at_each_scrape_by_cause_and_severity() -> None:
     metrics = new()
     wrong: dict[tuple[str, str], int] = {}
-    metrics.watch_ailments(("xid", "ecc"), ("fault", "loss"), lambda: wrong)
-    series = 'nvidia_dra_gpu_ailments{{cause="{}",driver="gpu.nvidia.com",severity="{}"}} {}'
+    metrics.watch_conditions(("xid", "ecc"), ("fault", "loss"), lambda: wrong)
+    series = (
+        'nvidia_dra_gpu_health_conditions{{cause="{}",driver="gpu.nvidia.com",severity="{}"}} {}'
+    )
     for cause in ("xid", "ecc"):
         for severity in ("fault", "loss"):
             assert series.format(cause, severity, 0.0) in text(metrics)

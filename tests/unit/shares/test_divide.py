@@ -1,8 +1,9 @@
 """How a share config divides the devices of a node."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.kinds import GpuPart
@@ -51,7 +52,7 @@ def test_an_empty_config_divides_nothing() -> None:
 
 
 def test_gpus_whose_shares_may_be_combined_under_mps_are_served_together() -> None:
-    combined = replace(MPS, fail_requests_greater_than_one=False)
+    combined = dataclasses.replace(MPS, fail_requests_greater_than_one=False)
     gpus = [make.gpu(minor) for minor in (1, 0)]
     together = tuple(sorted(gpu.uuid for gpu in gpus))
     found = divided(combined, *gpus).divisions.values()
@@ -72,7 +73,7 @@ def test_gpus_whose_shares_may_be_combined_under_mps_are_served_together() -> No
 def test_a_config_may_name_the_gpus_that_are_divided(
     devices: DeviceChoice, minors: set[int]
 ) -> None:
-    config = replace(SLICED, resources=(replace(FOUR, devices=devices),))
+    config = dataclasses.replace(SLICED, resources=(dataclasses.replace(FOUR, devices=devices),))
     found = divided(config, *map(make.gpu, range(3)))
     assert found.divisions.keys() == {part(make.gpu(minor)) for minor in minors}
 
@@ -86,7 +87,7 @@ def test_a_config_may_name_the_gpus_that_are_divided(
     ],
 )
 def test_what_is_named_and_not_there_is_said(devices: DeviceChoice, missing: str) -> None:
-    config = replace(SLICED, resources=(replace(FOUR, devices=devices),))
+    config = dataclasses.replace(SLICED, resources=(dataclasses.replace(FOUR, devices=devices),))
     assert divided(config, make.gpu(0)).missing == (missing,)
 
 
@@ -107,14 +108,16 @@ def test_mig_devices_are_divided_by_the_name_of_their_profile(
     name: str, devices: DeviceChoice, expected: MigDevice
 ) -> None:
     resource = SharedResource(name=name, served_as=name, devices=devices, replicas=2)
-    found = divided(replace(SLICED, resources=(resource,)), make.gpu(0), mig_gpu())
+    found = divided(dataclasses.replace(SLICED, resources=(resource,)), make.gpu(0), mig_gpu())
     assert found.divisions.keys() == {part(expected)}
 
 
 def test_each_resource_of_a_config_divides_devices_of_its_own() -> None:
     name = "nvidia.com/mig-2g.20gb"
     two = SharedResource(name=name, served_as="two", devices=AllDevices(), replicas=2)
-    found = divided(replace(SLICED, resources=(FOUR, two)), make.gpu(0), mig_gpu()).divisions
+    found = divided(
+        dataclasses.replace(SLICED, resources=(FOUR, two)), make.gpu(0), mig_gpu()
+    ).divisions
     assert {device: (one.count, one.served_as) for device, one in found.items()} == {
         part(make.gpu(0)): (4, GPU),
         part(ONE): (2, "two"),
@@ -124,16 +127,16 @@ def test_each_resource_of_a_config_divides_devices_of_its_own() -> None:
 def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device() -> None:
     mine = replace(ONE, made_here=True)
     gpu = make.gpu(1, mig=make.mig(mine), mig_mode=MigMode.ENABLED)
-    resource = replace(FOUR, name="nvidia.com/mig-2g.20gb")
-    found = divided(replace(SLICED, resources=(FOUR, resource)), gpu)
+    resource = dataclasses.replace(FOUR, name="nvidia.com/mig-2g.20gb")
+    found = divided(dataclasses.replace(SLICED, resources=(FOUR, resource)), gpu)
     assert found.divisions == {}
     (said,) = found.missing
     assert said.startswith("nvidia.com/mig-2g.20gb is not shared: its MIG devices are made on dem")
 
 
 def test_of_profiles_that_no_gpu_here_has_nothing_is_said() -> None:
-    of_another_card = replace(FOUR, name="nvidia.com/mig-1g.5gb")
-    config = replace(SLICED, resources=(of_another_card,))
+    of_another_card = dataclasses.replace(FOUR, name="nvidia.com/mig-1g.5gb")
+    config = dataclasses.replace(SLICED, resources=(of_another_card,))
     assert divided(config, mig_gpu(), make.gpu(0)).missing == ()
 
 
@@ -147,7 +150,7 @@ def test_mps_serves_so_many_clients_and_no_more(
     gpu = make.gpu(0, cuda_compute_capability=capability)
 
     def many(replicas: int) -> Divided:
-        config = replace(MPS, resources=(replace(FOUR, replicas=replicas),))
+        config = dataclasses.replace(MPS, resources=(dataclasses.replace(FOUR, replicas=replicas),))
         return divided(config, gpu, cuda_version=cuda)
 
     assert many(most).divisions
@@ -157,8 +160,8 @@ def test_mps_serves_so_many_clients_and_no_more(
 
 
 def test_of_a_mig_device_mps_serves_as_many_fewer_clients_as_it_has_fewer_slices() -> None:
-    resource = replace(FOUR, name="nvidia.com/mig-2g.20gb", replicas=14)
-    found = divided(replace(MPS, resources=(resource,)), mig_gpu())
+    resource = dataclasses.replace(FOUR, name="nvidia.com/mig-2g.20gb", replicas=14)
+    found = divided(dataclasses.replace(MPS, resources=(resource,)), mig_gpu())
     assert "at most 13 clients" in found.refused[part(ONE)]
 
 
@@ -169,7 +172,7 @@ def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
 
 
 def test_compute_is_free_where_the_config_says_so() -> None:
-    found = divided(replace(MPS, compute=Compute.FREE), make.gpu(0)).divisions.values()
+    found = divided(dataclasses.replace(MPS, compute=Compute.FREE), make.gpu(0)).divisions.values()
     assert [one.free_compute for one in found] == [True]
     assert [one.free_compute for one in divided(MPS, make.gpu(0)).divisions.values()] == [False]
 
@@ -178,12 +181,12 @@ def test_under_mig_strategy_single_mig_devices_go_by_the_name_of_gpus() -> None:
     single = NodeConfig(mig_strategy="single")
     found = divided(single, make.gpu(0), mig_gpu())
     assert found.serving == {part(ONE): GPU, part(TWO): GPU}
-    found = divided(replace(SLICED, mig_strategy="single"), mig_gpu())
+    found = divided(dataclasses.replace(SLICED, mig_strategy="single"), mig_gpu())
     assert found.divisions.keys() == {part(ONE), part(TWO)}
     assert found.serving == {}
 
 
 @pytest.mark.parametrize("strategy", [None, "none", "mixed"])
 def test_under_the_others_they_go_by_their_profile(strategy: str | None) -> None:
-    found = divided(replace(SLICED, mig_strategy=strategy), mig_gpu())
+    found = divided(dataclasses.replace(SLICED, mig_strategy=strategy), mig_gpu())
     assert (found.divisions, found.serving) == ({}, {})

@@ -1,10 +1,10 @@
 """What pods and people are told of shares, and which GPUs cannot be shared as they are set."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.shares import Division, Share, ShareStrategy

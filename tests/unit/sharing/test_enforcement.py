@@ -1,10 +1,11 @@
 """What enforces the memory of shares is the best backend, and the same for all tenants."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.model import Gpu, GpuUuid

@@ -1,10 +1,10 @@
 """Claims of shares under MPS join their domain, wait for it and leave it; no supervisor runs."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.shares import Division, Share, ShareStrategy

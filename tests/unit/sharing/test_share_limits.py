@@ -1,10 +1,10 @@
 """What the requests of a claim may use of the shares that they got."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.kinds import name_of

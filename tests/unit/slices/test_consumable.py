@@ -1,10 +1,10 @@
 """What is published of devices that several claims can have at a time."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.kinds import GpuPart, NodeDevice

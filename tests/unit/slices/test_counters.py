@@ -1,6 +1,6 @@
 """What MIG devices use of their GPU, in the names and numbers of NVIDIA's own driver."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.model import MigProfile

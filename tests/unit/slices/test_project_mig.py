@@ -1,10 +1,10 @@
 """MIG devices in ResourceSlices: those that exist, those that could, and the GPUs they are on."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from apiserver.rules import check_slice

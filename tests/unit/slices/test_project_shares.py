@@ -1,8 +1,9 @@
 """What is published of devices that are divided into shares."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 import make
 from dra_driver.devices.kinds import GpuPart

@@ -17,7 +17,7 @@ from dra_driver.slices.taints import (
     MOST_TAINTS,
     Effect,
     Effects,
-    ailments_of,
+    conditions_of,
     without_taints,
 )
 
@@ -35,11 +35,11 @@ USUAL: Effects = {
 
 
 def tainted(
-    found: Projection, *ailments: GpuCondition, gpu: Gpu = SICK, **effects: Effect
+    found: Projection, *conditions: GpuCondition, gpu: Gpu = SICK, **effects: Effect
 ) -> Projection:
     """Return it with what one GPU has; the effects are the usual ones unless a test says so."""
     changed = {Severity(name): effect for name, effect in effects.items()}
-    return taints_module.tainted(found, {gpu.uuid: ailments}, {**USUAL, **changed})
+    return taints_module.tainted(found, {gpu.uuid: conditions}, {**USUAL, **changed})
 
 
 def taints(found: Projection) -> dict[str, list[dict[str, object]]]:
@@ -115,8 +115,8 @@ def test_a_remark_has_a_taint_where_that_is_set_and_gives_way_to_what_is_wrong()
 
 
 def test_of_one_cause_the_gravest_is_told_and_it_comes_first() -> None:
-    ailments = (LOST, GpuCondition(finding=findings.XIDS[62], since=1))
-    (taint,) = taints(tainted(projection(make.inventory(SICK)), *ailments))["gpu-0"]
+    conditions = (LOST, GpuCondition(finding=findings.XIDS[62], since=1))
+    (taint,) = taints(tainted(projection(make.inventory(SICK)), *conditions))["gpu-0"]
     assert taint["value"] == "79"
 
 
@@ -153,12 +153,12 @@ def test_what_one_mig_device_has_taints_it_alone() -> None:
     assert gpu.mig is not None
     mine, *others = gpu.mig.devices
     assert others
-    ailment = GpuCondition(
+    condition = GpuCondition(
         finding=findings.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
     )
     found = projection(make.inventory(gpu, FINE))
     assert len(found.devices) > 2
-    tainted_names = set(taints(tainted(found, ailment, gpu=gpu)))
+    tainted_names = set(taints(tainted(found, condition, gpu=gpu)))
     assert tainted_names == {
         str(device["name"])
         for device, source in zip(found.devices, found.sources, strict=True)
@@ -184,12 +184,12 @@ def test_without_taints_nothing_of_a_sick_gpu_is_published_and_nothing_hangs_in_
 def test_a_gpu_of_which_one_mig_device_is_sick_is_left_out_as_a_whole() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
-    ailment = GpuCondition(
+    condition = GpuCondition(
         finding=findings.XIDS[62],
         since=0,
         instance=InstanceId(gpu_instance=gpu.mig.devices[0].gpu_instance),
     )
-    found = tainted(projection(make.inventory(gpu, FINE)), ailment, gpu=gpu)
+    found = tainted(projection(make.inventory(gpu, FINE)), condition, gpu=gpu)
     assert [device["name"] for device in without_taints(found).devices] == ["gpu-1"]
 
 
@@ -199,7 +199,7 @@ def test_without_taints_a_mere_remark_is_dropped_and_the_device_stays() -> None:
     assert without_taints(found).devices == projection(make.inventory(SICK)).devices
 
 
-def test_who_asks_for_devices_gets_their_ailments() -> None:
+def test_who_asks_for_devices_gets_their_conditions() -> None:
     gpu = divided_gpu()
     assert gpu.mig is not None
     mine, other = gpu.mig.devices[:2]
@@ -207,7 +207,7 @@ def test_who_asks_for_devices_gets_their_ailments() -> None:
         finding=findings.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
     )
     both: GpuConditions = (LOST, of_one)
-    assert ailments_of(NodeDevice(gpu=gpu, device=mine), both) == both
-    assert ailments_of(NodeDevice(gpu=gpu, device=other), both) == (LOST,)
-    assert ailments_of(NodeDevice(gpu=gpu, device=gpu), both) == (LOST,)
+    assert conditions_of(NodeDevice(gpu=gpu, device=mine), both) == both
+    assert conditions_of(NodeDevice(gpu=gpu, device=other), both) == (LOST,)
+    assert conditions_of(NodeDevice(gpu=gpu, device=gpu), both) == (LOST,)
     assert gpu.mig_mode is MigMode.ENABLED

@@ -1,6 +1,6 @@
 """Processes on GPUs, put together with pods and claims."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 import make
 from dra_driver.admin.status.usage_view import Selected, document, lines

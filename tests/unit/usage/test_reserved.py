@@ -1,10 +1,10 @@
 """The pods that claims are reserved for: whom it asks, when, and for how long."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod

@@ -8,13 +8,13 @@ its own, which the kubelet shows it as a file: it needs no token, no network and
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.bench import commands, lines
 from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy, watcher
 from dra_driver.admin.bench.workload import Workload
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.claims.report.claim_status import stored_entries, understood
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import objects
 

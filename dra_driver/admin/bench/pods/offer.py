@@ -6,12 +6,11 @@ GPU, since a run asks for devices by what they are and the scheduler chooses the
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 from dra_driver.admin.api.slices import Device, readable_slices
 from dra_driver.admin.bench.strategies import Sharing, Strategy, is_plain, profile_size
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object, text
 

@@ -6,13 +6,12 @@ each tenant is compared with the one of its role there, in the same round.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dra_driver.admin.bench.model import Case, Relation, Report, Result, Study, Tenant
 from dra_driver.admin.bench.strategies import Sharing, Strategy, profile_size
 from dra_driver.admin.bench.workload import Workload
-from dra_driver.dataclass import dataclass
 
 
 def fairness(amounts: Sequence[float]) -> float | None:

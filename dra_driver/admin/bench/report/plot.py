@@ -7,6 +7,7 @@ fonts that the reader has.
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -21,7 +22,6 @@ from dra_driver.admin.bench.report.spread import Spread
 from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.report.view import absolute, throughput, unit_of
 from dra_driver.admin.bench.strategies import Sharing
-from dra_driver.dataclass import dataclass
 
 _STYLE: Any = {
     "font.family": "sans-serif",

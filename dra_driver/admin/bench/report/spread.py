@@ -7,8 +7,7 @@ It says nothing of what all repetitions have in common, such as the card.
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-
-from dra_driver.dataclass import dataclass
+from dataclasses import dataclass
 
 # Two-sided 95 % quantiles of Student's t, for 1 degree of freedom and more.
 _T = (

@@ -1,6 +1,7 @@
 """A report by strategies: all repetitions of one together, and its roles beside it. Pure."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.bench.model import Case, Figure, Report, Result
 from dra_driver.admin.bench.report.figures import (
@@ -13,7 +14,6 @@ from dra_driver.admin.bench.report.figures import (
 )
 from dra_driver.admin.bench.report.spread import Spread, spread
 from dra_driver.admin.bench.strategies import Strategy
-from dra_driver.dataclass import dataclass
 
 FIGURES: dict[Figure, Callable[[Comparison], float | None]] = {
     "throughput": lambda told: told.total_throughput,

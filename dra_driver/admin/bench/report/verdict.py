@@ -6,6 +6,7 @@ it is said that they do not differ.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.bench.model import Figure, Goal, Report
 from dra_driver.admin.bench.report.spread import Spread
@@ -13,7 +14,6 @@ from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.report.sweep import as_claim, as_share_config
 from dra_driver.admin.bench.strategies import Sharing, Strategy
 from dra_driver.admin.bench.workload import WorkloadKind
-from dra_driver.dataclass import dataclass
 
 _MOST = ("throughput", "least", "fairness", "memory fairness")
 _WORDS: dict[Figure, str] = {

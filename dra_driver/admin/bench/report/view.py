@@ -5,6 +5,7 @@ A figure that is not there is a dash; nothing is made up for it.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.bench.model import Case, Figure, Report, Result, Usage
 from dra_driver.admin.bench.report.figures import in_containers, of_role, results
@@ -13,7 +14,6 @@ from dra_driver.admin.bench.report.summary import Row, summary
 from dra_driver.admin.bench.report.verdict import advice
 from dra_driver.admin.bench.strategies import OF_MIG, Sharing
 from dra_driver.admin.table import aligned
-from dra_driver.dataclass import dataclass
 
 NONE = "–"  # noqa: RUF001 (a dash)
 SIMULATED = (

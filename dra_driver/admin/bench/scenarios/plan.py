@@ -7,6 +7,7 @@ that is in MIG mode, the case that the scenario names instead takes its place.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -26,7 +27,6 @@ from dra_driver.admin.bench.strategies import (
     profile_size,
 )
 from dra_driver.admin.bench.workload import Workload
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError
 
 

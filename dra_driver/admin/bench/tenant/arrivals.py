@@ -10,9 +10,9 @@ come in by argument.
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.bench.model import Latency, percentile
-from dra_driver.dataclass import dataclass
 
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it are far from each other, however many there are."""

@@ -6,10 +6,10 @@ because for some works that is the very thing to be found out.
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from dra_driver.admin.bench.tenant.kernels import Grid
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 
 CType = (

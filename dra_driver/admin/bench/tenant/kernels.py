@@ -5,7 +5,7 @@ may use, so that steps of all tenants and strategies are the same work. Each ker
 known beforehand; a tenant checks it, since a GPU that did not compute would be very fast.
 """
 
-from dra_driver.dataclass import dataclass
+from dataclasses import dataclass
 
 FILL = """
 extern "C" __global__ void fill(float *to, float value, unsigned long long count)

@@ -1,8 +1,9 @@
 """Which kernels a work needs, and of a card. Pure."""
 
+from dataclasses import dataclass
+
 from dra_driver.admin.bench.tenant import kernels, matrices
 from dra_driver.admin.bench.workload import Precision, Workload, WorkloadKind
-from dra_driver.dataclass import dataclass
 
 _NEEDS = {
     Precision.FP32: "",

@@ -1,9 +1,9 @@
 """A work that is ready to be done, as steps with an outcome that is known beforehand."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dra_driver.admin.bench.tenant.device import Device
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import DeviceError
 
 _TOLERANCE = 1e-3

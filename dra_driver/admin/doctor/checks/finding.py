@@ -3,10 +3,10 @@
 A check judges facts; it changes nothing, and knows nothing of how its findings are shown.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import AccessError, DriverError
 
 ADMIN = (

@@ -6,10 +6,10 @@ operator's image. docs/works-with.md has more, and the sources. Pure.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from dra_driver.admin.doctor.checks.finding import Seen, info, ok, warning
 from dra_driver.admin.doctor.facts.cluster_facts import containers
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, mapping, objects, text
 from dra_driver.words import count, named
 

@@ -8,11 +8,10 @@ errors as `dra-driver validate` has them: choice and reading are the driver's ow
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
-from dra_driver.dataclass import dataclass
 from dra_driver.errors import ConfigError
 from dra_driver.fields import Object, mapping, objects, text, texts_by_name
 from dra_driver.shares.choice import LABEL, choose_name

@@ -2,12 +2,12 @@
 
 In: a client and which node is asked about. Out: facts, each asked for once however many checks need
 it. Nothing is stored: what is created is created with dryRun=All, and reviews are questions. Each
-refusal names the permission that lacks.
+refusal names the permission that is missing.
 """
 
 import time
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -15,7 +15,6 @@ from functools import partial
 from http import HTTPStatus
 
 from dra_driver.admin.doctor.facts.once import Once
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
 from dra_driver.fields import Object, at, mapping, objects, text
@@ -226,7 +225,7 @@ class Cluster:
         return FeatureFacts(has=has, refused=refused)
 
     def permissions(self, needed: Mapping[str, Call], subject: Subject | None) -> PermissionFacts:
-        """Ask which permissions somebody has, by name; a `subject` of None is whoever asks."""
+        """Ask which permissions somebody has, by name; a `subject` of None is the user who asks."""
         who = "this ServiceAccount" if subject is None else f"ServiceAccount {'/'.join(subject)}"
         granted = {name: self._may(call, subject) for name, call in needed.items()}
         return PermissionFacts(who=who, granted=granted)

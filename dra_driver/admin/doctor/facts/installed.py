@@ -7,10 +7,9 @@ that is how NVIDIA's own driver is started.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from dra_driver.admin.doctor.facts.cluster_facts import Subject, containers
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, mapping, number, text, texts_by_name
 
 _OURS = "dra-driver"

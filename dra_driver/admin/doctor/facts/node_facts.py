@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.admin.doctor.facts.places import Places, names_in, read_text
@@ -18,7 +18,6 @@ from dra_driver.cdi.nodes import CONTROL_NODES, REQUIRED, known_numbers
 from dra_driver.cdi.spec import KIND
 from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.exclusion import read_note, without_excluded
 from dra_driver.devices.holders import Holder, Holders

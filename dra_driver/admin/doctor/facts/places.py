@@ -8,10 +8,10 @@ megabyte is read.
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.roots import Roots
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 
 _MOST_BYTES = 1024**2

@@ -1,9 +1,9 @@
 """What the API says of the pods of our DaemonSets, as values. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
-from dra_driver.dataclass import dataclass
 from dra_driver.fields import Object, mapping, number, objects, text, texts_by_name
 
 _REVISION_LABEL = "pod-template-generation"

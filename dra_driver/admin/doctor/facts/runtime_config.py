@@ -13,11 +13,11 @@ crio.conf.d in the order of names. What a command line says beside the files is 
 import glob
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from dra_driver.admin.doctor.facts.places import read_text
-from dra_driver.dataclass import dataclass
 from dra_driver.devices.driver_root import rooted
 
 CONTAINERD = "containerd"
