@@ -1,6 +1,7 @@
 """A thread that works until it is told to stop, and what such threads log once."""
 
 import threading
+from collections.abc import Container
 
 
 class Worker:
@@ -54,3 +55,7 @@ class LogOnce:
     def forget(self, about: str = "") -> bool:
         """Have the next reason logged whatever it is; tell whether there was one."""
         return self._last.pop(about, None) is not None
+
+    def keep(self, those: Container[str]) -> None:
+        """Forget the reasons that concern anything but those."""
+        self._last = {about: reason for about, reason in self._last.items() if about in those}

@@ -22,6 +22,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
+from dra_driver.host.worker import LogOnce
 from dra_driver.shares.divided import Divided
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
@@ -68,7 +69,7 @@ class NodeShares:
         self._divided: tuple[NodeConfig | None, Inventory, Divided] | None = None
         self._noted: ShareNotes | None = None
         self._notes = ShareNotes()
-        self._said: tuple[str, ...] = ()
+        self._once = LogOnce()
 
     def gpus(self) -> frozenset[GpuUuid]:
         """Return the GPUs of this node."""
@@ -132,10 +133,9 @@ class NodeShares:
             return known[2]
 
     def _say_missing(self, missing: tuple[str, ...]) -> None:
-        if missing != self._said:
+        if self._once.is_new("; ".join(missing)):
             for text in missing:
                 log.warning("share config names missing devices", missing=text)
-        self._said = missing
 
     def _note(
         self,

@@ -11,6 +11,7 @@ import structlog
 
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.host.worker import LogOnce
 from dra_driver.kube.client import KubeClient
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.model import NodeUse
@@ -63,12 +64,11 @@ class NodeUsage:
     def __init__(self, look: Callable[[], NodeUse]) -> None:
         """Take what looks; nothing is looked at before somebody asks."""
         self._sampler = Sampler(look)
-        self._is_said = False
+        self._once = LogOnce()
 
     def series(self) -> Iterable[UsageSeries]:
         """Return who uses the GPUs, for a scrape."""
         use = self._sampler.current()
-        if use is not None and not use.sees_processes and not self._is_said:
-            self._is_said = True
+        if use is not None and not use.sees_processes and self._once.is_new(NOT_SEEN):
             log.warning("processes of containers not seen", reason=NOT_SEEN)
         return series(use)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError
+from dra_driver.host.worker import LogOnce
 from dra_driver.sharing.base import Group
 from dra_driver.sharing.enforcement import (
     LIMITS_SINCE,
@@ -35,8 +36,8 @@ class ShareMemory:
 
     def __init__(self, groups: MemoryGroups) -> None:
         self.groups = groups
-        self._said: dict[GpuUuid, Choice] = {}
-        self._cautions: dict[GpuUuid, str | None] = {}
+        self._once = LogOnce()
+        self._cautions = LogOnce()
 
     def choose(self, device: DividedDevice) -> Choice:
         """Return what enforces memory on a device.
@@ -49,12 +50,9 @@ class ShareMemory:
         if present is not None and present is not choice.by:
             why = choice.why or "earlier claims are limited like this; it changes when they end"
             choice = Choice(by=present, why=why)
-        if self._said.get(device.gpu.uuid) != choice:
-            self._said[device.gpu.uuid] = choice
-            words = choice.with_condition() or "nothing"
-            log.info(
-                "memory enforcement chosen", gpu=device.gpu.uuid, limited_by=words, why=choice.why
-            )
+        gpu, words = device.gpu.uuid, choice.with_condition() or "nothing"
+        if self._once.is_new(f"{words}: {choice.why}", gpu):
+            log.info("memory enforcement chosen", gpu=gpu, limited_by=words, why=choice.why)
         return choice
 
     def choose_for(self, devices: Sequence[DividedDevice]) -> Choice:
@@ -66,9 +64,10 @@ class ShareMemory:
         device = DividedDevice(gpu=gpu, is_mig=False, strategy=ShareStrategy.TIME_SLICING)
         by = self._present(device) or self._best(device).by
         found = self.groups.caution(gpu) if by is Backend.CONTROL_GROUPS else None
-        if found is not None and self._cautions.get(gpu.uuid) != found:
+        if found is None:
+            self._cautions.forget(gpu.uuid)
+        elif self._cautions.is_new(found, gpu.uuid):
             log.warning("memory limits can be lost", gpu=gpu.uuid, reason=found)
-        self._cautions[gpu.uuid] = found
         return found
 
     def part(

@@ -59,3 +59,12 @@ def test_a_lasting_reason_is_new_once() -> None:
     assert not once.forget()
     assert once.is_new("full")
     assert not once.is_new("full", "another")
+
+
+def test_reasons_of_what_is_gone_are_forgotten() -> None:
+    once = LogOnce()
+    assert once.is_new("full", "here")
+    assert once.is_new("full", "gone")
+    once.keep({"here"})
+    assert not once.is_new("full", "here")
+    assert once.is_new("full", "gone")

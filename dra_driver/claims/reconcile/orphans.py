@@ -28,6 +28,7 @@ from dra_driver.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dra_driver.host.worker import LogOnce
 from dra_driver.kube.client import KubeClient
 
 log = structlog.get_logger()
@@ -116,7 +117,7 @@ class OrphanedSpecs:
         self._undo_timeout = undo_timeout
         self._found: dict[ClaimUid, ClaimRef] = {}
         self._gone_since: dict[ClaimUid, float] = {}
-        self._said: dict[ClaimUid, str] = {}
+        self._once = LogOnce()
 
     def look(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Delete specs whose claims have been gone for a while; return those to come back for."""
@@ -124,7 +125,7 @@ class OrphanedSpecs:
         orphans = {ClaimUid(uid) for uid in self._claims.specs.files.uids()} - records
         self._found = {uid: ref for uid, ref in self._found.items() if uid in orphans}
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in orphans}
-        self._said = {uid: text for uid, text in self._said.items() if uid in orphans}
+        self._once.keep(orphans)
         todo = orphans if only is None else orphans.intersection(only)
         # A UID never comes back: what is gone need not be asked for again.
         asked = todo.difference(self._gone_since)
@@ -180,9 +181,8 @@ class OrphanedSpecs:
         except ConflictError:
             return False  # the kubelet is busy with it
         except DriverError as error:
-            if self._said.get(uid) != str(error):
+            if self._once.is_new(str(error), uid):
                 log.warning("spec of a claim that is gone left", claim_uid=uid, reason=str(error))
-            self._said[uid] = str(error)
             return False
         return True
 
