@@ -43,8 +43,8 @@ _WORDS = MappingProxyType({"help": "--help", "version": "--version"})
 class Command(Struct, frozen=True, kw_only=True):
     """Where a sub-command lives, and what it does in one line.
 
-    `missing` is for one that a distribution of its own brings, or that needs an extra: what to say
-    where it is not there. `needs` are the packages of that extra.
+    `missing` is for one that a distribution of its own brings: what to say where it is not there.
+    `needs` are packages that it depends on, for a checkout has the code of all distributions.
     """
 
     module: str
@@ -82,9 +82,9 @@ _NO_SIMULATOR = (
 )
 
 _NO_BENCH = (
-    "NVIDIA's Python bindings and matplotlib are not installed, which benchmarks need: in a "
-    "checkout of this project, run `.venv/bin/pip install -e '.[bench]'`; the driver's image does "
-    "not have them"
+    "the benchmark is not installed with NVIDIA's Python bindings and matplotlib, which no image "
+    "has: in a checkout of this project, `make setup` installs them, and "
+    "`pip install ./dra_driver/bench` adds it to this install"
 )
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -130,7 +130,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             summary="say why a pod or claim does not fit, and what to change",
         ),
         "bench": Command(
-            module="dra_driver.admin.bench.command",
+            module="dra_driver.bench.command",
             model="Bench",
             summary="measure which sharing strategy is best for which work",
             missing=_NO_BENCH,

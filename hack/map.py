@@ -12,7 +12,7 @@ ROOTS = (REPOSITORY / "dra_driver", REPOSITORY / "api")
 GENERATED = "protos"
 ORDER = (
     *("devices", "slices", "shares", "kubelet", "claims", "resource_nvidia_com", "sharing", "mps"),
-    *("cdi", "kube", "ops", "host", "usage", "node", "admin", "simulator"),
+    *("cdi", "kube", "ops", "host", "usage", "node", "admin", "bench", "simulator"),
 )
 """Folders in the order of the data's way; another stands behind them."""
 

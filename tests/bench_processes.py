@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from dra_driver.admin.bench.model import Card
-from dra_driver.admin.bench.processes import ProcessRunner
-from dra_driver.admin.bench.stopping import Stop
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.model import Card
+from dra_driver.bench.processes import ProcessRunner
+from dra_driver.bench.stopping import Stop
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.devices.nvml.load import Busy
 
 SCRIPT = """
 import json, os, sys, time
-from dra_driver.admin.bench.tenant.supervised import uptime
+from dra_driver.bench.tenant.supervised import uptime
 spec = json.loads(sys.argv[1])
 def say(**facts):
     print(json.dumps({"bench": 1, **facts}, separators=(",", ":")), flush=True)

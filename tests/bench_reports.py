@@ -1,6 +1,6 @@
 """Reports of benchmarks, made up: no GPU did any of this. For tests of what reports look like."""
 
-from dra_driver.admin.bench.model import (
+from dra_driver.bench.model import (
     Card,
     Case,
     Latency,
@@ -12,8 +12,8 @@ from dra_driver.admin.bench.model import (
     Usage,
     percentile,
 )
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares
+from dra_driver.bench.workload import Workload, WorkloadKind
 
 CARD = Card(
     name="Made-up GPU 80GB",

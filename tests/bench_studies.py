@@ -3,10 +3,10 @@
 import random
 
 from bench_reports import CARD, report, result
-from dra_driver.admin.bench.model import Case, Report, Tenant
-from dra_driver.admin.bench.scenarios.plan import planned
-from dra_driver.admin.bench.scenarios.read import find_scenario
-from dra_driver.admin.bench.strategies import Strategy
+from dra_driver.bench.model import Case, Report, Tenant
+from dra_driver.bench.scenarios.plan import planned
+from dra_driver.bench.scenarios.read import find_scenario
+from dra_driver.bench.strategies import Strategy
 
 H100 = {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1}
 ALONE = {"light": (20.0, 11.0), "heavy": (9000.0, 5.0)}

@@ -1,4 +1,4 @@
-/* Enough of CUDA for kernels of dra_driver/admin/bench/tenant/matrices.py to run on a CPU: the
+/* Enough of CUDA for kernels of dra_driver/bench/tenant/matrices.py to run on a CPU: the
    threads of a block take turns, each until the next __syncthreads(). Slow, and exact. */
 #include <math.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dra_driver.admin.bench.tenant import matrices
-from dra_driver.admin.bench.tenant.kernels import Grid
+from dra_driver.bench.tenant import matrices
+from dra_driver.bench.tenant.kernels import Grid
 
 Values = NDArray[np.generic]
 

@@ -7,10 +7,11 @@ import json
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from image.archive import read
+from image.recipe import REPOSITORY
 
 PYC = b"mcpy" + (1).to_bytes(4, "little") + b"12345678"
 """The head of byte code that is never compared with its source."""
@@ -112,12 +113,33 @@ def another_build(of: Path, path: Path, *, version: str, name: str) -> Path:
     under another digest, at the cost of no build.
     """
     (image,) = read(of)
-    files = _files(of)
     (metadata,) = filter(_OWN_METADATA.fullmatch, image.members)
     said = image.members[metadata].content
-    layer = _tar(
-        [file(metadata, re.sub(rb"(?m)^Version: .*$", b"Version: " + version.encode(), said))]
-    )
+    thin = file(metadata, re.sub(rb"(?m)^Version: .*$", b"Version: " + version.encode(), said))
+    labels = {"org.opencontainers.image.version": version}
+    return _with_layer(of, path, [thin], name=name, labels=labels)
+
+
+def with_bench(of: Path, path: Path, *, name: str) -> Path:
+    """Write an archive of one image with the code of `dra-driver bench`, under another name.
+
+    What else a tenant needs on a real card is not in it.
+    """
+    (image,) = read(of)
+    (metadata,) = filter(_OWN_METADATA.fullmatch, image.members)
+    site = PurePosixPath(metadata).parents[1]
+    code = [
+        file(f"{site}/{one.relative_to(REPOSITORY)}", one.read_bytes())
+        for one in sorted((REPOSITORY / "dra_driver/bench").rglob("*.py"))
+    ]
+    return _with_layer(of, path, code, name=name, labels={})
+
+
+def _with_layer(
+    of: Path, path: Path, entries: Layer, *, name: str, labels: Mapping[str, str]
+) -> Path:
+    files = _files(of)
+    layer = _tar(entries)
 
     def blob(content: bytes, like: Mapping[str, Any]) -> dict[str, Any]:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -131,9 +153,9 @@ def another_build(of: Path, path: Path, *, version: str, name: str) -> Path:
     (reference,) = index["manifests"]
     manifest = taken(reference)
     config = taken(manifest["config"])
-    config["config"]["Labels"]["org.opencontainers.image.version"] = version
+    config["config"]["Labels"] |= labels
     config["rootfs"]["diff_ids"].append(f"sha256:{hashlib.sha256(layer).hexdigest()}")
-    config["history"].append({"created_by": f"version {version}"})
+    config["history"].append({"created_by": name})
     manifest["config"] = blob(_json(config), manifest["config"])
     manifest["layers"].append(blob(gzip.compress(layer, mtime=0), manifest["layers"][-1]))
     names = dict.fromkeys(("io.containerd.image.name", "org.opencontainers.image.ref.name"), name)

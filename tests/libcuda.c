@@ -1,4 +1,4 @@
-/* A libcuda.so.1 for tests of admin/bench/tenant/cuda.py and hack/hardware/client.c: it takes the calls that a real one takes, counts memory
+/* A libcuda.so.1 for tests of bench/tenant/cuda.py and hack/hardware/client.c: it takes the calls that a real one takes, counts memory
    in host memory, and works on the first element of each kernel's output. No GPU does any work, so
    nothing that it takes time for means anything. TEST_CUDA_MEMORY_MIB: how much memory there is.
    TEST_CUDA_OLD: the card is of compute capability 5.0.
@@ -141,7 +141,7 @@ EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
-/* Those of dra_driver/admin/bench/tenant/matrices.py; numbers as they are right. */
+/* Those of dra_driver/bench/tenant/matrices.py; numbers as they are right. */
 static int run_matrix(const char *name, void **arguments, unsigned blocks_x, unsigned blocks_y)
 {
     float *out = *(float **)arguments[0], *in = *(float **)arguments[1];
@@ -175,7 +175,7 @@ static int run_matrix(const char *name, void **arguments, unsigned blocks_x, uns
     return OK;
 }
 
-/* Arguments as the kernels of dra_driver/admin/bench/tenant/kernels.py have them. */
+/* Arguments as the kernels of dra_driver/bench/tenant/kernels.py have them. */
 static int run(const char *name, void **arguments, unsigned blocks_x, unsigned threads_x)
 {
     float *out = *(float **)arguments[0];

@@ -14,7 +14,7 @@ from typing import Self
 
 from testbed.commands import run as program
 
-from dra_driver.admin.bench.mps_daemon import clean_environment
+from dra_driver.bench.mps_daemon import clean_environment
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.errors import DeviceError, SetupError
 from dra_driver.simulator.build import find_compiler

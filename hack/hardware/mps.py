@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dra_driver.admin.bench.mps_daemon import MpsDaemon, clean_environment, mps_daemon
+from dra_driver.bench.mps_daemon import MpsDaemon, clean_environment, mps_daemon
 from dra_driver.devices.driver_root.programs import MPS_SERVER
 from dra_driver.devices.model import MigMode
 from dra_driver.errors import SetupError

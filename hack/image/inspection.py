@@ -27,6 +27,7 @@ _TOOLS = re.compile(
     r"pip|pip3|uv|curl|wget|nc|ssh|su|sudo|mount|umount|perl)(-?[0-9.]+)?"
 )
 _UNWANTED: Mapping[str, re.Pattern[str]] = {
+    "the benchmark": re.compile(r".*dra_driver(/|_)bench(/|-).*"),
     "the simulator": re.compile(r".*dra_driver(/|_)simulator(/|-).*"),
     "a test": re.compile(r".*/(tests?/.*|test_[^/]*\.py|[^/]*_test\.py|conftest\.py)"),
     "a version control folder": re.compile(r"(.*/)?\.git(/.*)?"),

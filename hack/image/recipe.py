@@ -25,8 +25,11 @@ _DECIDING = (
     *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "api", "dra_driver", "pyproject.toml"),
     *(*_IMAGE, "hack/image/site"),
 )
-_SIMULATOR = "dra_driver/simulator/"
-"""Goes into no driver image, so that changes of it build none."""
+_LEFT_OUT = {
+    "driver": ("dra_driver/bench/", "dra_driver/simulator/"),
+    "simulator": ("dra_driver/bench/",),
+}
+"""Distributions that do not go into an image, so that changes of them build none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class Recipe:
         """Digest of all files and settings that decide what is built."""
         digest = hashlib.sha256(f"{self.target} {self.arch}\n".encode())
         for path in sources(self.repository):
-            if self.target == "driver" and path.startswith(_SIMULATOR):
+            if path.startswith(_LEFT_OUT[self.target]):
                 continue
             file = self.repository / path
             executable = file.stat().st_mode & 0o100

@@ -17,7 +17,7 @@ EXAMPLES = "1.2.3 or 1.2.3-rc.1"
 _IN_TEXT = r"(?P<version>\d+\.\d+\.\d+(?:-(?!simulator)[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)*)?)"
 _PLACES = {
     "pyproject.toml": [r'^version = "(?P<version>[^"]*)"'],
-    "dra_driver/simulator/pyproject.toml": [
+    "dra_driver/*/pyproject.toml": [
         r'^version = "(?P<version>[^"]*)"',
         r'"dra-driver==(?P<version>[^"]*)"',
     ],

@@ -1,4 +1,4 @@
-"""The wheels as they are built: what a production install has, what the simulator adds."""
+"""The wheels as they are built: what a production install has, what simulator and benchmark add."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+BENCH = REPOSITORY / "dra_driver/bench"
 SIMULATOR = REPOSITORY / "dra_driver/simulator"
 NOT_INSTALLED = "error: the simulator is not installed, "
 
@@ -58,6 +59,11 @@ def simulator_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def bench_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(BENCH, tmp_path_factory.mktemp("bench-wheel"))
+
+
+@pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """A production install, which no test changes."""
     target = tmp_path_factory.mktemp("target")
@@ -65,33 +71,36 @@ def target(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     return target
 
 
-def test_the_wheel_has_the_driver_and_no_simulator(wheel: Path) -> None:
+def test_the_wheel_has_the_driver_without_simulator_and_benchmark(wheel: Path) -> None:
     names = files(wheel)
     assert {"dra_driver/node/driver.py", "resource_nvidia_com/rules.py"} <= names
-    assert [name for name in names if name.startswith("dra_driver/simulator")] == []
+    assert [
+        name for name in names if name.startswith(("dra_driver/bench", "dra_driver/simulator"))
+    ] == []
     assert [name for name in names if name.endswith((".c", ".h"))] == []
 
 
-def test_the_two_wheels_are_the_checkout_and_share_no_file(
-    wheel: Path, simulator_wheel: Path
+def test_the_three_wheels_are_the_checkout_and_share_no_file(
+    wheel: Path, bench_wheel: Path, simulator_wheel: Path
 ) -> None:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "dra_driver"]
     listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     sources = {name for name in listed.stdout.splitlines() if (REPOSITORY / name).exists()}
-    sources.remove("dra_driver/simulator/pyproject.toml")
+    sources -= {"dra_driver/bench/pyproject.toml", "dra_driver/simulator/pyproject.toml"}
     driver = {name for name in files(wheel) if name.startswith("dra_driver/")}
-    simulator = files(simulator_wheel)
-    assert driver | simulator == sources
-    assert driver & simulator == set()
+    bench, simulator = files(bench_wheel), files(simulator_wheel)
+    assert driver | bench | simulator == sources
+    assert len(driver) + len(bench) + len(simulator) == len(sources)
 
 
-def test_both_projects_have_the_same_version() -> None:
-    driver, simulator = (
-        tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        for folder in (REPOSITORY, SIMULATOR)
+@pytest.mark.parametrize("folder", [BENCH, SIMULATOR], ids=lambda folder: folder.name)
+def test_all_projects_have_the_same_version(folder: Path) -> None:
+    driver, other = (
+        tomllib.loads((one / "pyproject.toml").read_text())["project"]
+        for one in (REPOSITORY, folder)
     )
-    assert simulator["version"] == driver["version"]
-    assert f"dra-driver=={driver['version']}" in simulator["dependencies"]
+    assert other["version"] == driver["version"]
+    assert f"dra-driver=={driver['version']}" in other["dependencies"]
 
 
 def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) -> None:
@@ -99,7 +108,7 @@ def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) 
     assert done.returncode == 0
     assert "kubelet-plugin" in done.stdout
     listed = done.stdout.partition("commands:")[2].split()
-    assert not {"simulate", "slices"} & set(listed)
+    assert not {"bench", "simulate", "slices"} & set(listed)
     assert "simulate" not in dra_driver(target, "no-such-command").stderr
 
 
@@ -140,3 +149,26 @@ def test_the_simulators_wheel_adds_its_commands(
     slices = dra_driver(tmp_path, "slices", "--profile", "t4x4", "--node-name", "n1")
     assert slices.returncode == 0, slices.stderr
     assert "name: 00000-gpu.nvidia.com-n1" in slices.stdout
+
+
+@pytest.mark.parametrize("words", [("bench",), ("bench", "processes", "--help")])
+def test_a_production_install_says_how_to_get_the_benchmark(
+    target: Path, words: tuple[str, ...]
+) -> None:
+    done = dra_driver(target, *words)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the benchmark is not installed ")
+    assert "`pip install ./dra_driver/bench`" in line
+
+
+def test_the_benchmarks_wheel_adds_its_command(
+    tmp_path: Path, wheel: Path, bench_wheel: Path
+) -> None:
+    for one in (wheel, bench_wheel):
+        with zipfile.ZipFile(one) as archive:
+            archive.extractall(tmp_path)
+    assert "bench" in dra_driver(tmp_path, "--help").stdout
+    listed = dra_driver(tmp_path, "bench", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert "light-beside-heavy" in listed.stdout

@@ -1,9 +1,10 @@
-"""`dra-driver bench pods` as a process of its own, with the driver's image."""
+"""`dra-driver bench pods` as a process of its own, with the driver's image and a tenant in it."""
 
 import json
 import os
 import shlex
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,14 +14,18 @@ from testbed.cluster import Cluster
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
+from images import with_bench
+
 
 def loaded(cluster: Cluster, archive: Path) -> str:
-    """Give a cluster the driver's image, in which a tenant finds Python; return its name.
+    """Give a cluster the driver's image with the benchmark's code in it; return its name.
 
-    Simulated GPUs do not need the extra.
+    On simulated GPUs, a tenant needs nothing else.
     """
-    load(cluster, archive)
-    return f"docker.io/library/{NAME}:{version()}"
+    name = f"docker.io/library/{NAME}-bench:{version()}"
+    with tempfile.TemporaryDirectory() as folder:
+        load(cluster, with_bench(archive, Path(folder) / "bench.tar", name=name))
+    return name
 
 
 class Run:

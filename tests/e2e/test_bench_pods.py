@@ -12,13 +12,13 @@ import pytest
 from testbed.commands import wait_until
 from testbed.node import GpuNode
 
-from dra_driver.admin.bench.model import Case
-from dra_driver.admin.bench.pods.manifests import LABEL, PULL_SECRET, Place
-from dra_driver.admin.bench.pods.offer import Offer
-from dra_driver.admin.bench.pods.runner import PodRunner
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.bench.model import Case
+from dra_driver.bench.pods.manifests import LABEL, PULL_SECRET, Place
+from dra_driver.bench.pods.offer import Offer
+from dra_driver.bench.pods.runner import PodRunner
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.kube.connect import connect
 from dra_driver.simulator import profile
@@ -36,7 +36,7 @@ PROFILE = "1g.10gb"
 
 @pytest.fixture(scope="module")
 def image(node: GpuNode, image_archive: Path) -> str:
-    """The driver's image, in which a tenant finds Python; simulated GPUs do not need the extra."""
+    """The driver's image with the benchmark's code: what a tenant needs on simulated GPUs."""
     return loaded(node.cluster, image_archive)
 
 

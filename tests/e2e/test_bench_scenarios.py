@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.admin.bench.model import Case, read_report
-from dra_driver.admin.bench.pods.manifests import LABEL
-from dra_driver.admin.bench.scenarios.read import find_scenario, shipped
-from dra_driver.admin.bench.strategies import UNDER_MPS, Sharing
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.bench.model import Case, read_report
+from dra_driver.bench.pods.manifests import LABEL
+from dra_driver.bench.scenarios.read import find_scenario, shipped
+from dra_driver.bench.strategies import UNDER_MPS, Sharing
 from e2e.bench_run import Run, loaded
 from e2e.kubernetes import needs
 from e2e.scene import Scene

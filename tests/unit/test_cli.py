@@ -140,7 +140,7 @@ def test_asking_for_help_imports_nothing_heavy() -> None:
     assert done.returncode == 0
 
 
-def test_a_sub_command_whose_extra_is_not_there_says_how_to_get_it(
+def test_a_sub_command_whose_packages_are_not_there_says_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = cli.COMMANDS["bench"]
@@ -148,6 +148,6 @@ def test_a_sub_command_whose_extra_is_not_there_says_how_to_get_it(
     without = replace(bench, needs=("cuda", "a_package_that_is_not_there"))
     monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "bench": without})
     assert cli.main(["bench", "processes"]) == 1
-    assert "pip install -e '.[bench]'" in capsys.readouterr().err
+    assert "`pip install ./dra_driver/bench`" in capsys.readouterr().err
     assert cli.main(["--help"]) == 0
     assert "bench" not in capsys.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 import closure
 import pytest
 
-PEOPLES = ("dra_driver.admin", "dra_driver.simulator")
+PEOPLES = ("dra_driver.admin", "dra_driver.bench", "dra_driver.simulator")
 LARGE = {"dra_driver.devices"}
 """Folders that have more than 15 modules at present."""
 

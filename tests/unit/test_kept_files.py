@@ -21,7 +21,7 @@ OTHERS = {
     "claims/state/locks.py": "locks: without content",
     "claims/takeover/take_over.py": "NVIDIA's checkpoint, without the claims that were taken over",
     "claims/prepare/device_metadata.py": "for containers: written again from records, not read",
-    "admin/bench/scratch.py": "marks of scratch folders: true while they are locked",
+    "bench/scratch.py": "marks of scratch folders: true while they are locked",
     "kubelet/rivals.py": "when the kubelet registered which driver: true while that one listens",
     "admin/gather/command.py": "archives, whose form has a version of its own",
     "host/files.py": "how every file is written",

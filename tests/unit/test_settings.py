@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import commands
-from dra_driver.admin.bench.command import Bench
 from dra_driver.admin.doctor.command import Doctor
 from dra_driver.admin.gather.command import Gather
 from dra_driver.admin.status.command import ShowStatus
+from dra_driver.bench.command import Bench
 from dra_driver.command_line import CommandSettings, WrongSettingsError
 from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
 from dra_driver.mps.supervisor.command import MpsSupervisor

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from bench_processes import command, runner
-from dra_driver.admin.bench import commands, lines
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.admin.bench.tenant.supervised import uptime
-from dra_driver.admin.bench.workload import LatencyForm
+from dra_driver.bench import commands, lines
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.tenant.supervised import uptime
+from dra_driver.bench.workload import LatencyForm
 
 TWO = Strategy(sharing=Sharing.TIME_SLICING, tenants=2)
-OURS = (sys.executable, "-m", "dra_driver.admin.bench.tenant.supervised", "--start")
+OURS = (sys.executable, "-m", "dra_driver.bench.tenant.supervised", "--start")
 LINE = '{"p50_ms": 4, "p99_ms": 9, "count": 1000}'
 
 

@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 
 from bench_processes import command, runner
-from dra_driver.admin.bench.model import Case
-from dra_driver.admin.bench.mps_daemon import mps_daemon
-from dra_driver.admin.bench.pods.offer import Offer
-from dra_driver.admin.bench.session import run_all
-from dra_driver.admin.bench.stopping import Stop, stoppable
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.admin.bench.tenant.card import CardDoor, Watch, summarised
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.model import Case
+from dra_driver.bench.mps_daemon import mps_daemon
+from dra_driver.bench.pods.offer import Offer
+from dra_driver.bench.session import run_all
+from dra_driver.bench.stopping import Stop, stoppable
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.tenant.card import CardDoor, Watch, summarised
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.devices.nvml.load import Busy
 from dra_driver.errors import LostError
 from dra_driver.simulator.driver_root import Options

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from apiserver.server import ApiServer
-from dra_driver.admin.bench.pods.manifests import PULL_SECRET, Place
-from dra_driver.admin.bench.pods.runner import PodRunner
+from dra_driver.bench.pods.manifests import PULL_SECRET, Place
+from dra_driver.bench.pods.runner import PodRunner
 from dra_driver.errors import AccessError, SetupError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.connect import connect

@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 
-from dra_driver.admin.bench.model import Card, Case
-from dra_driver.admin.bench.processes import ProcessRunner
-from dra_driver.admin.bench.scenarios.plan import planned
-from dra_driver.admin.bench.scenarios.read import read_scenario
-from dra_driver.admin.bench.session import Rounds, run_all
-from dra_driver.admin.bench.stopping import Stop
-from dra_driver.admin.bench.strategies import Strategy
+from dra_driver.bench.model import Card, Case
+from dra_driver.bench.processes import ProcessRunner
+from dra_driver.bench.scenarios.plan import planned
+from dra_driver.bench.scenarios.read import read_scenario
+from dra_driver.bench.session import Rounds, run_all
+from dra_driver.bench.stopping import Stop
+from dra_driver.bench.strategies import Strategy
 from dra_driver.devices.nvml.load import Busy
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 
 SCRIPT = """
 import json, os, sys, time
-from dra_driver.admin.bench.tenant.supervised import uptime
+from dra_driver.bench.tenant.supervised import uptime
 spec = json.loads(sys.argv[1])
 def say(**facts):
     print(json.dumps({"bench": 1, **facts}, separators=(",", ":")), flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.admin.bench.scratch import remove_leftovers, scratch
+from dra_driver.bench.scratch import remove_leftovers, scratch
 
 
 def test_folders_of_killed_runs_are_removed_and_running_ones_are_not(
@@ -18,7 +18,7 @@ def test_folders_of_killed_runs_are_removed_and_running_ones_are_not(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     script = """\
 import os, signal
-from dra_driver.admin.bench.scratch import scratch
+from dra_driver.bench.scratch import scratch
 with scratch() as folder:
     (folder / "pipe").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

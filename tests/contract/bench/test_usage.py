@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import libcuda
-from dra_driver.admin.bench import lines
-from dra_driver.admin.bench.tenant.supervised import uptime
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.bench import lines
+from dra_driver.bench.tenant.supervised import uptime
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do
 
@@ -56,7 +56,7 @@ def done_by_a_tenant(
         "LD_LIBRARY_PATH": str(library),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "dra_driver.admin.bench.tenant.program", spec.model_dump_json()],
+        [sys.executable, "-m", "dra_driver.bench.tenant.program", spec.model_dump_json()],
         env={**os.environ, **state, **(environment or {})},
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.admin.bench.tenant.card import CardDoor
+from dra_driver.bench.tenant.card import CardDoor
 from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do

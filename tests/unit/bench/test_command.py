@@ -6,7 +6,7 @@ import pytest
 
 from bench_reports import report, sweep
 from dra_driver import cli
-from dra_driver.admin.bench.model import write_report
+from dra_driver.bench.model import write_report
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench_reports import CARD, INFERENCE, SIMULATED, case, cases, report, result
-from dra_driver.admin.bench.model import (
+from dra_driver.bench.model import (
     Case,
     Report,
     Tenant,
@@ -15,15 +15,15 @@ from dra_driver.admin.bench.model import (
     read_report,
     write_report,
 )
-from dra_driver.admin.bench.report.figures import (
+from dra_driver.bench.report.figures import (
     alone,
     compared,
     fairness,
     in_containers,
 )
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
-from dra_driver.admin.bench.tenant import arrivals
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
+from dra_driver.bench.tenant import arrivals
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import StateError
 
 

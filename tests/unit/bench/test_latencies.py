@@ -2,8 +2,8 @@
 
 import pytest
 
-from dra_driver.admin.bench import latencies
-from dra_driver.admin.bench.workload import LatencyForm
+from dra_driver.bench import latencies
+from dra_driver.bench.workload import LatencyForm
 from dra_driver.errors import SetupError
 
 METRIC = "x:request_latency_seconds"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cuda_on_cpu import Kernels
-from dra_driver.admin.bench.tenant import kernels, matrices
-from dra_driver.admin.bench.workload import Precision
+from dra_driver.bench.tenant import kernels, matrices
+from dra_driver.bench.workload import Precision
 
 ROWS, COLUMNS, DEPTH = 128, 256, 384
 

@@ -1,6 +1,6 @@
-"""What slices offer to the benchmark (admin/bench/pods/offer.py)."""
+"""What slices offer to the benchmark (bench/pods/offer.py)."""
 
-from dra_driver.admin.bench.pods.offer import offered
+from dra_driver.bench.pods.offer import offered
 from published import device, slices
 
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from dra_driver.admin.bench import lines
-from dra_driver.admin.bench.gathering import Gathered, case_of
-from dra_driver.admin.bench.model import Card, Case, Result, Tenant
-from dra_driver.admin.bench.pods.pod_status import (
+from dra_driver.bench import lines
+from dra_driver.bench.gathering import Gathered, case_of
+from dra_driver.bench.model import Card, Case, Result, Tenant
+from dra_driver.bench.pods.pod_status import (
     ended_seconds,
     termination_message,
     why_not_running,
 )
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.errors import DeviceError, SetupError
 
 

@@ -7,14 +7,14 @@ from html.parser import HTMLParser
 import pytest
 
 from bench_reports import CARD, INFERENCE, SIMULATED, cases, report, result, sweep
-from dra_driver.admin.bench.gathering import failed, skipped
-from dra_driver.admin.bench.model import Case, Latency, Tenant
-from dra_driver.admin.bench.report import plot
-from dra_driver.admin.bench.report.page import page
-from dra_driver.admin.bench.report.view import COSTS, as_text, containers_as_text, remarks, rows
-from dra_driver.admin.bench.report.view import SIMULATED as NO_RESULTS
-from dra_driver.admin.bench.strategies import ALONE, Part, Sharing, Strategy
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.gathering import failed, skipped
+from dra_driver.bench.model import Case, Latency, Tenant
+from dra_driver.bench.report import plot
+from dra_driver.bench.report.page import page
+from dra_driver.bench.report.view import COSTS, as_text, containers_as_text, remarks, rows
+from dra_driver.bench.report.view import SIMULATED as NO_RESULTS
+from dra_driver.bench.strategies import ALONE, Part, Sharing, Strategy
+from dra_driver.bench.workload import Workload, WorkloadKind
 
 PNG = b"\x89PNG\r\n\x1a\n"
 TWO = Strategy(sharing=Sharing.MPS, tenants=2)

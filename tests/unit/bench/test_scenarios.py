@@ -9,18 +9,18 @@ import pytest
 import yaml
 
 from dra_driver import cli
-from dra_driver.admin.bench.pods.manifests import PULL_SECRET, Place, claim, pod
-from dra_driver.admin.bench.scenarios import schema
-from dra_driver.admin.bench.scenarios.model import WORK_KEYS, Scenario
-from dra_driver.admin.bench.scenarios.plan import Plan, planned
-from dra_driver.admin.bench.scenarios.read import (
+from dra_driver.bench.pods.manifests import PULL_SECRET, Place, claim, pod
+from dra_driver.bench.scenarios import schema
+from dra_driver.bench.scenarios.model import WORK_KEYS, Scenario
+from dra_driver.bench.scenarios.plan import Plan, planned
+from dra_driver.bench.scenarios.read import (
     find_scenario,
     listed,
     read_scenario,
     shipped,
 )
-from dra_driver.admin.bench.strategies import Sharing, Strategy
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.strategies import Sharing, Strategy
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import ConfigError
 
 H100 = {"1g.10gb": 7, "1g.20gb": 4, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1, "1g.10gb+me": 1}

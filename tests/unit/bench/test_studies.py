@@ -10,7 +10,8 @@ import yaml
 
 from bench_reports import CARD, SIMULATED, case, cases, report, result
 from bench_studies import of_scenario, study
-from dra_driver.admin.bench.model import (
+from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.bench.model import (
     Case,
     Goal,
     Relation,
@@ -21,18 +22,17 @@ from dra_driver.admin.bench.model import (
     read_report,
     write_report,
 )
-from dra_driver.admin.bench.report import plot
-from dra_driver.admin.bench.report.beside import beside_rows, names_of
-from dra_driver.admin.bench.report.figures import alone, bases
-from dra_driver.admin.bench.report.page import page
-from dra_driver.admin.bench.report.spread import spread
-from dra_driver.admin.bench.report.summary import summary
-from dra_driver.admin.bench.report.verdict import advice
-from dra_driver.admin.bench.report.view import COLUMNS, COSTS, as_text, remarks, rows
-from dra_driver.admin.bench.scenarios.read import shipped
-from dra_driver.admin.bench.strategies import ALONE, Part, Sharing, Strategy
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
-from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.bench.report import plot
+from dra_driver.bench.report.beside import beside_rows, names_of
+from dra_driver.bench.report.figures import alone, bases
+from dra_driver.bench.report.page import page
+from dra_driver.bench.report.spread import spread
+from dra_driver.bench.report.summary import summary
+from dra_driver.bench.report.verdict import advice
+from dra_driver.bench.report.view import COLUMNS, COSTS, as_text, remarks, rows
+from dra_driver.bench.scenarios.read import shipped
+from dra_driver.bench.strategies import ALONE, Part, Sharing, Strategy
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import SetupError
 
 SERVICE = Workload(kind=WorkloadKind.INFERENCE, rate=20.0)

@@ -6,10 +6,11 @@ import pytest
 import yaml
 
 from bench_reports import case
-from dra_driver.admin.bench.gathering import failed
-from dra_driver.admin.bench.pods.manifests import Place, claim, pod
-from dra_driver.admin.bench.pods.offer import offered
-from dra_driver.admin.bench.report.sweep import (
+from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.bench.gathering import failed
+from dra_driver.bench.pods.manifests import Place, claim, pod
+from dra_driver.bench.pods.offer import offered
+from dra_driver.bench.report.sweep import (
     OVER,
     as_claim,
     as_share_config,
@@ -17,9 +18,8 @@ from dra_driver.admin.bench.report.sweep import (
     share_percent,
     steps,
 )
-from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.admin.bench.workload import Workload, WorkloadKind
-from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import SetupError
 
 MEMORY = 81920
@@ -132,7 +132,7 @@ def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     (path,) = container["env"]
     assert path["value"].split(":")[-1] == "/usr/local/nvidia/lib64"
-    assert container["command"][:3] == ["python3", "-m", "dra_driver.admin.bench.tenant.program"]
+    assert container["command"][:3] == ["python3", "-m", "dra_driver.bench.tenant.program"]
 
 
 def test_pods_run_on_tainted_nodes_and_where_they_are_told_and_not_for_ever() -> None:
@@ -178,7 +178,7 @@ def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
     own = pod(ALONE, work, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
     words = ["work", "--csv=/dev/termination-log"]
     assert own["command"][1:] == [
-        *("-m", "dra_driver.admin.bench.tenant.supervised", "--start", "/bench/start"),
+        *("-m", "dra_driver.bench.tenant.supervised", "--start", "/bench/start"),
         *words,
     ]
     assert "env" not in own

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import libcuda
-from dra_driver.admin.bench import lines
-from dra_driver.admin.bench.tenant.cuda import compiled
-from dra_driver.admin.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
-from dra_driver.admin.bench.tenant.programs import program_of
-from dra_driver.admin.bench.tenant.supervised import uptime
-from dra_driver.admin.bench.workload import Precision, Workload, WorkloadKind
+from dra_driver.bench import lines
+from dra_driver.bench.tenant.cuda import compiled
+from dra_driver.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
+from dra_driver.bench.tenant.programs import program_of
+from dra_driver.bench.tenant.supervised import uptime
+from dra_driver.bench.workload import Precision, Workload, WorkloadKind
 from dra_driver.errors import DeviceError
 
 
@@ -37,7 +37,7 @@ def tenant(
     spec = lines.Spec(number=0, work=work, start=str(start), patience=20, driver_root=str(root))
     path = {"LD_LIBRARY_PATH": str(library)} if library else {}
     done = subprocess.run(
-        [sys.executable, "-m", "dra_driver.admin.bench.tenant.program", spec.model_dump_json()],
+        [sys.executable, "-m", "dra_driver.bench.tenant.program", spec.model_dump_json()],
         env={**os.environ, **path, **(environment or {})},
         capture_output=True,
         text=True,
@@ -255,7 +255,7 @@ def test_nvrtc_makes_code_for_cards_it_knows_and_ptx_for_newer_ones() -> None:
 def test_a_spec_of_another_version_is_refused() -> None:
     spec = json.dumps({"number": 0, "work": {"kind": "compute"}, "start": "x", "new": 1})
     done = subprocess.run(
-        [sys.executable, "-m", "dra_driver.admin.bench.tenant.program", spec],
+        [sys.executable, "-m", "dra_driver.bench.tenant.program", spec],
         capture_output=True,
         text=True,
         check=False,

@@ -33,6 +33,8 @@ def test_nothing_is_wrong_with_a_sound_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "complaint"),
     [
+        (f"{SITE}/dra_driver/bench/scenarios/shipped/cards.yaml", "is the benchmark"),
+        (f"{SITE}/dra_driver_bench-0.1.0.dist-info/METADATA", "is the benchmark"),
         (f"{SITE}/dra_driver/simulator/nvml/nvml.txt", "is the simulator"),
         (f"{SITE}/dra_driver_simulator-0.1.0.dist-info/METADATA", "is the simulator"),
         (f"{SITE}/yaml/tests/data", "is a test"),

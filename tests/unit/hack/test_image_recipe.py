@@ -14,6 +14,7 @@ FILES = {
     "pyproject.toml": '[project]\nversion = "1.2.3"\n',
     "Dockerfile": "FROM scratch\n",
     "dra_driver/node/driver.py": "",
+    "dra_driver/bench/command.py": "",
     "dra_driver/simulator/cli.py": "",
     "hack/image/rootfs": "",
     "hack/image/command.py": "",
@@ -54,6 +55,7 @@ def test_images_are_named_as_the_manifests_name_them() -> None:
         ("dra_driver/new.py", True),
         ("hack/image/rootfs", True),
         ("Dockerfile", True),
+        ("dra_driver/bench/command.py", False),
         ("dra_driver/simulator/cli.py", False),
         ("hack/image/command.py", False),
         ("docs/image.md", False),
@@ -71,6 +73,8 @@ def test_an_image_is_built_anew_when_something_in_it_changed(
 
 def test_the_simulators_image_follows_the_simulator(repository: Path) -> None:
     before = recipe(repository, "simulator").key
+    (repository / "dra_driver" / "bench" / "command.py").write_text("changed")
+    assert recipe(repository, "simulator").key == before
     (repository / "dra_driver" / "simulator" / "cli.py").write_text("changed")
     assert recipe(repository, "simulator").key != before
 

@@ -30,6 +30,9 @@ Words about it.
 """
 FILES = {
     "pyproject.toml": '[project]\nname = "dra-driver"\nversion = "1.2.3"\n',
+    "dra_driver/bench/pyproject.toml": (
+        '[project]\nversion = "1.2.3"\ndependencies = ["dra-driver==1.2.3"] # the same\n'
+    ),
     "dra_driver/simulator/pyproject.toml": (
         '[project]\nversion = "1.2.3"\ndependencies = ["dra-driver==1.2.3"] # the same\n'
     ),
@@ -178,7 +181,7 @@ def test_preparing_writes_the_version_everywhere_and_dates_the_changelog(
     assert main(["prepare", "1.3.0-rc.1"], repository) == 0
     assert "version 1.3.0-rc.1 is written" in capsys.readouterr().out
     said = [place.said for place in versions.places(repository)]
-    assert said == ["1.3.0-rc.1"] * 10
+    assert said == ["1.3.0-rc.1"] * 12
     assert (repository / "docs" / "image.md").read_text() == (
         "`dra-driver:1.3.0-rc.1-simulator` is of @refs/tags/v1.3.0-rc.1, too.\n"
     )

@@ -1,0 +1,53 @@
+"""A command of the user's own, as a program that begins with the others. Pure.
+
+Before it begins it is held by a program that says that it is there, waits for the common moment,
+and says afterwards how long the command took: our own where our package is
+(bench/tenant/supervised.py), and in another image a script for `sh` that says the same. Both
+tell time as /proc/uptime does, which all containers of a machine have in common.
+"""
+
+from collections.abc import Sequence
+
+from dra_driver.bench.workload import Workload
+
+FILE = "{latencies}"
+"""In a command's words: the file that it writes its latencies to. Each tenant has its own."""
+
+
+_SCRIPT = r"""
+file=$1; shift
+now() { read -r up _ </proc/uptime; up=${up%.*}${up#*.}0; }
+seconds() { printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); }
+now
+printf '\n{"bench":1,"event":"ready","at":%s,"mps":"%s"}\n' \
+    "$(seconds "$up")" "$CUDA_MPS_PIPE_DIRECTORY"
+until [ -s "$file" ]; do sleep 0.2 2>/dev/null || sleep 1; done
+read -r moment <"$file"
+moment=${moment%.*}${moment#*.}
+until now; [ "$up" -ge "$moment" ]; do sleep 0.02 2>/dev/null || :; done
+began=$up
+"$@"
+status=$?
+now
+printf '\n{"bench":1,"event":"ended","began":%s,"seconds":%s,"late_seconds":%s}\n' \
+    "$(seconds "$began")" "$(seconds $((up - began)))" "$(seconds $((began - moment)))"
+exit $status
+"""
+"""Waits for the file `$1`, which holds the moment, and runs the rest. Moments have 3 decimals."""
+
+
+def words(work: Workload, file: str) -> tuple[str, ...]:
+    """Return a command's words, with the file for its latencies."""
+    if work.latencies is None:
+        return work.command
+    return tuple(word.replace(FILE, file) for word in work.command)
+
+
+def writes_file(work: Workload) -> bool:
+    """Whether a command writes its latencies to a file, and not to its output."""
+    return work.latencies is not None and any(FILE in word for word in work.command)
+
+
+def held_by_sh(start: str, command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command that waits for the moment in the file `start`."""
+    return ("sh", "-c", _SCRIPT, "bench", start, *command)

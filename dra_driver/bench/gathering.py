@@ -1,0 +1,189 @@
+"""What tenants said, put together: a case with its results, or why it has none. Pure.
+
+Both runners use it, so a process and a pod are judged by the same rules. A tenant that says it
+has worked on a GPU that is simulated is not believed.
+"""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from dra_driver.bench import latencies, lines
+from dra_driver.bench.listening import Listener
+from dra_driver.bench.model import Case, Result, Tenant, Usage
+from dra_driver.bench.strategies import Strategy
+from dra_driver.bench.workload import Workload
+from dra_driver.errors import SetupError
+
+_UNENDED = "it did not end in time: give it more with --seconds"
+_SIGNALLED = 128
+_LATE = "it was not ready in time"
+_ENDLESS = "it was ready, but had not ended long after its time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What one tenant said.
+
+    `exit_status` is None while it runs, or where nobody knows; negative for a signal. `words` are
+    the last that it wrote elsewhere.
+    """
+
+    ready: lines.Ready | None = None
+    done: lines.Done | None = None
+    failed: lines.Failed | None = None
+    launch_seconds: float | None = None
+    exit_status: int | None = None
+    words: str = ""
+
+    @classmethod
+    def of(cls, one: Listener) -> Self:
+        """Return what a process said."""
+        return cls(
+            ready=one.ready,
+            done=one.done,
+            failed=one.failed,
+            launch_seconds=one.ready_after,
+            exit_status=one.exit_status,
+            words=one.last_words,
+        )
+
+
+def case_of(
+    strategy: Strategy,
+    found: Sequence[Gathered | Tenant],
+    *,
+    usage: Usage | None = None,
+    seen: tuple[str, ...] = (),
+    is_simulated: bool,
+) -> Case:
+    """Return the case. A command of the user's own is a Tenant already; `usage` is seen by others.
+
+    On simulated GPUs nothing is kept of commands but whether they ended well.
+    """
+    own = [one for one in found if isinstance(one, Gathered)]
+    if is_simulated or any(one.ready and one.ready.is_simulated for one in own):
+        if missing := [why for one in found if (why := _missing(one))]:
+            return failed(strategy, missing[0], seen=seen)
+        return Case(strategy=strategy, state="passed", seen=seen)
+    tenants = tuple(
+        _tenant(number, one) if isinstance(one, Gathered) else one
+        for number, one in enumerate(found)
+    )
+    if not any(one.result for one in tenants):
+        reason = _missing(found[0]) or tenants[0].failure
+        return Case(strategy=strategy, state="failed", reason=reason, tenants=tenants, seen=seen)
+    usage = next((one.done.usage for one in own if one.done and one.done.usage), usage)
+    return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
+
+
+def _missing(one: Gathered | Tenant) -> str:
+    """Say why a tenant has not ended as it should; nothing if it has."""
+    if isinstance(one, Tenant):
+        return "" if one.result else f"the command failed: {one.failure}"
+    return "" if one.done else _why(one)
+
+
+def failed(strategy: Strategy, reason: str, *, seen: tuple[str, ...] = ()) -> Case:
+    """Return a case that could not be run."""
+    return Case(strategy=strategy, state="failed", reason=reason, seen=seen)
+
+
+def skipped(strategy: Strategy, reason: str) -> Case:
+    """Return a case that was not tried."""
+    return Case(strategy=strategy, state="skipped", reason=reason)
+
+
+def _tenant(number: int, one: Gathered) -> Tenant:
+    done, ready = one.done, one.ready
+    if done is None or ready is None or done.steps is None:
+        return Tenant(number=number, failure=_why(one))
+    return Tenant(
+        number=number,
+        result=Result(
+            throughput=done.units / done.seconds if done.seconds else 0.0,
+            unit=done.unit,
+            seconds=done.seconds,
+            latency=done.latency,
+            wrong_results=done.wrong,
+            late_seconds=done.late_seconds,
+            context_seconds=ready.context_seconds,
+            launch_seconds=one.launch_seconds,
+            memory_mib=ready.memory_mib,
+            memory_refused_mib=ready.refused_mib,
+            busy_sm_percent=done.busy_sm_percent,
+            bandwidth_percent=done.bandwidth_percent,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandEnd:
+    """How a command of the user's own ended.
+
+    Attributes:
+        status: its exit status; None while it runs.
+        text: what has its latencies, amid its output or alone.
+        ended: when it did, if that was said; else it took `seconds`.
+        last_words: the last that it wrote.
+    """
+
+    status: int | None
+    text: str = ""
+    ended: lines.Ended | None = None
+    seconds: float = 0.0
+    last_words: str = ""
+
+
+def tenant_of_command(number: int, work: Workload, end: CommandEnd) -> Tenant:
+    """Return what came of a command."""
+    status, ended = end.status, end.ended
+    if status is None:
+        return Tenant(number=number, failure=_UNENDED)
+    if status != 0:
+        is_signal = _SIGNALLED < status <= _SIGNALLED + 64  # as shells say it of their commands
+        how = how_it_ended(_SIGNALLED - status if is_signal else status, end.last_words)
+        return Tenant(number=number, failure=how)
+    took = max(end.seconds if ended is None else ended.seconds, 1e-3)
+    late = 0.0 if ended is None else ended.late_seconds
+    if work.latencies is None:
+        return _done(number, took, late, throughput=1 / took, unit="runs")
+    own = "".join(f"{one}\n" for one in end.text.splitlines() if not one.startswith(lines.MARK))
+    try:
+        said = latencies.read(work.latencies, own, work.latency_metric)
+    except SetupError as error:
+        return Tenant(number=number, failure=f"its latencies cannot be read: {error}")
+    rate = said.throughput
+    if rate is None:
+        rate = (said.latency.count or 0) / took
+    return _done(number, took, late, throughput=rate, unit=said.unit, latency=said.latency)
+
+
+def _done(number: int, seconds: float, late: float, **facts: object) -> Tenant:
+    known = {"seconds": seconds, "late_seconds": late, "exit_status": 0}
+    return Tenant(number=number, result=Result.model_validate({**known, **facts}))
+
+
+def how_it_ended(status: int, words: str = "") -> str:
+    """Say with which exit status a process ended, or by which signal, and its last words."""
+    how = f"its exit status was {status}"
+    if status < 0:
+        how = f"it was killed by {_signal_name(-status)}"
+    return f"{how}: {words}" if words else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _why(one: Gathered) -> str:
+    if one.failed is not None:
+        return one.failed.reason
+    if one.exit_status is not None:
+        return how_it_ended(one.exit_status, one.words)
+    state = _LATE if one.ready is None else _ENDLESS
+    return f"{state}: {one.words}" if one.words else state

@@ -1,0 +1,134 @@
+"""What tenants say to their runner: one line of JSON on stdout for each thing.
+
+Whatever else a program or a library prints is passed over; a line of ours that is not as it should
+be is an error, not a figure. A pod's log has the same lines.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dra_driver.bench.model import Amount, Card, Count, Latency, Percent, Strict, Usage
+from dra_driver.bench.workload import Workload
+from dra_driver.errors import DeviceError
+
+MARK = '{"bench":1,'
+"""Every line of ours begins so."""
+
+_LONGEST = 1 << 20
+
+
+class _Line(Strict):
+    bench: Literal[1] = 1
+
+
+class Ready(_Line):
+    """The tenant can begin: its context, kernels and memory are there.
+
+    `at` and all other moments are in seconds since its machine started, as /proc/uptime has them:
+    all containers of a machine have that clock in common, and a shell can read it. `mps` is the
+    pipe folder of the MPS daemon whose client it is to be; empty for none.
+    """
+
+    event: Literal["ready"] = "ready"
+    at: Amount
+    card: Card | None = None
+    is_simulated: bool = False
+    mps: str = ""
+    thread_percentage: str = ""
+    multiprocessors: Count | None = None
+    seen_memory_mib: Count | None = None
+    context_seconds: Amount | None = None
+    memory_mib: Count | None = None
+    refused_mib: Count | None = None
+
+
+class Waiting(_Line):
+    """The tenant lives and waits for the beginning."""
+
+    event: Literal["waiting"] = "waiting"
+    at: Amount
+
+
+class Done(_Line):
+    """The tenant has worked. Without `steps` its GPU is simulated, and there is no result."""
+
+    event: Literal["done"] = "done"
+    began: Amount
+    seconds: Amount
+    late_seconds: Amount = 0.0
+    steps: Count | None = None
+    units: Amount = 0.0
+    unit: str = ""
+    wrong: Count | None = None
+    latency: Latency | None = None
+    usage: Usage | None = None
+    busy_sm_percent: Percent | None = None
+    bandwidth_percent: Percent | None = None
+
+
+class Ended(_Line):
+    """A command of the user's own has ended, `seconds` after its beginning."""
+
+    event: Literal["ended"] = "ended"
+    began: Amount
+    seconds: Amount
+    late_seconds: Amount = 0.0
+
+
+class Failed(_Line):
+    """The tenant could not go on."""
+
+    event: Literal["failed"] = "failed"
+    reason: str
+    refused: bool = False
+
+
+Said = Ready | Waiting | Done | Ended | Failed
+
+_SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="event")])
+
+
+class Spec(Strict):
+    """What a tenant is told when it is started.
+
+    Attributes:
+        number: which of the tenants it is; 0 is the first.
+        start: the file that will hold the moment at which all begin.
+        patience: seconds that it waits for that.
+        gpu: its UUID, where NVML shows this process other GPUs too; else the first.
+        watches: whether it asks NVML for the card's usage while it works.
+    """
+
+    number: Count
+    work: Workload
+    start: str
+    patience: Amount = 600.0
+    driver_root: str = "/"
+    gpu: str = "0"
+    watches: bool = False
+
+
+def line(said: Said) -> str:
+    """Return what a tenant says as a line without its end."""
+    text = said.model_dump_json(exclude_none=True)
+    if not text.startswith(MARK):
+        raise AssertionError(text)
+    return text
+
+
+def heard(text: str) -> Said | None:
+    """Return what a line says; None for a line of somebody else's.
+
+    Raises DeviceError if it begins as one of ours and is none.
+    """
+    if not text.startswith(MARK):
+        return None
+    try:
+        return _SAID.validate_json(text[:_LONGEST])
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise DeviceError(
+            f"a tenant's output is not understood ({fault['msg']}): is its image"
+            " of another version?"
+        ) from error

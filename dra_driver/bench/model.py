@@ -1,0 +1,268 @@
+"""A report of measurements as a file: strict, with a version, and the same for every runner.
+
+In: what a run found, or the JSON of one. Out: frozen values, or JSON. Rules: a field that is not
+known, a number that is none and a version of another time are refused; and whoever says that its
+GPUs are simulated has no results, since no GPU did any work. Ratios are computed from these values
+(bench/report/figures.py) and are no part of them. Version 1 had neither scenarios nor
+repetitions; what it has is the same in version 2, so files of both are read.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dra_driver.bench.strategies import Strategy
+from dra_driver.bench.workload import Workload
+from dra_driver.errors import StateError
+from dra_driver.host.files import temporary_of
+
+VERSION: Literal[2] = 2
+_MOST_BYTES = 64 << 20
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+class Strict(BaseModel):
+    """What is read as it stands or not at all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Card(Strict):
+    """The device that did the work. What it does not say is None; clocks in MHz."""
+
+    name: str
+    uuid: str
+    driver_version: str
+    memory_mib: Count | None = None
+    sm_clock_mhz: Count | None = None
+    most_sm_clock_mhz: Count | None = None
+    memory_clock_mhz: Count | None = None
+    power_limit_watts: Amount | None = None
+    compute_mode: str = ""
+    is_simulated: bool = False
+
+
+class Latency(Strict):
+    """From a request's arrival to its end, in milliseconds.
+
+    A request that had not ended with its tenant counts with the time it had waited by then.
+    `count` is None where a command of the user's own does not say of how many requests they are.
+    """
+
+    p50_ms: Amount
+    p99_ms: Amount
+    count: Count | None = None
+    unfinished: Count = 0
+
+
+class Usage(Strict):
+    """What NVML says of the whole card during the work; None for what it does not say.
+
+    `sm_percent` is the share of time in which any kernel ran, `memory_percent` that in which memory
+    was read or written: neither says how much of the SMs or of the bandwidth was used.
+    """
+
+    sm_percent: Percent | None = None
+    memory_percent: Percent | None = None
+    memory_used_mib: Count | None = None
+    energy_joules: Amount | None = None
+    sm_clock_mhz: Count | None = None
+    samples: Count = 0
+
+
+class Result(Strict):
+    """What one tenant did, from the moment at which all began.
+
+    Attributes:
+        throughput: units of work in a second.
+        seconds: from its beginning to its end.
+        late_seconds: how long after the moment at which all were to begin it did.
+        context_seconds: what the making of its CUDA context took.
+        launch_seconds: from its start, as a process or pod, until it was ready to work.
+        wrong_results: numbers that a burn found wrong; None for other works, which end at one.
+        memory_refused_mib: what it asked for and did not get; None if nothing was refused.
+        busy_sm_percent: how many SMs were busy, by GPM: of its GPU instance, or of the whole GPU.
+        bandwidth_percent: how much of the memory's bandwidth was used, likewise.
+    """
+
+    throughput: Amount
+    unit: str
+    seconds: Amount
+    latency: Latency | None = None
+    wrong_results: Count | None = None
+    late_seconds: Amount = 0.0
+    context_seconds: Amount | None = None
+    launch_seconds: Amount | None = None
+    memory_mib: Count | None = None
+    memory_refused_mib: Count | None = None
+    busy_sm_percent: Percent | None = None
+    bandwidth_percent: Percent | None = None
+    exit_status: int | None = None
+
+
+class Tenant(Strict):
+    """One of those that worked at the same time: a result, or why there is none."""
+
+    number: Count
+    result: Result | None = None
+    failure: str = ""
+
+
+class Case(Strict):
+    """One strategy with its tenants.
+
+    `measured`: there are results. `passed`: all ran, on simulated GPUs, which do no work.
+    `skipped`: it was not tried. `failed`: it was, and there are no results. `reason` says why.
+    `repetition` counts from 0; all that have the same one were run in one round.
+    """
+
+    strategy: Strategy
+    repetition: Count = 0
+    state: Literal["measured", "passed", "skipped", "failed"]
+    reason: str = ""
+    tenants: tuple[Tenant, ...] = ()
+    usage: Usage | None = None
+    seen: tuple[str, ...] = ()
+    """What was found of the strategy while it ran, such as the limits that an MPS daemon has."""
+
+    @model_validator(mode="after")
+    def _results_where_measured(self) -> Self:
+        has_results = any(one.result for one in self.tenants)
+        if has_results != (self.state == "measured"):
+            raise ValueError(f"a case that is {self.state} has results: {has_results}")
+        if has_results and len(self.tenants) != self.strategy.tenants:
+            raise ValueError(
+                f"{len(self.tenants)} tenants are reported, but the strategy has"
+                f" {self.strategy.tenants}"
+            )
+        if self.state in ("skipped", "failed") and not self.reason:
+            raise ValueError(f"a case that is {self.state} has no reason")
+        return self
+
+
+class Step(Strict):
+    """One step of a sweep: how large the share was, in percent, and whether it held the goal."""
+
+    strategy: Strategy
+    share_percent: Percent
+    worst_ms: Amount | None
+    holds: bool
+
+
+class Sweep(Strict):
+    """Steps from the smallest share to the largest, and the smallest one that holds the goal."""
+
+    over: str
+    goal_ms: Amount
+    steps: tuple[Step, ...]
+    chosen: Strategy | None = None
+    claim: str = ""
+    share_config: str = ""
+    note: str = ""
+
+
+Figure = Literal[
+    "throughput", "least", "p50", "p99", "time", "isolation", "fairness", "memory fairness"
+]
+"""What a strategy can be best at; each is explained beside the report's columns."""
+
+
+class Goal(Strict):
+    """What a strategy is to be good at; with a role, for tenants of that role."""
+
+    figure: Figure
+    role: str = ""
+
+
+class Relation(Strict):
+    """What a case is compared with, by the names of cases.
+
+    Attributes:
+        against: those that ratios are to; for each tenant the first that has its role, or does
+            its work.
+        undisturbed: those with the same shares and no neighbours, likewise.
+        group: only cases of one group can be better than each other.
+    """
+
+    case: str
+    against: tuple[str, ...] = ()
+    undisturbed: tuple[str, ...] = ()
+    group: str = ""
+
+
+class Study(Strict):
+    """What a scenario asks, and how its cases belong together."""
+
+    name: str
+    answers: str
+    repetitions: Annotated[int, Field(ge=1)] = 1
+    seed: int = 1
+    goals: tuple[Goal, ...] = ()
+    relations: tuple[Relation, ...] = ()
+
+
+class Report(Strict):
+    """All of one run. `work` is that of tenants alike; parts of strategies have their own."""
+
+    version: Literal[1, 2] = VERSION
+    made_at: str
+    where: Literal["processes", "pods"]
+    dra_driver: str
+    work: Workload
+    study: Study | None = None
+    card: Card
+    cases: tuple[Case, ...]
+    sweep: Sweep | None = None
+    interrupted: bool = False
+
+    @model_validator(mode="after")
+    def _nothing_of_simulated_gpus(self) -> Self:
+        measured = [case for case in self.cases if case.state == "measured"]
+        if self.card.is_simulated and (measured or self.sweep):
+            raise ValueError("simulated GPUs do no work, so they have no results")
+        return self
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share (0 to 1) of all are not above."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write a report as JSON; it is there whole, or what was there before stays."""
+    try:
+        new = temporary_of(path)
+        new.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise StateError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read_report(path: Path) -> Report:
+    """Read a report."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > _MOST_BYTES:
+        raise StateError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, so it is not a report")
+    try:
+        return Report.model_validate_json(content)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"]) or "the file"
+        raise StateError(
+            f"{path} is not a report of version 1 or {VERSION}: {where}: {fault['msg']}; make it "
+            "again"
+            " with `dra-driver bench`"
+        ) from error

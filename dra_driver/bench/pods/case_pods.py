@@ -1,0 +1,116 @@
+"""The pods of one case: what their logs and the API say of them, read again and again.
+
+In: the cluster and the namespace. Out: what each tenant has said so far, and by how much the clock
+of their machine is ahead.
+"""
+
+import time
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+from dra_driver.bench import lines
+from dra_driver.bench.gathering import Gathered
+from dra_driver.bench.pods import manifests
+from dra_driver.bench.pods.pod_status import is_over
+from dra_driver.errors import InvalidError, NotFoundError, UnavailableError
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.resource import PODS
+
+JsonObject = dict[str, Any]
+
+_TIMEOUT = 15.0
+_LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
+
+
+class CasePods:
+    """The pods of a case, and what they have said so far.
+
+    `launched` has the numbers of those that were made, and when.
+    """
+
+    def __init__(self, client: KubeClient, namespace: str, are_commands: Sequence[bool]) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._are_commands = are_commands
+        self._ahead: float | None = None
+        self._ended: set[int] = set()
+        self.launched: dict[int, float] = {}
+        self.heard: list[Gathered] = [Gathered() for _ in are_commands]
+
+    def look(self) -> Self:
+        """Read the logs of all pods that have not said their last word.
+
+        What a command that is ready does, and when it has ended, the API says.
+        """
+        for at in self.launched:
+            if self._is_over(at):
+                continue
+            with suppress(UnavailableError):  # the API server is away for a moment
+                if not self._are_commands[at] or self.heard[at].ready is None:
+                    self.heard[at] = self._listen(at)
+                elif is_over(self.found(at)):
+                    self._ended.add(at)
+        return self
+
+    def _listen(self, number: int) -> Gathered:
+        before, name = self.heard[number], manifests.pod_name(number)
+        try:
+            text = self._client.log(self._namespace, name, query=_LOG, timeout=_TIMEOUT)
+        except (NotFoundError, UnavailableError, InvalidError):  # no such container yet
+            return before
+        said = [one for line in text.splitlines() if (one := lines.heard(line)) is not None]
+        for one in said:
+            if isinstance(one, (lines.Ready, lines.Waiting)):
+                ahead = one.at - time.monotonic()
+                self._ahead = ahead if self._ahead is None else max(ahead, self._ahead)
+        ready = next((one for one in said if isinstance(one, lines.Ready)), None)
+        took = before.launch_seconds
+        if ready is not None and took is None:
+            took = time.monotonic() - self.launched[number]
+        return Gathered(
+            ready=ready,
+            done=next((one for one in said if isinstance(one, lines.Done)), None),
+            failed=next((one for one in said if isinstance(one, lines.Failed)), None)
+            or self._crashed(number, text),
+            launch_seconds=took,
+        )
+
+    def _crashed(self, number: int, text: str) -> lines.Failed | None:
+        """Return what stands for the last word of a container that ended without one."""
+        if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
+            return None
+        if not is_over(self.found(number)):
+            return None
+        last = text.strip().splitlines()[-1:] or ["it wrote nothing"]
+        return lines.Failed(reason=f"its container ended: {last[0]}")
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether each that was made is ready, or never will be."""
+        made = (self.heard[at] for at in self.launched)
+        return all(one.ready is not None or one.failed is not None for one in made)
+
+    def are_over(self, but: Container[int] = ()) -> bool:
+        """Whether each has said its last word, or its command has ended, but those of `but`."""
+        return all(self._is_over(at) for at in range(len(self.heard)) if at not in but)
+
+    def _is_over(self, at: int) -> bool:
+        one = self.heard[at]
+        return one.done is not None or one.failed is not None or at in self._ended
+
+    def able(self) -> Sequence[int]:
+        """Return the numbers of those that are ready."""
+        return [at for at, one in enumerate(self.heard) if one.ready and one.failed is None]
+
+    def now(self) -> float:
+        """Return the time of their machine; a little earlier, by as much as their lines are old.
+
+        Where nobody has said a line, nobody is told a time either.
+        """
+        return time.monotonic() + (self._ahead or 0.0)
+
+    def found(self, at: int) -> JsonObject:
+        """Return a pod as the API has it."""
+        name = manifests.pod_name(at)
+        return self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)

@@ -1,0 +1,236 @@
+"""A case as objects of the API: a namespace, claims, and pods that use them. Pure.
+
+Tenants of a shared device name one claim; those that have a device each have a request each, of one
+claim too, so that their devices are of one GPU. A pod learns when to begin from an annotation of
+its own, which the kubelet shows it as a file: it needs no token, no network and no right for that.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.bench import commands, lines
+from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy, watcher
+from dra_driver.bench.workload import Workload
+from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
+from dra_driver.claims.report.claim_status import stored_entries, understood
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import objects
+
+JsonObject = dict[str, object]
+
+LABEL = "bench.resource.nvidia.com/run"
+START = "bench.resource.nvidia.com/start"
+CLAIM = "work"
+TENANT = "tenant"
+LATENCIES = "/dev/termination-log"
+"""Where a command writes its latencies: the API shows what is there, up to 4096 bytes."""
+
+PULL_SECRET = "image-pull"  # noqa: S105 (its name)
+_FOLDER = "/bench"
+_LIBRARIES = f"/usr/local/nvidia/lib:{HOOKLESS_LIBRARIES}"
+"""Where images of CUDA look too: a plain one would not find libcuda on a node without CDI hooks."""
+
+_TOLERATIONS = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+"""Of the taint that keeps pods without GPUs off many clusters' GPU nodes."""
+
+_API = "resource.nvidia.com/v1beta1"
+_MIG_CLASS = "mig.nvidia.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What all pods of a run have: image, node, and the resource name of shares.
+
+    `command_image` is that of a command, if it is another: it has `sh`, and perhaps no Python.
+    `pull_secret`, as NAMESPACE/NAME, is a Secret that the run's namespace gets a copy of.
+    """
+
+    image: str
+    command_image: str = ""
+    node: str = ""
+    shares: str = ""
+    pull_secret: str = ""
+    pull_policy: str = "IfNotPresent"
+    python: str = "python3"
+    patience: float = 600.0
+
+
+def namespace(name: str, run: str) -> JsonObject:
+    """Return the namespace of a run."""
+    metadata = {"name": name, "labels": {LABEL: run}}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def pull_secret(found: Mapping[str, object]) -> JsonObject:
+    """Return the copy of a Secret with which images are pulled."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": PULL_SECRET},
+        "type": found.get("type"),
+        "data": found.get("data") or {},
+    }
+
+
+def device_class(strategy: Strategy) -> str:
+    """Return the DeviceClass of a strategy's devices."""
+    return _MIG_CLASS if strategy.sharing in OF_MIG else DRIVER_NAME
+
+
+def requests(strategy: Strategy) -> list[JsonObject]:
+    """Return the requests of a strategy's claim: one for each tenant that has its own device."""
+    names = _request_names(strategy)
+    found: list[JsonObject] = []
+    for number, name in enumerate(names):
+        exactly: JsonObject = {"deviceClassName": device_class(strategy)}
+        if profile := strategy.profiles[number]:
+            expression = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
+            exactly["selectors"] = [{"cel": {"expression": expression}}]
+        if strategy.parts and strategy.parts[number].gpus > 1:
+            exactly["count"] = strategy.parts[number].gpus
+        found.append({"name": name, "exactly": exactly})
+    return found
+
+
+def claim_config(strategy: Strategy) -> JsonObject | None:
+    """Return the opaque config of a strategy's claim; None if it needs none."""
+    if strategy.sharing in (Sharing.ALONE, Sharing.WHOLE_GPUS, Sharing.MIG, Sharing.SHARES):
+        return None
+    kind = "MigDeviceConfig" if strategy.sharing in OF_MIG else "GpuConfig"
+    sharing: JsonObject = {"strategy": "TimeSlicing"}
+    if strategy.sharing in UNDER_MPS:
+        limits: JsonObject = {}
+        if strategy.thread_percentage is not None:
+            limits["defaultActiveThreadPercentage"] = strategy.thread_percentage
+        if strategy.memory_mib is not None:
+            limits["defaultPinnedDeviceMemoryLimit"] = f"{strategy.memory_mib}Mi"
+        sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
+    parameters = {"apiVersion": _API, "kind": kind, "sharing": sharing}
+    return {"driver": DRIVER_NAME, "parameters": parameters}
+
+
+def claim(strategy: Strategy) -> JsonObject | None:
+    """Return the claim of a case; None for shares, which pods ask for by a resource name."""
+    if strategy.sharing is Sharing.SHARES:
+        return None
+    names = _request_names(strategy)
+    devices: JsonObject = {"requests": requests(strategy)}
+    if config := claim_config(strategy):
+        devices["config"] = [{"requests": list(names), "opaque": config}]
+    if len(names) > 1 and strategy.sharing is Sharing.MIG:
+        attribute = f"{DRIVER_NAME}/parentUUID"
+        devices["constraints"] = [{"requests": list(names), "matchAttribute": attribute}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": CLAIM},
+        "spec": {"devices": devices},
+    }
+
+
+def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonObject:
+    """Return the pod of one tenant."""
+    seats = strategy.seats(work)
+    seat, environment = seats[number], seats[number].environment()
+    container: JsonObject = {
+        "name": TENANT,
+        "image": (seat.is_command and place.command_image) or place.image,
+        "imagePullPolicy": place.pull_policy,
+        "command": _command(seats, number, place),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    spec: JsonObject = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        # What a killed run leaves ends by itself, and its GPU is free.
+        "activeDeadlineSeconds": math.ceil(
+            place.patience + seat.after + seat.work.warm_up + seat.work.seconds
+        )
+        + 60,
+        "tolerations": _TOLERATIONS,
+    }
+    shown = {"fieldPath": f"metadata.annotations['{START}']"}
+    start = {"items": [{"path": "start", "fieldRef": shown}]}
+    spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
+    container["volumeMounts"] = [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}]
+    if not seat.is_command:
+        environment["LD_LIBRARY_PATH"] = _LIBRARIES
+    if environment:
+        container["env"] = [{"name": name, "value": one} for name, one in environment.items()]
+    if place.pull_secret:
+        spec["imagePullSecrets"] = [{"name": PULL_SECRET}]
+    if strategy.sharing is Sharing.SHARES:
+        container["resources"] = {"limits": {place.shares: "1"}}
+    else:
+        spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": CLAIM}]
+        names = _request_names(strategy)
+        request = {"request": names[number]} if len(names) > 1 else {}
+        container["resources"] = {"claims": [{"name": CLAIM, **request}]}
+    if place.node:
+        spec["affinity"] = _only_on(place.node)
+    spec["containers"] = [container]
+    name = pod_name(number)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def _only_on(node: str) -> JsonObject:
+    """Return the affinity to one node, by its name: its label of the host name may differ."""
+    named = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = [{"matchFields": [named]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"nodeAffinity": required}
+
+
+def pod_name(number: int) -> str:
+    """Return the name of a tenant's pod."""
+    return f"tenant-{number}"
+
+
+def beginning(moment: float) -> JsonObject:
+    """Return what is merged into a pod to tell it when to begin."""
+    return {"metadata": {"annotations": {START: f"{moment:.3f}"}}}
+
+
+def _request_names(strategy: Strategy) -> Sequence[str]:
+    if strategy.sharing in (Sharing.MIG, Sharing.WHOLE_GPUS):
+        return tuple(f"gpu-{number}" for number in range(strategy.tenants))
+    return ("gpu",)
+
+
+def _command(seats: Sequence[Part], number: int, place: Place) -> list[str]:
+    start, work = f"{_FOLDER}/start", seats[number].work
+    if seats[number].is_command:
+        words = commands.words(work, LATENCIES)
+        if place.command_image:
+            return list(commands.held_by_sh(start, words))
+        held = ("-m", "dra_driver.bench.tenant.supervised", "--start", start)
+        return [place.python, *held, *words]
+    spec = lines.Spec(
+        number=number,
+        work=work,
+        start=start,
+        patience=place.patience,
+        watches=number == watcher(seats),
+    )
+    return [place.python, "-m", "dra_driver.bench.tenant.program", spec.model_dump_json()]
+
+
+def allocated(thing: Mapping[str, object]) -> str:
+    """Say which devices a claim has, in a few words; nothing if it has none."""
+    given = objects(thing, "status", "allocation", "devices", "results")
+    devices = sorted({f"{one.get('pool')}/{one.get('device')}" for one in given})
+    return ", ".join(devices)
+
+
+def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
+    """Return what the driver has written of how a claim's devices are shared."""
+    said = [understood(one).get("sharing") for one in stored_entries(thing)]
+    return tuple(dict.fromkeys(json.dumps(one, sort_keys=True) for one in said if one))

@@ -1,0 +1,87 @@
+"""What a cluster offers of one GPU: MIG profiles, shares, memory. Pure.
+
+In: ResourceSlices of this driver, and perhaps a node's name. Out: an `Offer`: of the best-equipped
+GPU, since a run asks for devices by what they are and the scheduler chooses the GPU.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from dra_driver.admin.api.slices import Device, readable_slices
+from dra_driver.bench.strategies import Sharing, Strategy, is_plain, profile_size
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import Object, text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What there is.
+
+    Attributes:
+        profiles: MIG profiles, and how many of each one GPU has room for.
+        shares: resource names of shares, and into how many one GPU is divided.
+    """
+
+    gpus: int = 0
+    profiles: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, int] = field(default_factory=dict)
+
+    def lack(self, strategy: Strategy) -> str:
+        """Say which MIG devices of a strategy there are not; nothing if there are all."""
+        one_each = strategy.sharing is Sharing.MIG
+        for profile, wanted in Counter(strategy.profiles).items():
+            fit = self.profiles.get(profile, 0)
+            if not fit:
+                there = ", ".join(sorted(self.profiles)) or "none"
+                return f"there is no MIG device {profile}; there are: {there}"
+            if one_each and wanted > fit:
+                return f"one GPU has room for {fit} of {profile}, but {wanted} are needed"
+        return ""
+
+    def usual_profiles(self) -> tuple[str, ...]:
+        """Return the smallest profile, and the largest of which one GPU has room for two."""
+        plain = {name: fit for name, fit in self.profiles.items() if is_plain(name)}
+        if not plain:
+            return ()
+        memory = {name: profile_size(name)[1] for name in plain}
+        smallest = max(plain, key=lambda name: (plain[name], -memory[name]))
+        several = [name for name, fit in plain.items() if fit > 1]
+        largest = max(several, key=lambda name: (-plain[name], memory[name]), default=smallest)
+        return tuple(dict.fromkeys((smallest, largest)))
+
+
+def offered(slices: Iterable[Object], node: str = "") -> Offer:
+    """Return what slices offer, of all nodes or of one."""
+    gpus = 0
+    places: dict[str, Counter[str]] = defaultdict(Counter)
+    shares: dict[str, int] = {}
+    for device in _devices(slices, node):
+        of = partial(_attribute, device)
+        if isinstance(replicas := of("replicas"), int):
+            shares[str(of("resourceName") or "")] = replicas
+        elif of("type") == "gpu":
+            gpus += 1
+        elif of("type") == "mig":
+            places[str(of("parentUUID"))][str(of("profile"))] += 1
+    profiles: dict[str, int] = {}
+    for of_gpu in places.values():
+        for name, fit in of_gpu.items():
+            profiles[name] = max(fit, profiles.get(name, 0))
+    return Offer(gpus=gpus, profiles=profiles, shares=shares)
+
+
+def _devices(slices: Iterable[Object], node: str) -> Iterator[Device]:
+    ours = (
+        one
+        for one in slices
+        if text(one, "spec", "driver") == DRIVER_NAME
+        and node in ("", text(one, "spec", "nodeName"))
+    )
+    for found in readable_slices(ours):
+        yield from found.devices
+
+
+def _attribute(device: Device, name: str) -> object:
+    return device.attribute(f"{DRIVER_NAME}/{name}")

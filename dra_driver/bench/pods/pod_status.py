@@ -1,0 +1,84 @@
+"""What the API says of a pod: why it does not run, and how long its container ran. Pure.
+
+The API tells moments of containers in whole seconds, so a command that is over in a few of them is
+hardly measured.
+"""
+
+from datetime import datetime
+
+from dra_driver.bench.model import Result, Tenant
+from dra_driver.errors import SetupError
+from dra_driver.fields import Object, mapping, number, objects, text
+
+_OVER = ("Succeeded", "Failed")
+_MOST_BYTES = 4096
+
+
+def phase(pod: Object) -> str:
+    """Return the phase of a pod; empty for none that is known."""
+    return text(pod, "status", "phase")
+
+
+def is_over(pod: Object) -> bool:
+    """Whether its container will not run, or not again."""
+    return phase(pod) in _OVER
+
+
+def why_not_running(pod: Object, events: Object) -> str:
+    """Say the reason: of its last warning, of its container, or of its scheduling."""
+    notes = [text(one, "note") for one in objects(events, "items")]
+    for one in _containers(pod):
+        waiting = mapping(one, "state", "waiting")
+        if message := text(waiting, "message"):
+            notes.append(f"{text(waiting, 'reason')}: {message}")
+    if notes:
+        return notes[-1]
+    for one in objects(pod, "status", "conditions"):
+        if text(one, "status") == "False" and (message := text(one, "message")):
+            return message
+    return f"it is {phase(pod) or 'not known'}"
+
+
+def termination_message(pod: Object) -> str:
+    """Return what its container left for the API to show. Raises SetupError if that is cut off."""
+    for one in _containers(pod):
+        message = text(mapping(one, "state", "terminated"), "message")
+        if len(message.encode()) >= _MOST_BYTES:
+            raise SetupError(
+                f"the command's output has {_MOST_BYTES} bytes or more, which the API does not "
+                "show: make it print its latencies, or fewer lines"
+            )
+        return message
+    return ""
+
+
+def ended_seconds(tenant: int, pod: Object) -> Tenant:
+    """Return a tenant whose work was a command of the user's own."""
+    for one in _containers(pod):
+        ended = mapping(one, "state", "terminated")
+        if not ended:
+            continue
+        code = number(ended, "exitCode", default=1)
+        if code != 0:
+            reason = text(ended, "reason")
+            said = f" ({reason})" if reason not in ("", "Error") else ""
+            message = " ".join(text(ended, "message").split())
+            more = f": {message}" if message else ""
+            return Tenant(number=tenant, failure=f"its exit status was {code}{said}{more}")
+        began, end = (
+            datetime.fromisoformat(text(ended, name)) for name in ("startedAt", "finishedAt")
+        )
+        took = max((end - began).total_seconds(), 1.0)
+        return Tenant(
+            number=tenant,
+            result=Result(throughput=1 / took, unit="runs", seconds=took, exit_status=code),
+        )
+    if phase(pod) == "Failed":  # by the kubelet: evicted, or its time was over
+        status = mapping(pod, "status")
+        said = text(status, "message") or text(status, "reason") or "nobody says why"
+        return Tenant(number=tenant, failure=f"its pod failed: {said}")
+    return Tenant(number=tenant, failure="it did not end in time: give it more with --seconds")
+
+
+def _containers(pod: Object) -> tuple[Object, ...]:
+    return objects(pod, "status", "containerStatuses")

@@ -1,0 +1,325 @@
+"""What was measured, compared: percentiles, ratios to the same work alone, fairness. Pure.
+
+Everything is a ratio to one tenant alone on a whole GPU of the same run, so that figures of
+different machines can be compared. A scenario says by itself what its cases are compared with; then
+each tenant is compared with the one of its role there, in the same round.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dra_driver.bench.model import Case, Relation, Report, Result, Study, Tenant
+from dra_driver.bench.strategies import Sharing, Strategy, profile_size
+from dra_driver.bench.workload import Workload
+
+
+def fairness(amounts: Sequence[float]) -> float | None:
+    """Return Jain's index: 1 where all have the same, 1/n where one of n has all.
+
+    None where nobody has anything.
+    """
+    squares = sum(amount * amount for amount in amounts)
+    if squares == 0:
+        return None
+    return sum(amounts) ** 2 / (len(amounts) * squares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InContainers:
+    """A strategy as pods against the same as processes; None where one has no such figure.
+
+    Attributes:
+        throughput: of all tenants together, as ratio.
+        p50: the largest median latency of a tenant, as ratio; `p99` likewise.
+        context: the longest making of a CUDA context, as ratio.
+        launch_seconds: how much longer until the last tenant was ready to work.
+    """
+
+    strategy: Strategy
+    throughput: float | None
+    p50: float | None
+    p99: float | None
+    context: float | None
+    launch_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A case against the work alone, as ratios; None where one of the two has no such figure.
+
+    Attributes:
+        total_throughput: of all tenants together.
+        least_throughput: of the tenant that got least.
+        run_time: of the slowest tenant for the same amount of work.
+        p50: the largest median latency of a tenant; `p99` likewise.
+        context: the longest making of a CUDA context.
+        energy_per_work: energy of the card for a unit of work.
+        isolation: what neighbours cost: the 99th percentile, or the run time, as a ratio to that of
+            the same share without neighbours.
+        fairness: Jain's index of throughputs; `memory_fairness` of the memory that tenants had.
+    """
+
+    total_throughput: float | None = None
+    least_throughput: float | None = None
+    run_time: float | None = None
+    p50: float | None = None
+    p99: float | None = None
+    context: float | None = None
+    energy_per_work: float | None = None
+    isolation: float | None = None
+    fairness: float | None = None
+    memory_fairness: float | None = None
+
+
+def results(case: Case) -> tuple[Result, ...]:
+    """Return the results of a case's tenants."""
+    return tuple(one.result for one in case.tenants if one.result is not None)
+
+
+def alone(cases: Sequence[Case]) -> Case | None:
+    """Return the case that all others are compared with, where no scenario says it.
+
+    Where no whole GPU was free, that is the largest MIG device alone.
+    """
+    measured = [case for case in cases if case.state == "measured" and case.strategy.tenants == 1]
+    for case in measured:
+        if case.strategy.sharing is Sharing.ALONE:
+            return case
+    divided = [case for case in measured if case.strategy.sharing is Sharing.MIG]
+    return max(divided, key=lambda case: profile_size(case.strategy.profile), default=None)
+
+
+def bases(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
+    """Return the cases of the same round that one is compared with."""
+    round_ = [one for one in cases if one.repetition == case.repetition]
+    if study is None:
+        found = alone(round_)
+        return () if found is None else (found,)
+    relation = relation_of(study, case.strategy)
+    names = (*relation.against, *([case.strategy.name] if not relation.group else []))
+    return tuple(one for name in names if (one := _measured(round_, name)) is not None)
+
+
+def undisturbed(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
+    """Return the cases of the same round and shares without neighbours, if a scenario has them."""
+    if study is None:
+        return ()
+    round_ = [one for one in cases if one.repetition == case.repetition]
+    names = relation_of(study, case.strategy).undisturbed
+    return tuple(one for name in names if (one := _measured(round_, name)) is not None)
+
+
+def relation_of(study: Study, strategy: Strategy) -> Relation:
+    """Return what a case of a scenario is compared with."""
+    found = (one for one in study.relations if one.case == strategy.name)
+    return next(found, Relation(case=strategy.name))
+
+
+def _measured(cases: Sequence[Case], name: str) -> Case | None:
+    found = (one for one in cases if one.strategy.name == name and one.state == "measured")
+    return next(found, None)
+
+
+def of_role(case: Case, role: str) -> tuple[Tenant, ...]:
+    """Return the tenants of a case that have a role."""
+    return tuple(one for one in case.tenants if case.strategy.role(one.number) == role)
+
+
+def compared(
+    case: Case,
+    measures: Sequence[Case],
+    *,
+    neighbourless: Sequence[Case] = (),
+    role: str | None = None,
+) -> Comparison:
+    """Return how a case does against others.
+
+    Each tenant is compared with the first that has its role, or does its work; one without result
+    got nothing. With a role, only tenants of that count.
+    """
+    tenants = case.tenants if role is None else of_role(case, role)
+    own = [one.result for one in tenants if one.result is not None]
+    if not own:
+        return Comparison()
+    base = {one.number: _base(measures, case.strategy, one.number) for one in tenants}
+    shares = [_progress(one, base[one.number]) for one in tenants]
+    known = [one for one in shares if one is not None]
+    memory = [float(one.memory_mib) for one in own if one.memory_mib is not None]
+    got = known if len(known) == len(shares) else [_throughput_of(one) for one in tenants]
+    just_own = Comparison(
+        fairness=fairness(got),
+        memory_fairness=fairness(memory) if memory else None,
+        isolation=_isolation(case, neighbourless, tenants),
+    )
+    if len(known) != len(shares):
+        return just_own
+    ratios = partial(_worst_ratio, tenants, base)
+    is_one_work = len(case.strategy.roles) == 1
+    return replace(
+        just_own,
+        total_throughput=sum(known),
+        least_throughput=min(known),
+        run_time=None if not min(known) else 1 / min(known),
+        p50=ratios(lambda one: _latency(one, "p50_ms")),
+        p99=ratios(lambda one: _latency(one, "p99_ms")),
+        context=ratios(lambda one: one.context_seconds),
+        energy_per_work=_energy_ratio(case, measures) if is_one_work else None,
+    )
+
+
+def _throughput_of(tenant: Tenant) -> float:
+    return tenant.result.throughput if tenant.result else 0.0
+
+
+def _progress(tenant: Tenant, base: Result | None) -> float | None:
+    return None if base is None else _ratio(_throughput_of(tenant), base.throughput)
+
+
+def _base(measures: Sequence[Case], strategy: Strategy, number: int) -> Result | None:
+    """Return the result that a tenant is compared with."""
+    found = _base_tenant(measures, strategy, number)
+    return None if found is None else found[1].result
+
+
+def _base_tenant(
+    measures: Sequence[Case], strategy: Strategy, number: int
+) -> tuple[Case, Tenant] | None:
+    """Return which one a tenant is compared with: the first of its role, else of its work."""
+    role, work = strategy.role(number), _work(strategy, number)
+    have = [(case, one) for case in measures for one in case.tenants if one.result is not None]
+    for case, one in have:
+        if case.strategy.role(one.number) == role:
+            return case, one
+    for case, one in have:
+        if work is not None and _work(case.strategy, one.number) == work:
+            return case, one
+    return None
+
+
+def _work(strategy: Strategy, number: int) -> Workload | None:
+    return strategy.parts[number].work if strategy.parts else None
+
+
+def _worst_ratio(
+    tenants: Sequence[Tenant],
+    base: Mapping[int, Result | None],
+    figure: Callable[[Result], float | None],
+) -> float | None:
+    """Return the largest ratio of a figure to that of the base, over tenants that have both."""
+    found = []
+    for one in tenants:
+        measure = base[one.number]
+        if one.result is not None and measure is not None:
+            found.append(_ratio(figure(one.result), figure(measure)))
+    return max((one for one in found if one is not None), default=None)
+
+
+def _isolation(
+    case: Case, neighbourless: Sequence[Case], tenants: Sequence[Tenant]
+) -> float | None:
+    """Return what neighbours cost: the worst latency, or run time, as a ratio to that without.
+
+    Of tenants that a case without neighbours has too.
+    """
+    found = []
+    for one in tenants:
+        base = _base(neighbourless, case.strategy, one.number)
+        if base is None or one.result is None:
+            continue
+        if one.result.latency and base.latency:
+            found.append(_ratio(one.result.latency.p99_ms, base.latency.p99_ms))
+        else:
+            found.append(_ratio(base.throughput, one.result.throughput))
+    return max((one for one in found if one is not None), default=None)
+
+
+def _energy_ratio(case: Case, measures: Sequence[Case]) -> float | None:
+    found = _base_tenant(measures, case.strategy, case.tenants[0].number)
+    return None if found is None else _ratio(energy_per_work(case), energy_per_work(found[0]))
+
+
+def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
+    """Return what containers cost: for each strategy that both reports have results of.
+
+    Nothing for two works, or for cards of two kinds: what differs is not the container then.
+    """
+    if pods.work != processes.work or pods.card.name != processes.card.name:
+        return ()
+    bare = _rounds(processes)
+    found = []
+    for strategy, own in _rounds(pods).items():
+        other = bare.get(strategy)
+        if other is None:
+            continue
+
+        def mean(figure: _Figure, own: _Rounds = own, other: _Rounds = other) -> list[float | None]:
+            return [_mean(map(figure, rounds)) for rounds in (own, other)]
+
+        launched, bare_launched = mean(_slowest_launch)
+        found.append(
+            InContainers(
+                strategy=strategy,
+                throughput=_ratio(*mean(_throughput)),
+                p50=_ratio(*mean(partial(_worst_latency, name="p50_ms"))),
+                p99=_ratio(*mean(partial(_worst_latency, name="p99_ms"))),
+                context=_ratio(*mean(_worst_context)),
+                launch_seconds=None
+                if launched is None or bare_launched is None
+                else launched - bare_launched,
+            )
+        )
+    return tuple(found)
+
+
+_Rounds = list[tuple[Result, ...]]
+_Figure = Callable[[Sequence[Result]], float | None]
+
+
+def _rounds(report: Report) -> dict[Strategy, _Rounds]:
+    """Return the results of each repetition of each strategy."""
+    found: dict[Strategy, _Rounds] = {}
+    for case in report.cases:
+        if own := results(case):
+            found.setdefault(case.strategy, []).append(own)
+    return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _throughput(found: Sequence[Result]) -> float:
+    return sum(one.throughput for one in found)
+
+
+def _slowest_launch(found: Sequence[Result]) -> float | None:
+    return max(
+        (one.launch_seconds for one in found if one.launch_seconds is not None), default=None
+    )
+
+
+def energy_per_work(case: Case) -> float | None:
+    """Return the joules of the whole card for a unit of work."""
+    done = sum(one.throughput * one.seconds for one in results(case))
+    if case.usage is None or case.usage.energy_joules is None or not done:
+        return None
+    return case.usage.energy_joules / done
+
+
+def _latency(found: Result, name: str) -> float | None:
+    return None if found.latency is None else float(getattr(found.latency, name))
+
+
+def _worst_latency(found: Sequence[Result], name: str) -> float | None:
+    values = [float(getattr(one.latency, name)) for one in found if one.latency is not None]
+    return max(values, default=None)
+
+
+def _worst_context(found: Sequence[Result]) -> float | None:
+    return max((one.context_seconds for one in found if one.context_seconds), default=None)
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else value / base

@@ -1,0 +1,111 @@
+"""A report by strategies: all repetitions of one together, and its roles beside it. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.bench.model import Case, Figure, Report, Result
+from dra_driver.bench.report.figures import (
+    Comparison,
+    bases,
+    compared,
+    of_role,
+    relation_of,
+    undisturbed,
+)
+from dra_driver.bench.report.spread import Spread, spread
+from dra_driver.bench.strategies import Strategy
+
+FIGURES: dict[Figure, Callable[[Comparison], float | None]] = {
+    "throughput": lambda told: told.total_throughput,
+    "least": lambda told: told.least_throughput,
+    "p50": lambda told: told.p50,
+    "p99": lambda told: told.p99,
+    "time": lambda told: told.run_time,
+    "isolation": lambda told: told.isolation,
+    "fairness": lambda told: told.fairness,
+    "memory fairness": lambda told: told.memory_fairness,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A strategy, or its tenants of one role, over all repetitions.
+
+    `cases` and `told` are of the same repetitions, in order.
+    """
+
+    strategy: Strategy
+    role: str | None
+    group: str
+    cases: Sequence[Case]
+    told: Sequence[Comparison]
+
+    @property
+    def label(self) -> str:
+        """What it is called in a table."""
+        return self.strategy.label if self.role is None else f"  of which {self.role}"
+
+    @property
+    def number(self) -> int:
+        """How many tenants are meant."""
+        roles = [self.strategy.role(number) for number in range(self.strategy.tenants)]
+        return len(roles) if self.role is None else roles.count(self.role)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its tenants do different works, so that they have no figure together."""
+        return len({one.work for one in self.strategy.parts if self.role in (None, one.role)}) > 1
+
+    def figure(self, figure: Figure) -> Spread | None:
+        """Return a ratio over all repetitions."""
+        return spread(FIGURES[figure](one) for one in self.told)
+
+    def results(self, case: Case) -> tuple[Result, ...]:
+        """Return the results of a case that are meant."""
+        tenants = case.tenants if self.role is None else of_role(case, self.role)
+        return tuple(one.result for one in tenants if one.result is not None)
+
+    def over(self, figure: Callable[[Sequence[Result]], float | None]) -> Spread | None:
+        """Return an absolute figure over all repetitions."""
+        return spread(figure(found) for case in self.cases if (found := self.results(case)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every tenant has a result in every repetition."""
+        return all(one.result is not None for case in self.cases for one in case.tenants)
+
+
+def summary(report: Report) -> list[Row]:
+    """Return a row for each strategy with results, and after it one for each of several roles."""
+    by_name: dict[str, list[Case]] = {}
+    for case in report.cases:
+        if case.state == "measured":
+            by_name.setdefault(case.strategy.name, []).append(case)
+    found = []
+    for cases in by_name.values():
+        roles = cases[0].strategy.roles
+        found.append(_row(report, cases, None))
+        found += [_row(report, cases, role) for role in (roles if len(roles) > 1 else ())]
+    return found
+
+
+def _row(report: Report, cases: Sequence[Case], role: str | None) -> Row:
+    strategy = cases[0].strategy
+    group = f"{strategy.tenants} tenants" if strategy.tenants > 1 else ""
+    if report.study is not None:
+        group = relation_of(report.study, strategy).group
+    return Row(
+        strategy=strategy,
+        role=role,
+        group=group,
+        cases=cases,
+        told=[
+            compared(
+                case,
+                bases(report.cases, case, report.study),
+                neighbourless=undisturbed(report.cases, case, report.study),
+                role=role,
+            )
+            for case in cases
+        ],
+    )

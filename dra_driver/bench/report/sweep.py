@@ -1,0 +1,240 @@
+"""How small a share may be: steps through one setting, and the smallest that holds a goal. Pure.
+
+In: a setting, the card's memory, cases that were run. Out: strategies to run, and a `Sweep` with a
+claim and a share config ready to be used, which pass `dra-driver validate`. Rule: a share holds if
+every tenant has the goal while the whole GPU is given out in such shares, and if that is so of all
+larger shares too: a lucky step between two that fail is no answer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import yaml
+
+from dra_driver.admin.validate.card_needs import SELECTOR
+from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.bench.model import Case, Step, Sweep
+from dra_driver.bench.pods.manifests import claim_config, requests
+from dra_driver.bench.report.figures import results
+from dra_driver.bench.strategies import (
+    Sharing,
+    Strategy,
+    equal_shares,
+    is_plain,
+    profile_size,
+)
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import ConfigError, SetupError
+from dra_driver.fields import mapping
+
+OVER = ("threads", "memory", "replicas", "time-slices", "mig")
+
+_PERCENTAGES = (5, 10, 15, 20, 25, 33, 50, 75, 100)
+_PARTS = (16, 12, 8, 6, 4, 3, 2, 1)
+_INTERRUPTED = "The sweep was interrupted, and larger shares were not tried: none is chosen."
+_WORDS = {
+    "threads": "thread percentage",
+    "memory": "memory limit",
+    "replicas": "replicas by MPS",
+    "time-slices": "replicas by time-slicing",
+    "mig": "MIG profile",
+}
+
+
+def steps(
+    over: str, *, memory_mib: int | None, most: int, profiles: Mapping[str, int]
+) -> tuple[Strategy, ...]:
+    """Return the strategies of a sweep, the smallest share first.
+
+    Steps of which a GPU has room for more than `most` tenants are left out, since what a share is
+    worth shows when the GPU is full.
+    """
+    found = _all_steps(over, memory_mib, profiles)
+    fitting = tuple(one for one in found if one.tenants <= most)
+    if not fitting:
+        fewest = min(one.tenants for one in found)
+        raise SetupError(f"the largest share of this sweep is for {fewest} tenants: allow them")
+    return fitting
+
+
+def _all_steps(
+    over: str, memory_mib: int | None, profiles: Mapping[str, int]
+) -> tuple[Strategy, ...]:
+    """Return the steps that there are; each fills the GPU."""
+    match over:
+        case "threads":
+            return tuple(
+                Strategy(
+                    sharing=Sharing.MPS_LIMITS,
+                    tenants=100 // percentage,
+                    thread_percentage=percentage,
+                )
+                for percentage in _PERCENTAGES
+            )
+        case "memory":
+            if memory_mib is None:
+                raise SetupError(
+                    "NVML does not report how much memory the GPU has: choose another sweep"
+                )
+            return tuple(
+                Strategy(sharing=Sharing.MPS_LIMITS, tenants=part, memory_mib=memory_mib // part)
+                for part in _PARTS
+            )
+        case "replicas":
+            return tuple(equal_shares(number, memory_mib) for number in _PARTS)
+        case "time-slices":
+            return tuple(
+                Strategy(sharing=Sharing.TIME_SLICING, tenants=number) for number in _PARTS
+            )
+        case _:
+            plain = list(filter(is_plain, profiles))
+            if not plain:
+                raise SetupError(
+                    "no GPU of the cluster publishes MIG devices: choose another sweep"
+                )
+            return tuple(
+                Strategy(sharing=Sharing.MIG, tenants=profiles[name], profile=name)
+                for name in sorted(plain, key=profile_size)
+            )
+
+
+def judged(
+    over: str,
+    cases: Sequence[Case],
+    goal_ms: float,
+    *,
+    memory_mib: int | None,
+    profiles: Mapping[str, int],
+    interrupted: bool = False,
+) -> Sweep:
+    """Return what a sweep found; of simulated GPUs there is none, so do not ask.
+
+    One that was interrupted chooses nothing, because larger shares were not tried.
+    """
+    found = tuple(_step(case, goal_ms, memory_mib, profiles) for case in cases)
+    chosen = None if interrupted else _smallest(found)
+    claim = share_config = ""
+    if chosen is not None:
+        claim = as_claim(chosen.strategy)
+        share_config = as_share_config(chosen.strategy)
+    return Sweep(
+        over=_WORDS[over],
+        goal_ms=goal_ms,
+        steps=found,
+        chosen=None if chosen is None else chosen.strategy,
+        claim=claim,
+        share_config=share_config,
+        note=_INTERRUPTED if interrupted else _note(found, chosen),
+    )
+
+
+def as_claim(strategy: Strategy) -> str:
+    """Return a claim for one share, as YAML; for all of them where they differ."""
+    is_own = strategy.sharing in (Sharing.ALONE, Sharing.MIG) and len(set(strategy.profiles)) == 1
+    asked = requests(strategy)[:1] if is_own else requests(strategy)
+    names = [one["name"] for one in asked]
+    devices: dict[str, object] = {"requests": asked}
+    if len(names) == 1:
+        asked[0]["name"] = names[0] = "gpu"
+    elif strategy.sharing is Sharing.MIG:
+        attribute = f"{DRIVER_NAME}/parentUUID"
+        devices["constraints"] = [{"requests": names, "matchAttribute": attribute}]
+    if (config := claim_config(strategy)) and strategy.sharing is not Sharing.MIG:
+        for one in asked:
+            selectors = [{"cel": {"expression": SELECTOR}}]
+            one["exactly"] = {**mapping(one, "exactly"), "selectors": selectors}
+    if config:
+        devices["config"] = [{"requests": names, "opaque": config}]
+    spec: dict[str, object] = {"devices": devices}
+    thing = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate" if is_own else "ResourceClaim",
+        "metadata": {"name": "measured-share"},
+        "spec": {"spec": spec} if is_own else spec,
+    }
+    return _checked("".join(_heads(strategy, names, is_own=is_own)) + _yaml(thing))
+
+
+def _heads(strategy: Strategy, names: Sequence[object], *, is_own: bool) -> Iterator[str]:
+    """Yield comments on how a claim is used."""
+    if len(names) > 1:
+        yield "# Name it in each pod, with the pod's request.\n"
+    elif not is_own:
+        yield f"# Name it in up to {strategy.tenants} pods: they share one GPU.\n"
+    for one in dict.fromkeys(part for part in strategy.parts if part.is_client_of_mps):
+        given = ", ".join(f"{name}={value}" for name, value in one.environment().items())
+        yield f"# In the container of {one.role}: {given}\n"
+
+
+def as_share_config(strategy: Strategy) -> str:
+    """Return a node's share config that gives out such shares, as YAML."""
+    if strategy.sharing is Sharing.MIG:
+        head = f"# Pods ask for nvidia.com/mig-{strategy.profile}: 1; nothing is divided further.\n"
+        return _checked(head + _yaml({"version": "v1", "flags": {"migStrategy": "mixed"}}))
+    resources = [{"name": "nvidia.com/gpu", "replicas": strategy.tenants}]
+    head = ""
+    if strategy.sharing is Sharing.TIME_SLICING:
+        sharing: dict[str, object] = {"timeSlicing": {"resources": resources}}
+    else:
+        free = {} if strategy.thread_percentage is not None else {"compute": "free"}
+        sharing = {"mps": {**free, "resources": resources}}
+        if strategy.memory_mib is None:
+            head = f"# Limits memory too, which was not measured: 1/{strategy.tenants} for each.\n"
+    return _checked(head + _yaml({"version": "v1", "sharing": sharing}))
+
+
+def _step(case: Case, goal_ms: float, memory_mib: int | None, profiles: Mapping[str, int]) -> Step:
+    worst = [
+        one.latency.p99_ms if one.latency is not None else one.seconds * 1000
+        for one in results(case)
+    ]
+    whole = len(results(case)) == case.strategy.tenants
+    refused = any(one.memory_refused_mib is not None for one in results(case))
+    return Step(
+        strategy=case.strategy,
+        share_percent=share_percent(case.strategy, memory_mib, profiles),
+        worst_ms=max(worst, default=None),
+        holds=whole and not refused and bool(worst) and max(worst) <= goal_ms,
+    )
+
+
+def share_percent(strategy: Strategy, memory_mib: int | None, profiles: Mapping[str, int]) -> float:
+    """Return how large a part of the GPU a tenant of a strategy has, in percent."""
+    if strategy.thread_percentage is not None:
+        return float(strategy.thread_percentage)
+    if strategy.memory_mib is not None and memory_mib:
+        return round(min(100.0, 100 * strategy.memory_mib / memory_mib), 1)
+    if strategy.profile:
+        whole = max(profile_size(name) for name in (*profiles, strategy.profile))[0]
+        return round(100 * profile_size(strategy.profile)[0] / whole, 1)
+    return round(100 / strategy.tenants, 1)
+
+
+def _smallest(found: Sequence[Step]) -> Step | None:
+    chosen = None
+    for step in reversed(found):
+        if not step.holds:
+            break
+        chosen = step
+    return chosen
+
+
+def _note(found: Sequence[Step], chosen: Step | None) -> str:
+    if chosen is None:
+        return (
+            "No share meets the goal together with all larger ones: ask for less, or for a whole "
+            "GPU."
+        )
+    below = found[: found.index(chosen)]
+    if any(step.holds for step in below):
+        return "A smaller share met it by chance, between larger ones that did not."
+    return ""
+
+
+def _yaml(thing: object) -> str:
+    return yaml.safe_dump(thing, sort_keys=False, default_flow_style=False)
+
+
+def _checked(text: str) -> str:
+    if wrong := [one for one in check_manifest(text).findings if one.severity == "error"]:
+        raise ConfigError(f"the results give no valid config: {wrong[0].text}")
+    return text

@@ -1,0 +1,146 @@
+"""What a report comes to: a sentence, and the claim and share config of what it recommends. Pure.
+
+In: a report. Out: an `Advice`. Only strategies are weighed against each other whose tenants do the
+same; one of whose tenants has no result is none. Where the intervals of two have values in common,
+it is said that they do not differ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.bench.model import Figure, Goal, Report
+from dra_driver.bench.report.spread import Spread
+from dra_driver.bench.report.summary import Row, summary
+from dra_driver.bench.report.sweep import as_claim, as_share_config
+from dra_driver.bench.strategies import Sharing, Strategy
+from dra_driver.bench.workload import WorkloadKind
+
+_MOST = ("throughput", "least", "fairness", "memory fairness")
+_WORDS: dict[Figure, str] = {
+    "throughput": "most throughput",
+    "least": "most throughput for the slowest tenant",
+    "p50": "lowest median latency",
+    "p99": "lowest 99th percentile of latency",
+    "time": "shortest run time",
+    "isolation": "least disturbance by neighbours",
+    "fairness": "fairest throughput",
+    "memory fairness": "fairest memory",
+}
+_AGAINST_ALONE = frozenset({"throughput", "least", "p50", "p99", "time"})
+_TIMES = " times alone"
+_SHARED = (Sharing.TIME_SLICING, Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG)
+_CLOSE = 0.02
+"""Of single values: what is nearer than 2 % is not told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a report comes to; all empty where nothing can be said."""
+
+    sentence: str = ""
+    strategy: Strategy | None = None
+    claim: str = ""
+    share_config: str = ""
+
+
+def advice(report: Report) -> Advice:
+    """Return what a report comes to."""
+    rows = summary(report)
+    groups = _groups(rows)
+    said, chosen = [], None
+    for name, of_group in groups.items():
+        clauses = []
+        for goal in _goals(report):
+            ranked = _ranked(of_group, goal)
+            if not ranked:
+                continue
+            clauses.append(_clause(ranked, goal))
+            sharing = (row.strategy for row, _ in ranked if row.strategy.tenants > 1)
+            chosen = chosen or next(sharing, None)
+        if clauses:
+            head = f"{name}: " if len(groups) > 1 else ""
+            text = head + "; ".join(dict.fromkeys(clauses))
+            said.append(f"{text[0].upper()}{text[1:]}.")
+    if chosen is None:
+        return Advice(sentence=" ".join(said))
+    return Advice(
+        sentence=" ".join(said),
+        strategy=chosen,
+        claim="" if chosen.sharing is Sharing.SHARES else as_claim(chosen),
+        share_config=as_share_config(chosen) if _is_for_shares(chosen) else "",
+    )
+
+
+def _goals(report: Report) -> Sequence[Goal]:
+    if report.study is not None and report.study.goals:
+        return report.study.goals
+    throughput, latency = Goal(figure="throughput"), Goal(figure="p99")
+    is_served = report.work.kind is WorkloadKind.INFERENCE
+    return (latency, throughput) if is_served else (throughput, latency)
+
+
+def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows that can be weighed against each other; without a study the largest group."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.group and row.is_whole:
+            found.setdefault(row.group, []).append(row)
+    several = {
+        name: some for name, some in found.items() if len({one.strategy.name for one in some}) > 1
+    }
+    if rows and not any(row.strategy.title for row in rows) and several:
+        most = max(several, key=lambda name: several[name][0].strategy.tenants)
+        return {most: several[most]}
+    return several
+
+
+def _ranked(rows: Sequence[Row], goal: Goal) -> list[tuple[Row, Spread]]:
+    """Return the rows that have the figure of a goal, the best first."""
+    known = []
+    for row in rows:
+        if row.role == (goal.role or None) or (goal.role and row.strategy.roles == (goal.role,)):
+            value = row.figure(goal.figure)
+            if value is not None:
+                known.append((row, value))
+    known.sort(key=lambda one: one[1].mean, reverse=goal.figure in _MOST)
+    return known if len(known) > 1 else []
+
+
+def _clause(ranked: Sequence[tuple[Row, Spread]], goal: Goal) -> str:
+    (best, value), (second, other), *_ = ranked
+    last, worst = ranked[-1]
+    whose = f" of {goal.role}" if goal.role else ""
+    unit = _TIMES if goal.figure in _AGAINST_ALONE else ""
+    what = f"{_WORDS[goal.figure]}{whose}"
+    if _differ(value, other):
+        return (
+            f"{what}: {best.strategy.label} ({_number(value)}{unit}), then"
+            f" {second.strategy.label} ({_number(other)})"
+        )
+    alike = [row.strategy.label for row, one in ranked if not _differ(value, one)]
+    if len(alike) == len(ranked):
+        return f"{what}: no strategy differs from another ({_number(value)}{unit})"
+    return (
+        f"{what}: {_listed(alike)} alike ({_number(value)}{unit}), and {last.strategy.label} last"
+        f" ({_number(worst)})"
+    )
+
+
+def _differ(one: Spread, other: Spread) -> bool:
+    if one.half is None or other.half is None:
+        return abs(one.mean - other.mean) > _CLOSE * max(abs(one.mean), abs(other.mean))
+    return one.is_apart_from(other)
+
+
+def _number(value: Spread) -> str:
+    return f"{value.mean:.3g}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _is_for_shares(strategy: Strategy) -> bool:
+    """Whether a node can give out such shares: they are alike."""
+    own = any(part.is_client_of_mps for part in strategy.parts)
+    return strategy.sharing in _SHARED and not own and len(set(strategy.profiles)) == 1

@@ -1,0 +1,434 @@
+"""A report as rows of text, for the terminal and the page. Pure.
+
+A figure that is not there is a dash; nothing is made up for it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.admin.table import aligned
+from dra_driver.bench.model import Case, Figure, Report, Result, Usage
+from dra_driver.bench.report.figures import in_containers, of_role, results
+from dra_driver.bench.report.spread import Spread, spread
+from dra_driver.bench.report.summary import Row, summary
+from dra_driver.bench.report.verdict import advice
+from dra_driver.bench.strategies import OF_MIG, Sharing
+
+NONE = "–"  # noqa: RUF001 (a dash)
+SIMULATED = (
+    "These GPUs are simulated: they did no work, so there are no results. The rest only shows "
+    "that claims, pods and processes could be made."
+)
+
+READY = "Ready to copy, for"
+IN_CONTAINERS = "Containers of pods compared with processes, as ratios"
+_LATE_SECONDS = 0.5
+_MOST_OF_IT = 0.8
+_ENOUGH = 200
+"""Latencies: the 99th percentile is the second largest of so many, or what follows it."""
+
+_Cell = Callable[[Row], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table: its head, what it means, and its cell."""
+
+    head: str
+    means: str
+    cell: _Cell
+
+
+def ratio_of(value: float) -> str:
+    """Return a ratio as text."""
+    return f"{value:.2f}"
+
+
+def absolute(value: Spread | None, unit: str = "", *, half: bool = True) -> str:
+    """Return a figure with the half of its interval, in three digits; a dash for none."""
+    if value is None:
+        return NONE
+    digits = max(0, 2 - math.floor(math.log10(abs(value.mean)))) if value.mean else 0
+    digits = min(digits, 3)
+    return (_with_half(value, digits) if half else f"{value.mean:.{digits}f}") + unit
+
+
+def _with_half(value: Spread, digits: int) -> str:
+    """Return a figure, and the half of its interval unless that looks like nothing."""
+    half = f"{value.half or 0.0:.{digits}f}"
+    return f"{value.mean:.{digits}f}" + (f" ±{half}" if float(half) else "")
+
+
+def throughput(found: Sequence[Result]) -> float:
+    """Return what tenants did together in a second."""
+    return sum(one.throughput for one in found)
+
+
+def worst_latency(found: Sequence[Result], name: str) -> float | None:
+    """Return the largest latency of a tenant, in ms."""
+    known = [float(getattr(one.latency, name)) for one in found if one.latency is not None]
+    return max(known, default=None)
+
+
+def _ratio(figure: Figure) -> _Cell:
+    def cell(row: Row) -> str:
+        value = row.figure(figure)
+        if value is None:
+            return NONE
+        return _with_half(value, 2)
+
+    return cell
+
+
+def unit_of(row: Row) -> str:
+    """Return what a row's work is counted in; empty for tenants of different works."""
+    units = {one.unit for case in row.cases for one in row.results(case)}
+    return units.pop() if len(units) == 1 and not row.is_mixed else ""
+
+
+def _rate(row: Row) -> str:
+    unit = unit_of(row)
+    return absolute(row.over(throughput), f" {unit}/s") if unit else NONE
+
+
+def _latency(name: str) -> _Cell:
+    def cell(row: Row) -> str:
+        value = row.over(lambda found: worst_latency(found, name))
+        return NONE if row.is_mixed else absolute(value)
+
+    return cell
+
+
+def _fair(row: Row) -> str:
+    return NONE if row.is_mixed or row.number == 1 else _ratio("fairness")(row)
+
+
+def _memory_fair(row: Row) -> str:
+    return NONE if row.number == 1 else _ratio("memory fairness")(row)
+
+
+def _usage(name: str) -> _Cell:
+    def cell(row: Row) -> str:
+        values = [getattr(case.usage or Usage(), name) for case in row.cases]
+        value = spread(values) if row.role is None else None
+        return NONE if value is None else _with_half(value, 0)
+
+    return cell
+
+
+def _by_gpm(name: str) -> _Cell:
+    """Return the mean of tenants: each says it of its own MIG device, or one of the whole GPU."""
+
+    def figure(found: Sequence[Result]) -> float | None:
+        known = [value for one in found if (value := getattr(one, name)) is not None]
+        return sum(known) / len(known) if known else None
+
+    def cell(row: Row) -> str:
+        has_own = row.strategy.sharing is Sharing.MIG
+        value = row.over(figure) if has_own or row.role is None else None
+        return NONE if value is None else _with_half(value, 0)
+
+    return cell
+
+
+def _memory(row: Row) -> str:
+    """Return the least and the most, or one of them if they are the same."""
+    found = [one.memory_mib for case in row.cases for one in row.results(case)]
+    known = [mib for mib in found if mib is not None]
+    if not known:
+        return NONE
+    low, high = min(known), max(known)
+    return f"{low}" if low == high else f"{low} … {high}"
+
+
+def _refused(row: Row) -> str:
+    refused = without = 0
+    for case in row.cases:
+        refused += sum(one.memory_refused_mib is not None for one in row.results(case))
+        tenants = case.tenants if row.role is None else of_role(case, row.role)
+        without += sum(one.result is None for one in tenants)
+    if not refused and not without:
+        return "none"
+    parts = [str(refused) if refused else "", f"{without} failed" if without else ""]
+    return f"{' and '.join(filter(None, parts))} of {row.number * len(row.cases)}"
+
+
+def _slowest(name: str) -> _Cell:
+    def figure(found: Sequence[Result]) -> float | None:
+        return max((value for one in found if (value := getattr(one, name))), default=None)
+
+    return lambda row: absolute(row.over(figure))
+
+
+def _energy(row: Row) -> str:
+    value = spread(one.energy_per_work for one in row.told) if row.role is None else None
+    return absolute(value)
+
+
+COLUMNS = (
+    Column(head="work/s", means="work of all tenants together in a second", cell=_rate),
+    Column(
+        head="all",
+        means="the same as a ratio; 1.00 is one tenant alone on the whole GPU, or what a scenario "
+        "compares with",
+        cell=_ratio("throughput"),
+    ),
+    Column(
+        head="least",
+        means="throughput of the slowest tenant, as a ratio: at 0.50 it takes twice as long",
+        cell=_ratio("least"),
+    ),
+    Column(head="p50 ms", means="the largest median latency of a tenant", cell=_latency("p50_ms")),
+    Column(head="p99 ms", means="the largest 99th percentile", cell=_latency("p99_ms")),
+    Column(head="p50", means="the largest median, as a ratio", cell=_ratio("p50")),
+    Column(head="p99", means="the largest 99th percentile, as a ratio", cell=_ratio("p99")),
+    Column(
+        head="isolation",
+        means="99th percentile, or run time, compared with the same share without neighbours: "
+        "1.00 is undisturbed",
+        cell=_ratio("isolation"),
+    ),
+    Column(
+        head="fair",
+        means="Jain's index of the tenants' throughputs: 1.00 if all are equal, 1/n if one has all",
+        cell=_fair,
+    ),
+    Column(
+        head="refused",
+        means="tenants that got less memory, or no result, of those of all rounds",
+        cell=_refused,
+    ),
+)
+"""What tenants got. Ratios come with the half of their 95 % interval, if there were repetitions."""
+
+COSTS = (
+    Column(
+        head="SM %",
+        means="share of time in which a kernel ran, by NVML",
+        cell=_usage("sm_percent"),
+    ),
+    Column(
+        head="mem %",
+        means="share of time in which GPU memory was read or written, by NVML",
+        cell=_usage("memory_percent"),
+    ),
+    Column(
+        head="busy SMs %",
+        means="how many of the SMs were busy, by GPM (cards from Hopper on); of MIG devices the"
+        " mean of tenants",
+        cell=_by_gpm("busy_sm_percent"),
+    ),
+    Column(
+        head="bandwidth %",
+        means="how much of the memory's bandwidth was used, likewise",
+        cell=_by_gpm("bandwidth_percent"),
+    ),
+    Column(head="MiB", means="GPU memory that a tenant took for its work", cell=_memory),
+    Column(
+        head="mem fair",
+        means="Jain's index of the memory that tenants had",
+        cell=_memory_fair,
+    ),
+    Column(head="context s", means="time to make a CUDA context", cell=_slowest("context_seconds")),
+    Column(
+        head="ready s",
+        means="time from the start of the process or pod until it is ready",
+        cell=_slowest("launch_seconds"),
+    ),
+    Column(head="energy", means="energy of the card for the same work, as a ratio", cell=_energy),
+)
+"""What it took."""
+
+
+def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str, ...]]:
+    """Return the rows of a table, the head first; what has no figures at all is left out."""
+    found = summary(report)
+    cells = [[column.cell(row) for column in columns] for row in found]
+    used = [at for at in range(len(columns)) if any(line[at] != NONE for line in cells)]
+    table = [("strategy", *(columns[at].head for at in used))]
+    whole: list[str] = []
+    for row, line in zip(found, cells, strict=True):
+        if row.role is None:
+            whole = line
+        # A role that says no more than the whole is left out.
+        if row.role is None or any(line[at] not in (NONE, whole[at]) for at in used):
+            table.append((row.label, *(line[at] for at in used)))
+    return table
+
+
+def remarks(report: Report) -> list[str]:
+    """Return a line for each case without results, and for what else a reader has to know."""
+    found = []
+    for case in report.cases:
+        if case.state == "passed":
+            seen = f" ({'; '.join(case.seen)})" if case.seen else ""
+            found.append(f"{case.strategy.label}: ran, without results{seen}")
+        elif case.state != "measured":
+            found.append(f"{case.strategy.label}: {case.state}: {case.reason}")
+        found += [
+            f"{case.strategy.label}: tenant {one.number}: {one.failure}"
+            for one in case.tenants
+            if one.failure and case.state == "measured"
+        ]
+    for case in report.cases:
+        found += _doubts(case)
+    if report.interrupted:
+        found.append("the run was interrupted: missing cases were not run")
+    if any(map(_is_without_utilisation, report.cases)):
+        found.append(
+            "SM % and mem % are not available for MIG devices: NVML does not report them for a"
+            " GPU in MIG mode. Instead, GPM reports busy SMs and bandwidth of bench's own works on"
+            " Hopper and newer; DCGM does for others (DCGM_FI_PROF_SM_ACTIVE,"
+            " DCGM_FI_PROF_DRAM_ACTIVE)"
+        )
+    has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
+    has_bases = report.study is None or any(one.against for one in report.study.relations)
+    if report.cases and has_bases and not has_ratios and not report.card.is_simulated:
+        found.append("there is no result of the work alone, so there are no ratios")
+    return list(dict.fromkeys(found))
+
+
+def _is_without_utilisation(case: Case) -> bool:
+    usage = case.usage or Usage()
+    is_told = any(one.busy_sm_percent is not None for one in results(case))
+    is_mig = case.strategy.sharing in OF_MIG and case.state == "measured"
+    return is_mig and usage.sm_percent is None and not is_told
+
+
+def _doubts(case: Case) -> list[str]:
+    """Say what makes the figures of a case worth less."""
+    found = [
+        f"{case.strategy.label}: tenant {one.number}: {one.result.wrong_results} numbers were"
+        " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
+        for one in case.tenants
+        if one.result and one.result.wrong_results
+    ]
+    found += _early_commands(case)
+    late = [one.late_seconds for one in results(case)]
+    if late and max(late) - min(late) > _LATE_SECONDS:
+        found.append(
+            f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
+            " use longer --seconds or --warm-up"
+        )
+    counts = [
+        one.latency.count
+        for one in results(case)
+        if one.latency is not None and one.latency.count is not None
+    ]
+    if counts and min(counts) < _ENOUGH:
+        found.append(
+            f"{case.strategy.label}: a tenant has {min(counts)} latencies, and with fewer than "
+            f"{_ENOUGH} the 99th percentile is hardly more than the largest: use longer --seconds"
+        )
+    return found
+
+
+def _early_commands(case: Case) -> list[str]:
+    """Name commands that ended long before what works beside them for all of its time."""
+    parts = case.strategy.parts
+    if all(part.is_command for part in parts):
+        return []
+    return [
+        f"{case.strategy.label}: the command of tenant {one.number} ended after"
+        f" {one.result.seconds:.3g} s, and the others worked on without it: choose --seconds"
+        " close to the time that it takes"
+        for one in case.tenants
+        if (part := parts[one.number]).is_command
+        and one.result
+        and one.result.seconds < _MOST_OF_IT * part.work.seconds
+    ]
+
+
+def pairs(reports: Sequence[Report]) -> list[tuple[Report, Report]]:
+    """Return each report of pods with each of processes that it can be compared with."""
+    return [
+        (pods, processes)
+        for pods in reports
+        for processes in reports
+        if (pods.where, processes.where) == ("pods", "processes") and in_containers(pods, processes)
+    ]
+
+
+def container_rows(pods: Report, processes: Report) -> list[tuple[str, ...]]:
+    """Return the rows of the table of containers against bare processes, the head first."""
+    return [
+        ("strategy", "throughput", "p50", "p99", "context", "ready, s more"),
+        *(
+            (
+                one.strategy.label,
+                *(
+                    NONE if value is None else ratio_of(value)
+                    for value in (one.throughput, one.p50, one.p99, one.context)
+                ),
+                NONE if one.launch_seconds is None else f"{one.launch_seconds:+.1f}",
+            )
+            for one in in_containers(pods, processes)
+        ),
+    ]
+
+
+def containers_as_text(reports: Sequence[Report]) -> str:
+    """Return the tables of containers against bare processes for the terminal."""
+    return "".join(
+        "\n".join(["", f"{IN_CONTAINERS}:", *aligned(container_rows(*pair)), ""])
+        for pair in pairs(reports)
+    )
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """Return what the figures belong to, as names and values."""
+    card = report.card
+    clocks = [
+        f"SM {card.sm_clock_mhz} of {card.most_sm_clock_mhz} MHz" if card.sm_clock_mhz else "",
+        f"memory {card.memory_clock_mhz} MHz" if card.memory_clock_mhz else "",
+        f"power limit {card.power_limit_watts:g} W" if card.power_limit_watts else "",
+    ]
+    work = [("work", report.work.described())]
+    rounds = 1 + max((case.repetition for case in report.cases), default=0)
+    if report.study is not None:
+        parts = [part for case in report.cases for part in case.strategy.parts]
+        works = dict.fromkeys(f"{one.role}: {one.work.described()}" for one in parts)
+        work = [("scenario", report.study.name), ("question", report.study.answers)]
+        work += [("work", one) for one in works]
+    return [
+        *work,
+        ("rounds", str(rounds)),
+        ("card", card.name + (f", {card.memory_mib} MiB" if card.memory_mib else "")),
+        ("driver", card.driver_version),
+        ("clocks before the run", ", ".join(filter(None, clocks)) or NONE),
+        ("as", "pods with claims" if report.where == "pods" else "processes of this machine"),
+        ("made", f"{report.made_at}, dra-driver {report.dra_driver}"),
+    ]
+
+
+def as_text(report: Report) -> str:
+    """Return a report for the terminal."""
+    lines = [f"{name}: {value}" for name, value in facts(report)]
+    if report.card.is_simulated:
+        lines += ["", SIMULATED]
+    told = advice(report)
+    if told.sentence:
+        lines += ["", told.sentence]
+    for columns in (COLUMNS, COSTS):
+        table = rows(report, columns)
+        if len(table) > 1:
+            lines += ["", *aligned(table)]
+    if said := remarks(report):
+        lines += ["", *said]
+    if sweep := report.sweep:
+        lines += ["", f"sweep over {sweep.over}, goal {sweep.goal_ms:g} ms:"]
+        lines += [
+            f"  {step.share_percent:g} %: {step.strategy.label}:"
+            f" {NONE if step.worst_ms is None else f'{step.worst_ms:.3g} ms'},"
+            f" {'holds' if step.holds else 'does not hold'}"
+            for step in sweep.steps
+        ]
+        lines += [sweep.note] if sweep.note else []
+        for text in (sweep.claim, sweep.share_config):
+            lines += ["---", text.rstrip()] if text else []
+    elif told.strategy is not None:
+        lines += ["", f"{READY} {told.strategy.label}:"]
+        for text in (told.claim, told.share_config):
+            lines += ["---", text.rstrip()] if text else []
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,224 @@
+"""A scenario on a card: its cases as strategies, and what each is compared with. Pure.
+
+In: a `Scenario`, the card's memory, the MIG profiles that there are, and a question that says why a
+strategy cannot be run. Out: a `Plan`. Where a base cannot be run, such as the work alone on a GPU
+that is in MIG mode, the case that the scenario names instead takes its place.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from dra_driver.bench.model import Relation, Study
+from dra_driver.bench.scenarios.model import (
+    CaseSpec,
+    Limits,
+    Scenario,
+    TenantSpec,
+    share_of,
+)
+from dra_driver.bench.strategies import (
+    Part,
+    Sharing,
+    Strategy,
+    is_plain,
+    profile_size,
+)
+from dra_driver.bench.workload import Workload
+from dra_driver.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be run, in this order, and how the cases of a scenario belong together."""
+
+    strategies: tuple[Strategy, ...]
+    work: Workload
+    study: Study | None = None
+
+
+def planned(
+    name: str,
+    scenario: Scenario,
+    *,
+    memory_mib: int | None,
+    profiles: Mapping[str, int],
+    obstacle: Callable[[Strategy], str],
+) -> Plan:
+    """Return the plan. Raises ConfigError if the scenario is not possible on this card."""
+    found: dict[str, Strategy] = {}
+    for case in scenario.cases:
+        try:
+            found[case.name] = strategy_of(scenario, case, memory_mib=memory_mib, profiles=profiles)
+        except ValueError as error:
+            raise ConfigError(f'scenario {name}: case "{case.name}": {reason(error)}') from error
+    stand_ins = {
+        case.name: case.instead
+        for case in scenario.cases
+        if case.instead and obstacle(found[case.name])
+    }
+    relations = _relations(scenario, found, stand_ins)
+    needless = _needless(scenario, stand_ins, relations)
+    chosen = [case.name for case in scenario.cases if case.name not in needless]
+    return Plan(
+        strategies=tuple(found[name] for name in chosen),
+        study=Study(
+            name=name,
+            answers=scenario.answers,
+            repetitions=scenario.repetitions,
+            seed=scenario.seed,
+            goals=scenario.goals,
+            relations=tuple(one for one in relations if one.case not in needless),
+        ),
+        work=found[chosen[0]].parts[0].work,
+    )
+
+
+def strategy_of(
+    scenario: Scenario, case: CaseSpec, *, memory_mib: int | None, profiles: Mapping[str, int]
+) -> Strategy:
+    """Return a case as a strategy. Raises ValueError with what is wrong."""
+    sharing = _sharing(case)
+    tenants = _all_tenants(case, profiles)
+    limits = [tenant.limits for tenant in tenants]
+    if case.limits == "equal":
+        parts = len(tenants)
+        memory = None if memory_mib is None else max(1, memory_mib // parts)
+        limits = [Limits(threads=max(1, 100 // parts), memory=memory)] * parts
+    wanted = [_profile(tenant.profile, profiles) for tenant in tenants]
+    own_limits = [(one.threads, _memory(one, memory_mib)) for one in limits]
+    # What is the same for all is a setting of the strategy: an admin would set it so.
+    threads = memory = None
+    if sharing is Sharing.MPS and len(set(own_limits)) == 1 and any(own_limits[0]):
+        sharing = Sharing.MPS_LIMITS
+        threads, memory = own_limits[0]
+        own_limits = [(None, None)] * len(tenants)
+    profile = wanted[0] if len(set(wanted)) == 1 else ""
+    return Strategy(
+        sharing=sharing,
+        tenants=len(tenants),
+        thread_percentage=threads,
+        memory_mib=memory,
+        profile=profile,
+        title=case.name,
+        parts=tuple(
+            Part(
+                role=tenant.role or tenant.work,
+                work=scenario.work(tenant, memory_mib),
+                thread_percentage=own_threads,
+                memory_mib=own_memory,
+                priority=tenant.priority,
+                profile="" if profile else own_profile,
+                gpus=tenant.gpus,
+                after=tenant.after,
+                launch=tenant.launch,
+            )
+            for tenant, own_profile, (own_threads, own_memory) in zip(
+                tenants, wanted, own_limits, strict=True
+            )
+        ),
+    )
+
+
+def reason(error: ValueError) -> str:
+    """Return what is wrong, without what pydantic says around it."""
+    if isinstance(error, ValidationError):
+        return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+    return str(error)
+
+
+def _sharing(case: CaseSpec) -> Sharing:
+    if case.sharing is not None:
+        return Sharing(case.sharing)
+    if any(tenant.profile for tenant in case.tenants):
+        return Sharing.MIG
+    if len(case.tenants) == 1 and case.tenants[0].count == 1:
+        return Sharing.ALONE
+    raise ValueError("it has several tenants: set `sharing`, which says how they share a GPU")
+
+
+def _all_tenants(case: CaseSpec, profiles: Mapping[str, int]) -> list[TenantSpec]:
+    """Return each tenant by itself."""
+    counted = [one for one in case.tenants if one.count != "rest"]
+    rest = [one for one in case.tenants if one.count == "rest"]
+    if len(rest) > 1 or any(one.profile != rest[0].profile for one in counted if rest):
+        raise ValueError("`count: rest` is for one kind of tenants, and all have one MIG profile")
+    if rest and not rest[0].profile:
+        raise ValueError("`count: rest` is for MIG devices: name a profile")
+    taken = sum(int(one.count) for one in counted)
+    found = []
+    for one in case.tenants:
+        fit = profiles.get(_profile(one.profile, profiles), 0)
+        number = max(1, fit - taken) if one.count == "rest" else int(one.count)
+        found += [one] * number
+    return found
+
+
+def _profile(wanted: str, profiles: Mapping[str, int]) -> str:
+    """Return the MIG profile that is meant; what is wanted, if there is none."""
+    if not wanted or "." in wanted:
+        return wanted
+    plain = sorted((one for one in profiles if is_plain(one)), key=profile_size)
+    if wanted.endswith("g"):
+        plain = [one for one in plain if one.startswith(f"{wanted}.")]
+    if not plain:
+        return wanted
+    return plain[-1] if wanted == "largest" else plain[0]
+
+
+def _memory(limits: Limits, memory_mib: int | None) -> int | None:
+    if isinstance(limits.memory, str):
+        return share_of(limits.memory, memory_mib)
+    return limits.memory
+
+
+def _relations(
+    scenario: Scenario, found: Mapping[str, Strategy], stand_ins: Mapping[str, str]
+) -> list[Relation]:
+    """Return what each case is compared with; a base is one of itself."""
+    groups = _groups(found)
+    bases = {
+        name
+        for case in scenario.cases
+        for name in (*_against(scenario, case), *case.undisturbed, *_instead(stand_ins, case))
+    }
+    return [
+        Relation(
+            case=case.name,
+            against=tuple(stand_ins.get(name, name) for name in _against(scenario, case)),
+            undisturbed=case.undisturbed,
+            group="" if case.name in bases and not case.group else case.group or groups[case.name],
+        )
+        for case in scenario.cases
+    ]
+
+
+def _against(scenario: Scenario, case: CaseSpec) -> tuple[str, ...]:
+    return scenario.against if case.against is None else case.against
+
+
+def _instead(stand_ins: Mapping[str, str], case: CaseSpec) -> tuple[str, ...]:
+    return (stand_ins[case.name],) if case.name in stand_ins else ()
+
+
+def _needless(
+    scenario: Scenario, stand_ins: Mapping[str, str], relations: Sequence[Relation]
+) -> set[str]:
+    """Return the cases that were to stand in for others, which can be run."""
+    spare = {case.instead for case in scenario.cases if case.instead}
+    used = {name for one in relations for name in (*one.against, *one.undisturbed)}
+    return spare - used - set(stand_ins.values())
+
+
+def _groups(found: Mapping[str, Strategy]) -> dict[str, str]:
+    """Return for each case its group: cases whose tenants do the same are of one."""
+    works: dict[str, Counter[tuple[str, str]]] = {
+        name: Counter((one.role, one.work.described()) for one in strategy.parts)
+        for name, strategy in found.items()
+    }
+    return {
+        name: " + ".join(f"{number} {role} ({work})" for (role, work), number in counts.items())
+        for name, counts in works.items()
+    }

@@ -1,0 +1,269 @@
+"""Reads a scenario from its file, and says of each mistake the line, the place and what is right.
+
+In: a file, or the name of a shipped scenario. Out: a `Scenario`. A mistake is an error: a key that
+is not known, a value of the wrong kind, a work that cannot be, two cases of one name.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dra_driver.bench.model import Goal
+from dra_driver.bench.scenarios.expand import expanded
+from dra_driver.bench.scenarios.model import (
+    WORK_KEYS,
+    CaseSpec,
+    Limits,
+    Scenario,
+    TenantSpec,
+)
+from dra_driver.bench.scenarios.plan import reason, strategy_of
+from dra_driver.errors import ConfigError
+from dra_driver.manifest import BrokenManifestError, read_documents
+from resource_nvidia_com.problems import (
+    InvalidConfigError,
+    Path,
+    Problem,
+    check_duplicates,
+    dotted,
+    hint,
+)
+
+_SUFFIX = ".yaml"
+_BRANCHES = frozenset({"int", "str", "constrained-int", "constrained-str"})
+_MOST_BYTES = 1 << 20
+_ANY_MEMORY = 1 << 20
+"""Checks works whose memory is a part of a GPU's, before there is one."""
+
+
+def shipped() -> dict[str, Traversable]:
+    """Return the files of shipped scenarios by their names."""
+    folder = files("dra_driver.bench.scenarios").joinpath("shipped")
+    found = [one for one in folder.iterdir() if one.name.endswith(_SUFFIX)]
+    return {one.name.removesuffix(_SUFFIX): one for one in sorted(found, key=lambda one: one.name)}
+
+
+def listed() -> list[str]:
+    """Return a line for each shipped scenario: its name, and what it answers."""
+    found = {name: read_scenario(one.read_text("utf-8"), name) for name, one in shipped().items()}
+    wide = max(map(len, found), default=0)
+    return [f"{name:<{wide}}  {one.answers}" for name, one in found.items()]
+
+
+def find_scenario(name: str) -> tuple[str, Scenario]:
+    """Return the scenario of a shipped name or of a file, with its name. Raises ConfigError."""
+    known = shipped()
+    if name in known:
+        return name, read_scenario(known[name].read_text("utf-8"), name)
+    path = FilePath(name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        text = content.decode("utf-8")
+    except FileNotFoundError as error:
+        near = hint(name, list(known)) or "`dra-driver bench list` lists those that are shipped"
+        raise ConfigError(f"there is no scenario or file {name}: {near.strip()}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}") from error
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, so it is not a scenario")
+    return path.stem, read_scenario(text, str(path))
+
+
+def read_scenario(text: str, source: str) -> Scenario:
+    """Return the scenario of a text; `source` is what errors call it. Raises ConfigError."""
+    try:
+        documents = list(read_documents(text))
+    except BrokenManifestError as error:
+        raise ConfigError(f"{source}:{error.place.line}: {error}") from error
+    if len(documents) != 1:
+        raise ConfigError(f"{source} has {len(documents)} documents, but a scenario is one")
+    (document,) = documents
+    try:
+        return _scenario(document.value)
+    except InvalidConfigError as error:
+        lines = [
+            f"{source}:{document.place(one.path).line}: {_located(one)}" for one in error.problems
+        ]
+        raise ConfigError("\n".join(lines)) from error
+
+
+def _located(problem: Problem) -> str:
+    return f"{dotted(problem.path)}: {problem.text}" if problem.path else problem.text
+
+
+def _scenario(value: Any) -> Scenario:
+    check_duplicates(value)
+    if not isinstance(value, Mapping):
+        raise InvalidConfigError([Problem(path=(), text="a scenario is a map")])
+    cases, origins = [], []
+    written = value.get("cases")
+    for at, case in enumerate(written if isinstance(written, list) else []):
+        for one in expanded(case, ("cases", at)):
+            cases.append(one)
+            origins.append(at)
+    content = {**value, "cases": cases} if isinstance(written, list) else dict(value)
+    if wrong := [*_works(content)]:
+        raise InvalidConfigError(wrong)
+    try:
+        found = Scenario.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise InvalidConfigError(_problems(error, content, origins)) from error
+    wrong = [*_equal_names(found, origins), *_impossible_works(found, origins)]
+    if wrong := wrong or _impossible_cases(found, origins):
+        raise InvalidConfigError(list(dict.fromkeys(wrong)))
+    return found
+
+
+def _works(content: Mapping[str, Any]) -> list[Problem]:
+    """Return the keys of works that are none."""
+    found = []
+    works = content.get("works")
+    for name, work in works.items() if isinstance(works, Mapping) else ():
+        keys = work if isinstance(work, Mapping) else {}
+        found += [
+            Problem(path=("works", name, key), text=_unknown(key, WORK_KEYS))
+            for key in keys
+            if key not in WORK_KEYS
+        ]
+    return found
+
+
+def _equal_names(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
+    seen: set[str] = set()
+    found = []
+    for at, case in zip(origins, scenario.cases, strict=True):
+        if case.name in seen:
+            text = (
+                f'a second case with the name "{case.name}": put a variable of the matrix into it'
+            )
+            found.append(Problem(path=("cases", at, "name"), text=text))
+        seen.add(case.name)
+    return found
+
+
+def _impossible_works(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
+    """Return what is wrong with works as tenants have them."""
+    found = []
+    for at, case in zip(origins, scenario.cases, strict=True):
+        for number, tenant in enumerate(case.tenants):
+            path: Path = ("cases", at, "tenants", number)
+            if extra := [key for key in tenant.with_ if key not in WORK_KEYS]:
+                text = _unknown(extra[0], WORK_KEYS)
+                found.append(Problem(path=(*path, "with", extra[0]), text=text))
+                continue
+            if tenant.work not in scenario.works:
+                near = hint(tenant.work, list(scenario.works)) or (
+                    f"`works` has {', '.join(scenario.works)}"
+                )
+                text = f'there is no work "{tenant.work}": {near.strip()}'
+                found.append(Problem(path=(*path, "work"), text=text))
+                continue
+            found += _impossible_work(scenario, tenant, path)
+    return found
+
+
+def _impossible_cases(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
+    """Return what is wrong with the tenants of a case together."""
+    found = []
+    for at, case in zip(origins, scenario.cases, strict=True):
+        try:
+            strategy_of(scenario, case, memory_mib=_ANY_MEMORY, profiles={})
+        except ValueError as error:
+            found.append(Problem(path=("cases", at), text=f'"{case.name}": {reason(error)}'))
+    return found
+
+
+def _impossible_work(scenario: Scenario, tenant: TenantSpec, path: Path) -> list[Problem]:
+    try:
+        scenario.work(tenant, _ANY_MEMORY)
+    except ValidationError as error:
+        problems = []
+        for one in error.errors(include_url=False):
+            key = str(one["loc"][0]) if one["loc"] else ""
+            where: Path = ("works", tenant.work, *([key] if key else []))
+            if key in tenant.with_:
+                where = (*path, "with", key)
+            problems.append(Problem(path=where, text=_said(one)))
+        return problems
+    except ValueError as error:
+        return [Problem(path=path, text=str(error))]
+    return []
+
+
+def _problems(
+    error: ValidationError, content: Mapping[str, Any], origins: Sequence[int]
+) -> list[Problem]:
+    """Return the errors of pydantic with the places in the file that they are about.
+
+    A value that may be of several types has an error for each of them. What is wrong in several
+    cases of one matrix is told of the first.
+    """
+    texts: dict[tuple[Path, int], list[str]] = {}
+    for one in error.errors(include_url=False):
+        loc = tuple(part for part in one["loc"] if not _is_branch(part))
+        text = _said(one)
+        if one["type"] == "extra_forbidden":
+            text = _unknown(str(loc[-1]), _keys(_model(loc)))
+        index = loc[1] if loc[:1] == ("cases",) and len(loc) > 1 else -1
+        at = index if isinstance(index, int) else -1
+        path: Path = loc if at < 0 else ("cases", origins[at], *loc[2:])
+        # Of a list whose items are wrong pydantic says that it has none.
+        if one["type"] != "too_short" or not _value(content, loc):
+            texts.setdefault((path, at), []).append(text)
+    found: dict[Path, Problem] = {}
+    for (path, at), several in texts.items():
+        text = ", or: ".join(dict.fromkeys(several))
+        if at >= 0 and origins.count(origins[at]) > 1:
+            text += f' (in "{_value(content, ("cases", at, "name"))}")'
+        found.setdefault(path, Problem(path=path, text=text))
+    return list(found.values())
+
+
+def _value(content: Any, path: Path) -> Any:
+    """Return what stands at a path; None if nothing does."""
+    for part in path:
+        try:
+            content = content[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return content
+
+
+def _is_branch(part: str | int) -> bool:
+    """Whether a part of pydantic's place names an alternative of a type, and no key."""
+    return isinstance(part, str) and (part.endswith("]") or part in _BRANCHES)
+
+
+def _said(error: ErrorDetails) -> str:
+    return error["msg"].removeprefix("Value error, ")
+
+
+def _model(loc: Sequence[str | int]) -> type[BaseModel]:
+    """Return the model that has the key at a place."""
+    above = [one for one in loc[:-1] if isinstance(one, str)]
+    models: Mapping[tuple[str, ...], type[BaseModel]] = {
+        ("goals",): Goal,
+        ("cases",): CaseSpec,
+        ("cases", "tenants"): TenantSpec,
+        ("cases", "tenants", "limits"): Limits,
+    }
+    return models.get(tuple(above), Scenario)
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    found = [field.alias or name for name, field in model.model_fields.items()]
+    return [*found, "matrix"] if model is CaseSpec else found
+
+
+def _unknown(key: object, allowed: Sequence[str]) -> str:
+    near = hint(str(key), allowed)
+    return f"unknown key: {near.strip() or 'allowed are ' + ', '.join(allowed)}"

@@ -1,0 +1,126 @@
+"""One run: every case in turn, with a word of each on the terminal, also where it is interrupted.
+
+After each case the cases so far are told, so that they can be kept: a run may be killed. Several
+rounds are run in an order that differs, so that no case always has a warm card or a cool one.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dra_driver.bench.gathering import failed, skipped
+from dra_driver.bench.model import Case, Study
+from dra_driver.bench.pods.offer import Offer
+from dra_driver.bench.report.figures import bases, compared
+from dra_driver.bench.stopping import Say, Stop
+from dra_driver.bench.strategies import Strategy
+from dra_driver.bench.workload import Workload
+from dra_driver.errors import DriverError
+
+Keep = Callable[[Sequence[Case]], None]
+
+
+class Runner(Protocol):
+    """Runs cases, by processes or pods."""
+
+    @property
+    def offer(self) -> Offer:
+        """What there is of a GPU."""
+        ...
+
+    def obstacle(self, strategy: Strategy) -> str:
+        """Say why a strategy cannot be run here; nothing if it can."""
+        ...
+
+    def run(self, strategy: Strategy, work: Workload) -> Case:
+        """Run a case; whatever happens, nothing of it is left afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """How often all cases are run, and for how long at most."""
+
+    repetitions: int = 1
+    seed: int = 1
+    minutes: float | None = None
+
+    def turns(self, strategies: Sequence[Strategy]) -> list[tuple[int, Strategy]]:
+        """Return each case with the number of its round; the first is in the order as given."""
+        dice = random.Random(self.seed)  # noqa: S311 (the same order in every run)
+        found = []
+        for repetition in range(self.repetitions):
+            order = list(strategies)
+            if repetition:
+                dice.shuffle(order)
+            found += [(repetition, strategy) for strategy in order]
+        return found
+
+
+def run_all(  # noqa: PLR0913 (what a run is made of)
+    runner: Runner,
+    strategies: Sequence[Strategy],
+    work: Workload,
+    *,
+    say: Say,
+    stop: Stop,
+    keep: Keep = lambda _: None,
+    rounds: Rounds | None = None,
+    study: Study | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[tuple[Case, ...], bool]:
+    """Run all cases; return those that were run, and whether the run was interrupted.
+
+    Arrivals differ from round to round, and are the same for all cases of one.
+    """
+    cases: list[Case] = []
+    rounds = rounds or Rounds()
+    turns = rounds.turns(strategies)
+    begin = clock()
+    try:
+        for number, (repetition, strategy) in enumerate(turns, start=1):
+            stop.check()
+            place = f"[{number}/{len(turns)}] {strategy.label}"
+            if rounds.minutes is not None and clock() - begin >= rounds.minutes * 60:
+                case = skipped(strategy, f"the {rounds.minutes:g} minutes of the run were over")
+            else:
+                say(f"{place} …")
+                own = work.model_copy(update={"seed": work.seed + repetition})
+                case = _case(runner, strategy, own)
+            cases.append(case.model_copy(update={"repetition": repetition}))
+            say(f"{place}: {_word(cases, study)}")
+            keep(cases)
+    except KeyboardInterrupt:
+        return tuple(cases), True
+    return tuple(cases), False
+
+
+def _case(runner: Runner, strategy: Strategy, work: Workload) -> Case:
+    """Run a case, or say why it cannot be: no error of one ends the others."""
+    try:
+        if reason := runner.obstacle(strategy):
+            return skipped(strategy, reason)
+        return runner.run(strategy, work)
+    except DriverError as error:
+        return failed(strategy, str(error))
+
+
+def _word(cases: Sequence[Case], study: Study | None) -> str:
+    """Say what came of the last case."""
+    case = cases[-1]
+    if case.state == "passed":
+        return "ran, on simulated GPUs: no results"
+    if case.state != "measured":
+        return f"{case.state}: {case.reason}"
+    told = compared(case, bases(cases, case, study))
+    parts = ["measured"]
+    if told.total_throughput is not None:
+        parts.append(f"{told.total_throughput:.2f} times the throughput alone")
+    if told.p99 is not None:
+        parts.append(f"{told.p99:.2f} times its p99")
+    without = sum(one.result is None for one in case.tenants)
+    if without:
+        parts.append(f"{without} of {len(case.tenants)} tenants without a result")
+    return ", ".join(parts)

@@ -1,0 +1,292 @@
+"""How tenants use a GPU: a strategy with its settings, as a value, and the usual ones.
+
+Tenants are alike, or each is a `Part` with a work and settings of its own. Which strategies a
+machine or a cluster allows is said by the runners; nothing here asks anybody.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dra_driver.bench.workload import Workload, WorkloadKind
+
+
+class Sharing(StrEnum):
+    """The ways in which tenants use a device."""
+
+    ALONE = "alone"
+    WHOLE_GPUS = "whole-gpus"
+    """Each tenant has one whole GPU or several, and nobody shares them."""
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+    MPS_LIMITS = "mps-limits"
+    SHARES = "shares"
+    MIG = "mig"
+    MIG_TIME_SLICING = "mig-time-slicing"
+    MIG_MPS = "mig-mps"
+
+
+PROFILE = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
+"""How MIG profiles are named."""
+
+_WANTED_PROFILE = rf"{PROFILE}|[1-9][0-9]*g|smallest|largest"
+"""Or how one is asked for, which stays so where there is none."""
+
+_PLAIN = re.compile(r"([1-9][0-9]*)g\.([1-9][0-9]*)gb")
+
+UNDER_MPS = frozenset({Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG_MPS})
+OF_MIG = frozenset({Sharing.MIG, Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS})
+
+
+class Part(BaseModel):
+    """One tenant of a strategy whose tenants are not alike.
+
+    Attributes:
+        role: what it is in every case: figures of the same role are compared.
+        thread_percentage: the most of the SMs that it asks MPS for, if not all that the strategy
+            allows; `memory_mib` likewise of GPU memory.
+        priority: CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 is below normal.
+        profile: of its MIG device, where those of others differ.
+        gpus: how many whole GPUs it has, where nobody shares them.
+        after: seconds after the others at which it begins to work.
+        launch: it is started when all tenants with a lower number are ready.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    role: str
+    work: Workload
+    thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
+    memory_mib: Annotated[int, Field(ge=1)] | None = None
+    priority: Annotated[int, Field(ge=0, le=1)] = 0
+    profile: Annotated[str, Field(pattern=f"^({_WANTED_PROFILE})?$")] = ""
+    gpus: Annotated[int, Field(ge=1, le=16)] = 1
+    after: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
+    launch: Annotated[int, Field(ge=0, le=63)] = 0
+
+    @property
+    def is_command(self) -> bool:
+        """Whether its work is a command of the user's own."""
+        return self.work.kind is WorkloadKind.COMMAND
+
+    @property
+    def is_client_of_mps(self) -> bool:
+        """Whether it has a setting that only MPS knows."""
+        return bool(self.thread_percentage or self.memory_mib or self.priority)
+
+    def environment(self) -> dict[str, str]:
+        """Return what tells CUDA its own settings as a client of MPS; the GPU is its first one."""
+        found = {}
+        if self.thread_percentage is not None:
+            found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.thread_percentage)
+        if self.memory_mib is not None:
+            found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory_mib}M"
+        if self.priority:
+            found["CUDA_MPS_CLIENT_PRIORITY"] = str(self.priority)
+        return found
+
+
+def beginnings(seats: Sequence[Part]) -> list[float]:
+    """Return how many seconds after the common moment each tenant is told to begin.
+
+    A command does not warm up: it begins when the others' warm-up is over.
+    """
+    warm_up = max((one.work.warm_up for one in seats if not one.is_command), default=0.0)
+    return [one.after + (warm_up if one.is_command else 0.0) for one in seats]
+
+
+def longest(seats: Sequence[Part]) -> float:
+    """Return how many seconds after the common moment the last tenant's time is over."""
+    return max(
+        begin + one.work.seconds + (0.0 if one.is_command else one.work.warm_up)
+        for begin, one in zip(beginnings(seats), seats, strict=True)
+    )
+
+
+def watcher(seats: Sequence[Part]) -> int | None:
+    """Return which tenant watches the card while it works: no command does."""
+    return next((number for number, one in enumerate(seats) if not one.is_command), None)
+
+
+class Strategy(BaseModel):
+    """One way with its settings. A limit holds for each tenant; memory in MiB.
+
+    `parts` are its tenants if they are not alike, and `title` is what a scenario calls it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    sharing: Annotated[Sharing, Field(strict=False)]
+    tenants: Annotated[int, Field(ge=1, le=64)] = 1
+    thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
+    memory_mib: Annotated[int, Field(ge=1)] | None = None
+    profile: Annotated[str, Field(pattern=f"^({_WANTED_PROFILE})?$")] = ""
+    parts: tuple[Part, ...] = ()
+    title: str = ""
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> Self:
+        limited = self.thread_percentage is not None or self.memory_mib is not None
+        if limited != (self.sharing is Sharing.MPS_LIMITS):
+            raise ValueError("limits belong to mps-limits, which has at least one")
+        if all(self.profiles) != (self.sharing in OF_MIG):
+            raise ValueError("a MIG profile belongs to the strategies of MIG devices")
+        if self.sharing is Sharing.ALONE and self.tenants != 1:
+            raise ValueError("alone is one tenant")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if not self.parts:
+            return self
+        if len(self.parts) != self.tenants:
+            raise ValueError(f"{len(self.parts)} parts do not match {self.tenants} tenants")
+        if self.sharing not in UNDER_MPS and any(one.is_client_of_mps for one in self.parts):
+            raise ValueError("limits and priorities of a tenant need MPS")
+        if self.sharing is not Sharing.MIG and any(one.profile for one in self.parts):
+            raise ValueError("tenants that share one MIG device have one profile")
+        several = [one for one in self.parts if one.gpus > 1]
+        if several and self.sharing is not Sharing.WHOLE_GPUS:
+            raise ValueError("several GPUs for a tenant belong to whole-gpus")
+        if not all(one.is_command for one in several):
+            raise ValueError("only a command uses several GPUs")
+        return self
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Return the MIG profile of each tenant; empty for none."""
+        if not self.parts:
+            return (self.profile,) * self.tenants
+        return tuple(one.profile or self.profile for one in self.parts)
+
+    @property
+    def gpus(self) -> int:
+        """Return how many whole GPUs it needs."""
+        if self.sharing is not Sharing.WHOLE_GPUS:
+            return 1
+        return sum(one.gpus for one in self.parts) or self.tenants
+
+    def seats(self, work: Workload) -> tuple[Part, ...]:
+        """Return all tenants; `work` is that of tenants alike, and its seed is everybody's."""
+        if not self.parts:
+            return (Part(role="", work=work),) * self.tenants
+        seeded = {"seed": work.seed}
+        return tuple(
+            one.model_copy(update={"work": one.work.model_copy(update=seeded)})
+            for one in self.parts
+        )
+
+    def role(self, tenant: int) -> str:
+        """Return the role of a tenant; empty where all are alike."""
+        return self.parts[tenant].role if self.parts else ""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Return the roles that there are."""
+        return tuple(dict.fromkeys(one.role for one in self.parts)) or ("",)
+
+    @property
+    def name(self) -> str:
+        """Name it; no other strategy of other settings has the same name."""
+        if self.title:
+            return self.title
+        parts = [str(self.sharing)]
+        if self.profile:
+            parts.append(self.profile.replace("+", "-"))
+        if self.thread_percentage is not None:
+            parts.append(f"{self.thread_percentage}pct")
+        if self.memory_mib is not None:
+            parts.append(f"{self.memory_mib}mib")
+        if self.sharing is not Sharing.ALONE:
+            parts.append(f"x{self.tenants}")
+        return "-".join(parts)
+
+    @property
+    def label(self) -> str:
+        """Say it in a few words for people."""
+        if self.title:
+            return self.title
+        limits = [
+            *([f"{self.thread_percentage} %"] if self.thread_percentage is not None else []),
+            *([_size(self.memory_mib)] if self.memory_mib is not None else []),
+        ]
+        if self.sharing is Sharing.ALONE:
+            return "alone"
+        how = _HOW[self.sharing].format(limits=", ".join(limits), profile=self.profile)
+        return f"{self.tenants} by {how}"
+
+
+_HOW = {
+    Sharing.WHOLE_GPUS: "whole GPUs",
+    Sharing.TIME_SLICING: "time-slicing",
+    Sharing.MPS: "MPS",
+    Sharing.MPS_LIMITS: "MPS with {limits}",
+    Sharing.SHARES: "shares",
+    Sharing.MIG: "MIG {profile}",
+    Sharing.MIG_TIME_SLICING: "time-slicing of MIG {profile}",
+    Sharing.MIG_MPS: "MPS on MIG {profile}",
+}
+
+ALONE = Strategy(sharing=Sharing.ALONE)
+
+
+def usual(tenants: Iterable[int], memory_mib: int | None) -> tuple[Strategy, ...]:
+    """Return the strategies of whole GPUs, for each number of tenants; alone comes first.
+
+    Memory is not limited where nobody knows how much the GPU has.
+    """
+    found = [ALONE]
+    for number in dict.fromkeys(tenants):
+        found += [
+            Strategy(sharing=Sharing.TIME_SLICING, tenants=number),
+            Strategy(sharing=Sharing.MPS, tenants=number),
+            equal_shares(number, memory_mib),
+        ]
+    return tuple(found)
+
+
+def equal_shares(tenants: int, memory_mib: int | None) -> Strategy:
+    """Return MPS with limits that divide a GPU among its tenants, rounded down."""
+    return Strategy(
+        sharing=Sharing.MPS_LIMITS,
+        tenants=tenants,
+        thread_percentage=max(1, 100 // tenants),
+        memory_mib=None if memory_mib is None else max(1, memory_mib // tenants),
+    )
+
+
+def of_mig(
+    profile: str, *, fit: int, tenants: Iterable[int], with_layers: bool
+) -> tuple[Strategy, ...]:
+    """Return what can be done with MIG devices of a profile.
+
+    `fit` is how many of them one GPU has room for; with layers, `tenants` share one of them.
+    """
+    found = [Strategy(sharing=Sharing.MIG, tenants=fit, profile=profile)]
+    if with_layers:
+        found += [
+            Strategy(sharing=sharing, tenants=number, profile=profile)
+            for number in tenants
+            for sharing in (Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS)
+        ]
+    return tuple(found)
+
+
+def is_plain(profile: str) -> bool:
+    """Whether a MIG profile is for computing alone, without media engines and the like."""
+    return _PLAIN.fullmatch(profile) is not None
+
+
+def profile_size(profile: str) -> tuple[int, int]:
+    """Return a MIG profile's compute slices, and its memory in GB: of `3g.40gb` 3 and 40."""
+    found = _PLAIN.match(profile)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _size(memory_mib: int | None) -> str:
+    if memory_mib is None:
+        return ""
+    return f"{memory_mib / 1024:.3g} GiB" if memory_mib >= 1024 else f"{memory_mib} MiB"

@@ -1,0 +1,96 @@
+"""When steps are made: one after the other, or as requests arrive; and what came of them.
+
+Requests arrive whether or not earlier ones have ended (open loop), so a tenant that falls behind
+has them wait, and their latency says it: it counts from the arrival. A closed loop would slow the
+arrivals down and hide it. Each moment is as likely as any other. Tenants have the same moments,
+each turned on by another part of the time: so all have the same amount of work and crowd as much by
+themselves, and what differs between two is no chance. Pure but for the clock and the step, which
+come in by argument.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_driver.bench.model import Latency, percentile
+
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it are far from each other, however many there are."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """What was done: how many steps until when, and their latencies in seconds.
+
+    `unfinished` are latencies so far, of requests that had arrived and not ended.
+    """
+
+    steps: int
+    seconds: float
+    latencies: Sequence[float]
+    unfinished: Sequence[float] = ()
+
+    def latency(self) -> Latency | None:
+        """Return the percentiles; None if nothing was asked for."""
+        all_of_them = [*self.latencies, *self.unfinished]
+        if not all_of_them:
+            return None
+        return Latency(
+            p50_ms=percentile(all_of_them, 0.5) * 1000,
+            p99_ms=percentile(all_of_them, 0.99) * 1000,
+            count=len(all_of_them),
+            unfinished=len(self.unfinished),
+        )
+
+
+def closed_loop(step: Callable[[], None], seconds: float, clock: Clock) -> Timings:
+    """Make steps until the time is over; the last one is finished and counts."""
+    begin = before = clock()
+    latencies = []
+    while before - begin < seconds:
+        step()
+        now = clock()
+        latencies.append(now - before)
+        before = now
+    return Timings(steps=len(latencies), seconds=before - begin, latencies=latencies)
+
+
+def open_loop(
+    step: Callable[[], None],
+    arrivals: Iterator[float],
+    seconds: float,
+    clock: Clock,
+    sleep: Callable[[float], None],
+) -> Timings:
+    """Make a step for each arrival (seconds after the beginning) until the time is over."""
+    begin = clock()
+    latencies: list[float] = []
+    waiting: list[float] = []
+    for arrival in arrivals:
+        if arrival >= seconds:
+            break
+        now = clock() - begin
+        if now >= seconds:
+            waiting.append(arrival)
+            continue
+        if now < arrival:
+            sleep(arrival - now)
+        step()
+        latencies.append(clock() - begin - arrival)
+    end = max(clock() - begin, seconds)
+    return Timings(
+        steps=len(latencies),
+        seconds=end,
+        latencies=latencies,
+        unfinished=[end - arrival for arrival in waiting],
+    )
+
+
+def random_arrivals(rate: float, seconds: float, seed: int, number: int = 0) -> Iterator[float]:
+    """Yield when requests of a tenant arrive, in order: just `rate` · `seconds` moments."""
+    dice = random.Random(seed)  # noqa: S311 (the same arrivals in every run)
+    turned = number * _GOLDEN % 1.0 * seconds
+    moments = (dice.uniform(0.0, seconds) for _ in range(round(rate * seconds)))
+    yield from sorted((moment + turned) % seconds for moment in moments)

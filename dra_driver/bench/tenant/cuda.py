@@ -1,0 +1,185 @@
+"""CUDA: the only door to it, by NVIDIA's own bindings of the driver's interface and of NVRTC.
+
+In: kernels' source, sizes, launches. Out: memory, compiled kernels, and errors of our own tree
+with CUDA's own words. What it needs of a container is the driver's libcuda.so.1 and what
+dra_driver/bench depends on: no toolkit (decision 20). Kernels are compiled for the very card; for
+one that this NVRTC does not know, to PTX, from which the driver makes code.
+
+Not seen on a card yet: NVRTC compiles every kernel in tests, and a libcuda of theirs does what the
+calls say.
+"""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from cuda.bindings import driver, nvrtc
+
+from dra_driver.bench.tenant.device import Argument, RefusedError, Seen
+from dra_driver.bench.tenant.kernels import Grid
+from dra_driver.bench.tenant.programs import Program
+from dra_driver.errors import DeviceError
+
+_DRIVER = "libcuda.so.1"
+
+
+class Gpu:
+    """The first device that this process sees, with a context. For one thread."""
+
+    def __init__(self, program: Program) -> None:
+        """Take the kernels; nothing is asked of CUDA yet."""
+        self._program = program
+        self._device: Any = None
+        self._stream: Any = None
+        self._functions: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Make a context."""
+        # Else kernels are loaded when they are first launched: too late where all memory is taken.
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+        try:
+            _done(driver.cuInit(0), "cuInit")
+        except RuntimeError as error:  # of cuda-bindings: a library or a function is not there
+            raise DeviceError(
+                f"{_DRIVER} cannot be used ({_on_one_line(error)}); run this where the GPU"
+                " driver's libraries are, such as in a container with a claim for a GPU"
+            ) from error
+        self._device = _done(driver.cuDeviceGet(0), "cuDeviceGet")
+        # Waiting tenants must not keep CPU cores busy: there are many of them.
+        flags = driver.CUctx_flags.CU_CTX_SCHED_BLOCKING_SYNC
+        _done(driver.cuDevicePrimaryCtxSetFlags(self._device, int(flags)), "set context flags")
+        context = _done(driver.cuDevicePrimaryCtxRetain(self._device), "cuDevicePrimaryCtxRetain")
+        _done(driver.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+        self._stream = _done(
+            driver.cuStreamCreate(int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)),
+            "cuStreamCreate",
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the context back, and all memory with it."""
+        driver.cuDevicePrimaryCtxRelease(self._device)
+
+    def seen(self) -> Seen:
+        """Return what CUDA says of the device."""
+        name = _done(driver.cuDeviceGetName(256, self._device), "cuDeviceGetName")
+        _free, total = _done(driver.cuMemGetInfo(), "cuMemGetInfo")
+        known = driver.CUdevice_attribute
+        return Seen(
+            name=bytes(name).rstrip(b"\0").decode(errors="replace"),
+            multiprocessors=self._attribute(known.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+            memory_mib=int(total) >> 20,
+            capability=(
+                self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                self._attribute(known.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+            ),
+        )
+
+    def compile(self) -> None:
+        """Compile the kernels for this device, and load them.
+
+        Raises DeviceError if it has not their instructions.
+        """
+        program, capability = self._program, self.seen().capability
+        if capability < program.least:
+            (least, than), (major, minor) = program.least, capability
+            raise DeviceError(
+                f"{program.needs} of compute capability {least}.{than} or later, and this one has"
+                f" {major}.{minor}: choose --precision fp32"
+            )
+        image = ctypes.create_string_buffer(compiled(program.source, capability))
+        module = _done(driver.cuModuleLoadData(ctypes.addressof(image)), "cuModuleLoadData")
+        for name in program.names:
+            function = _done(driver.cuModuleGetFunction(module, name.encode()), f"find {name}")
+            self._functions[name] = function
+
+    def allocate(self, size: int) -> int:
+        """Return the address of so many bytes. Raises RefusedError if there is not as much."""
+        return int(_done(driver.cuMemAlloc(size), f"cuMemAlloc of {size >> 20} MiB"))
+
+    def free(self, address: int) -> None:
+        """Give memory back."""
+        _done(driver.cuMemFree(driver.CUdeviceptr(address)), "cuMemFree")
+
+    def launch(self, name: str, grid: Grid, *arguments: Argument) -> None:
+        """Start a kernel, after those that were started before."""
+        values = tuple(value for value, _ in arguments)
+        types = tuple(kind for _, kind in arguments)
+        stream, none = self._stream, 0
+        size = (*grid.blocks, 1, *grid.threads, 1)
+        _done(
+            driver.cuLaunchKernel(self._functions[name], *size, 0, stream, (values, types), none),
+            f"launch of {name}",
+        )
+
+    def wait(self) -> None:
+        """Wait for all that was started."""
+        _done(driver.cuStreamSynchronize(self._stream), "cuStreamSynchronize")
+
+    def read(self, address: int, floats: int) -> Sequence[float]:
+        """Return numbers from GPU memory."""
+        buffer = (ctypes.c_float * floats)()
+        size = ctypes.sizeof(buffer)
+        source = driver.CUdeviceptr(address)
+        _done(driver.cuMemcpyDtoH(ctypes.addressof(buffer), source, size), "cuMemcpyDtoH")
+        return tuple(buffer)
+
+    def _attribute(self, which: Any) -> int:
+        return int(_done(driver.cuDeviceGetAttribute(which, self._device), "cuDeviceGetAttribute"))
+
+
+def compiled(source: str, capability: tuple[int, int]) -> bytes:
+    """Return code for cards of a compute capability."""
+    try:
+        known = _done(nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
+    except RuntimeError as error:
+        raise DeviceError(
+            f"NVRTC cannot be used ({_on_one_line(error)}): in a checkout, run"
+            " `pip install -e '.[bench]'`"
+        ) from error
+    number = capability[0] * 10 + capability[1]
+    is_known = number in known
+    if not is_known and number < min(known):
+        raise DeviceError(
+            f"this NVRTC makes no code for compute capability {capability[0]}.{capability[1]}; the"
+            f" oldest that it knows is {min(known) // 10}.{min(known) % 10}"
+        )
+    below = max(one for one in known if one <= number)
+    arch = f"sm_{number}" if is_known else f"compute_{below}"
+    program = _done(
+        nvrtc.nvrtcCreateProgram(source.encode(), b"bench.cu", 0, None, None), "nvrtcCreateProgram"
+    )
+    options = [f"--gpu-architecture={arch}".encode()]
+    (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        said = b" " * int(_done(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize"))
+        nvrtc.nvrtcGetProgramLog(program, said)
+        text = " ".join(said.rstrip(b"\0 ").decode(errors="replace").split())
+        raise DeviceError(f"NVRTC cannot compile the kernels for {arch} ({code.name}): {text}")
+    if is_known:
+        image = b" " * int(_done(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize"))
+        _done(nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
+    else:
+        image = b" " * int(_done(nvrtc.nvrtcGetPTXSize(program), "nvrtcGetPTXSize"))
+        _done(nvrtc.nvrtcGetPTX(program, image), "nvrtcGetPTX")
+    return image
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _done(answer: tuple[Any, ...], doing: str) -> Any:
+    """Return what a call answered besides its code."""
+    code, *rest = answer
+    if int(code) != 0:
+        kind = RefusedError if code.name == "CUDA_ERROR_OUT_OF_MEMORY" else DeviceError
+        raise kind(f"{doing}: CUDA says {code.name} ({int(code)})")
+    return rest[0] if len(rest) == 1 else tuple(rest)

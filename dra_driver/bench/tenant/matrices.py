@@ -1,0 +1,336 @@
+"""Kernels of matrix products and of a convolution, in CUDA C++, and what they come to. Pure.
+
+Each block makes a square of the outcome from tiles in shared memory. Tensor cores are reached by
+PTX's `wmma`, half precision by `fma.rn.f16x2`, since NVRTC has no headers of CUDA here. Our own
+kernels, so they compare tenants and strategies, and do not reach what cuBLAS does on a card.
+
+Factors are whole numbers from -3 to 3, and every sum of a product, also half-way, is a whole number
+below 2048, which half precision has exactly. So each number of the outcome is known, whatever the
+precision and the order: 16 times the sum over four neighbours, since all later ones cancel out.
+A convolution of ones by equal weights is known too: how many neighbours a pixel has, along each
+side, in one layer and then in the next.
+"""
+
+from dra_driver.bench.tenant.kernels import FLOAT, TILE, Grid
+from dra_driver.bench.workload import Precision
+
+PRIMITIVES = r"""
+#define KERNEL extern "C" __global__ void
+#define INSIDE static __device__ __forceinline__
+
+INSIDE unsigned short half_of(float value)
+{
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+"""
+"""What only a GPU has; tests have the same for a CPU."""
+
+HALF_PRIMITIVES = r"""
+INSIDE float float_of(unsigned bits)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)bits));
+    return value;
+}
+
+INSIDE unsigned fma_pair(unsigned a, unsigned b, unsigned c)
+{
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
+    return c;
+}
+"""
+
+TENSOR_PRIMITIVES = r"""
+/* Tiles of 16 x 16 that the 32 threads of a warp hold together. */
+typedef struct { unsigned of[8]; } Halves;
+typedef struct { float of[8]; } Sums;
+
+#define LOAD(which) asm volatile( \
+    "wmma.load." which ".sync.aligned.row.m16n16k16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8], %9;" \
+    : "=r"(to.of[0]), "=r"(to.of[1]), "=r"(to.of[2]), "=r"(to.of[3]), \
+      "=r"(to.of[4]), "=r"(to.of[5]), "=r"(to.of[6]), "=r"(to.of[7]) \
+    : "l"(from), "r"(stride) : "memory")
+
+INSIDE Halves load_left(const unsigned short *from, unsigned stride)
+{
+    Halves to;
+    LOAD("a");
+    return to;
+}
+
+INSIDE Halves load_right(const unsigned short *from, unsigned stride)
+{
+    Halves to;
+    LOAD("b");
+    return to;
+}
+
+INSIDE void multiply_tiles(Sums *sums, const Halves *a, const Halves *b)
+{
+    float *c = sums->of;
+    asm("wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32 {%0,%1,%2,%3,%4,%5,%6,%7},"
+        " {%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19,%20,%21,%22,%23},"
+        " {%0,%1,%2,%3,%4,%5,%6,%7};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]),
+          "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
+        : "r"(a->of[0]), "r"(a->of[1]), "r"(a->of[2]), "r"(a->of[3]),
+          "r"(a->of[4]), "r"(a->of[5]), "r"(a->of[6]), "r"(a->of[7]),
+          "r"(b->of[0]), "r"(b->of[1]), "r"(b->of[2]), "r"(b->of[3]),
+          "r"(b->of[4]), "r"(b->of[5]), "r"(b->of[6]), "r"(b->of[7]));
+}
+
+INSIDE void store_sums(float *to, const Sums *sums, unsigned stride)
+{
+    const float *c = sums->of;
+    asm volatile(
+        "wmma.store.d.sync.aligned.row.m16n16k16.f32 [%0], {%1,%2,%3,%4,%5,%6,%7,%8}, %9;"
+        :: "l"(to), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]),
+           "f"(c[4]), "f"(c[5]), "f"(c[6]), "f"(c[7]), "r"(stride) : "memory");
+}
+"""
+
+COMMON = r"""
+typedef unsigned long long Count;
+
+/* Of the left factor all but the first 64 columns change their sign every four columns. */
+INSIDE float number(Count row, Count column, unsigned is_left)
+{
+    float value = (row + column) % 4;
+    return is_left && column >= 64 && column / 4 % 2 ? -value : value;
+}
+
+KERNEL numbers(float *to, Count count, unsigned columns, unsigned is_left)
+{
+    Count at = blockIdx.x * (Count)blockDim.x + threadIdx.x;
+    for (; at < count; at += (Count)gridDim.x * blockDim.x)
+        to[at] = number(at / columns, at % columns, is_left);
+}
+
+KERNEL halves(unsigned short *to, Count count, unsigned columns, unsigned is_left)
+{
+    Count at = blockIdx.x * (Count)blockDim.x + threadIdx.x;
+    for (; at < count; at += (Count)gridDim.x * blockDim.x)
+        to[at] = half_of(number(at / columns, at % columns, is_left));
+}
+
+/* Counts the numbers of a product that are wrong. */
+KERNEL differing(float *wrong, const float *found, Count count, unsigned columns)
+{
+    Count at = blockIdx.x * (Count)blockDim.x + threadIdx.x;
+    float mine = 0.0f;
+    for (; at < count; at += (Count)gridDim.x * blockDim.x) {
+        unsigned apart = (at / columns - at % columns) % 4;
+        mine += found[at] != (apart == 0 ? 224.0f : apart == 2 ? 96.0f : 128.0f);
+    }
+    if (mine > 0.0f)
+        atomicAdd(wrong, mine);
+}
+
+/* What a layer counts along one side, and of that the layer after it. */
+INSIDE float neighbours(unsigned at, unsigned side)
+{
+    return 1.0f + (at > 0) + (at + 1 < side);
+}
+
+KERNEL images_differing(float *wrong, const float *found, Count count, unsigned side)
+{
+    Count at = blockIdx.x * (Count)blockDim.x + threadIdx.x;
+    float mine = 0.0f;
+    for (; at < count; at += (Count)gridDim.x * blockDim.x) {
+        float right = 1.0f / 64;
+        unsigned places[2] = {(unsigned)(at / 64 % side), (unsigned)(at / 64 / side % side)};
+        for (unsigned axis = 0; axis < 2; ++axis) {
+            float sum = neighbours(places[axis], side);
+            if (places[axis] > 0)
+                sum += neighbours(places[axis] - 1, side);
+            if (places[axis] + 1 < side)
+                sum += neighbours(places[axis] + 1, side);
+            right *= sum;
+        }
+        mine += found[at] != right;
+    }
+    if (mine > 0.0f)
+        atomicAdd(wrong, mine);
+}
+
+/* A number of the left factor. For a convolution (`side` is not 0) rows are pixels of images with
+   64 channels, and columns the channels of the nine pixels around: 0 beyond the edges. */
+INSIDE float taken(const float *left, Count row, unsigned column, unsigned depth, unsigned side)
+{
+    if (!side)
+        return left[row * depth + column];
+    unsigned tap = column / 64, pixel = row % (side * side);
+    unsigned y = pixel / side + tap / 3 - 1, x = pixel % side + tap % 3 - 1;
+    return y < side && x < side ? left[(row - pixel + y * side + x) * 64 + column % 64] : 0.0f;
+}
+
+/* 64 x 64 numbers a block, 4 x 4 a thread. */
+INSIDE void multiply(float *to, const float *left, const float *right, unsigned columns,
+                     unsigned depth, unsigned side)
+{
+    __shared__ float a[16][64 + 4], b[16][64];
+    unsigned x = threadIdx.x, y = threadIdx.y;
+    Count row = blockIdx.y * 64, column = blockIdx.x * 64;
+    float sums[4][4] = {{0.0f}};
+    for (unsigned tile = 0; tile < depth; tile += 16) {
+        for (unsigned at = y * 16 + x; at < 16 * 64; at += 256) {
+            a[at % 16][at / 16] = taken(left, row + at / 16, tile + at % 16, depth, side);
+            b[at / 64][at % 64] = right[(Count)(tile + at / 64) * columns + column + at % 64];
+        }
+        __syncthreads();
+#pragma unroll
+        for (unsigned at = 0; at < 16; ++at)
+#pragma unroll
+            for (unsigned i = 0; i < 4; ++i)
+#pragma unroll
+                for (unsigned j = 0; j < 4; ++j)
+                    sums[i][j] = fmaf(a[at][y * 4 + i], b[at][x * 4 + j], sums[i][j]);
+        __syncthreads();
+    }
+    for (unsigned i = 0; i < 4; ++i)
+        for (unsigned j = 0; j < 4; ++j) {
+            float sum = side ? fmaxf(sums[i][j], 0.0f) : sums[i][j];
+            to[(row + y * 4 + i) * columns + column + x * 4 + j] = sum;
+        }
+}
+
+KERNEL gemm_fp32(float *to, const float *left, const float *right, unsigned columns, unsigned depth)
+{
+    multiply(to, left, right, columns, depth, 0);
+}
+
+/* 3 x 3, 64 channels to 64, and what is below 0 becomes 0. */
+KERNEL convolution(float *to, const float *images, const float *weights, unsigned side)
+{
+    multiply(to, images, weights, 64, 9 * 64, side);
+}
+"""
+
+HALF = r"""
+/* The same with two neighbours of a row in one register. */
+KERNEL gemm_fp16(float *to, const unsigned short *left, const unsigned *right, unsigned columns,
+                 unsigned depth)
+{
+    __shared__ unsigned a[16][64 + 4], b[16][32];
+    unsigned x = threadIdx.x, y = threadIdx.y;
+    Count row = blockIdx.y * 64, column = blockIdx.x * 64;
+    unsigned sums[4][2] = {{0}};
+    for (unsigned tile = 0; tile < depth; tile += 16) {
+        for (unsigned at = y * 16 + x; at < 16 * 64; at += 256) {
+            unsigned one = left[(row + at / 16) * depth + tile + at % 16];
+            a[at % 16][at / 16] = one << 16 | one;
+        }
+        for (unsigned at = y * 16 + x; at < 16 * 32; at += 256)
+            b[at / 32][at % 32] = right[((Count)(tile + at / 32) * columns + column) / 2 + at % 32];
+        __syncthreads();
+#pragma unroll
+        for (unsigned at = 0; at < 16; ++at)
+#pragma unroll
+            for (unsigned i = 0; i < 4; ++i)
+#pragma unroll
+                for (unsigned j = 0; j < 2; ++j)
+                    sums[i][j] = fma_pair(a[at][y * 4 + i], b[at][x * 2 + j], sums[i][j]);
+        __syncthreads();
+    }
+    for (unsigned i = 0; i < 4; ++i)
+        for (unsigned j = 0; j < 4; ++j)
+            to[(row + y * 4 + i) * columns + column + x * 4 + j] =
+                float_of(sums[i][j / 2] >> 16 * (j % 2) & 0xffff);
+}
+"""
+
+TENSOR = r"""
+/* 128 x 128 numbers a block, 32 x 64 a warp: 2 x 4 tiles. Eight halves are copied at once. */
+KERNEL gemm_tensor(float *to, const unsigned short *left, const unsigned short *right,
+                   unsigned columns, unsigned depth)
+{
+    __shared__ __align__(32) unsigned short a[128][32 + 8], b[32][128 + 8];
+    unsigned own = threadIdx.y * 16 + threadIdx.x, warp = own / 32;
+    Count row = blockIdx.y * 128, column = blockIdx.x * 128;
+    Sums sums[2][4] = {{{{0.0f}}}};
+    for (unsigned tile = 0; tile < depth; tile += 32) {
+        for (unsigned at = own; at < 512; at += 256) {
+            unsigned i = at / 4, j = at % 4 * 8;
+            *(uint4 *)&a[i][j] = *(const uint4 *)&left[(row + i) * depth + tile + j];
+            i = at / 16, j = at % 16 * 8;
+            *(uint4 *)&b[i][j] = *(const uint4 *)&right[(tile + i) * (Count)columns + column + j];
+        }
+        __syncthreads();
+#pragma unroll
+        for (unsigned deep = 0; deep < 32; deep += 16) {
+            Halves ones[2], others[4];
+            for (unsigned i = 0; i < 2; ++i)
+                ones[i] = load_left(&a[warp / 2 * 32 + i * 16][deep], 32 + 8);
+            for (unsigned j = 0; j < 4; ++j)
+                others[j] = load_right(&b[deep][warp % 2 * 64 + j * 16], 128 + 8);
+            for (unsigned i = 0; i < 2; ++i)
+                for (unsigned j = 0; j < 4; ++j)
+                    multiply_tiles(&sums[i][j], &ones[i], &others[j]);
+        }
+        __syncthreads();
+    }
+    for (unsigned i = 0; i < 2; ++i)
+        for (unsigned j = 0; j < 4; ++j) {
+            Count place = (row + warp / 2 * 32 + i * 16) * columns + column;
+            store_sums(&to[place + warp % 2 * 64 + j * 16], &sums[i][j], columns);
+        }
+}
+"""
+
+FIRST = 224.0
+"""The first number of a product."""
+
+FIRST_OF_IMAGE = 25.0 / 64
+"""The first number of the second layer: of a corner, which has 3 neighbours."""
+
+WEIGHT = 1.0 / 512
+CHANNELS = 64
+SIDE = 56
+IMAGES = 32
+TAPS = 9
+
+_SOURCES = {
+    Precision.FP32: PRIMITIVES + COMMON,
+    Precision.FP16: PRIMITIVES + HALF_PRIMITIVES + COMMON + HALF,
+    Precision.TENSOR: PRIMITIVES + TENSOR_PRIMITIVES + COMMON + TENSOR,
+}
+LEAST_CAPABILITY = {
+    Precision.FP32: (0, 0),
+    Precision.FP16: (5, 3),
+    Precision.TENSOR: (7, 0),
+}
+"""The first compute capability that has the instructions (PTX ISA: fma, wmma)."""
+
+
+def source(precision: Precision) -> str:
+    """Return the kernels' source for a precision."""
+    return _SOURCES[precision]
+
+
+def names(precision: Precision) -> tuple[str, ...]:
+    """Return the kernels' names for a precision."""
+    common = ("numbers", "halves", "differing", "images_differing", "gemm_fp32", "convolution")
+    return tuple(dict.fromkeys((*common, f"gemm_{precision}")))
+
+
+def of_gemm(precision: Precision, rows: int, columns: int) -> Grid:
+    """Return the grid of a product."""
+    side = 128 if precision is Precision.TENSOR else 64
+    return Grid(blocks=(columns // side, rows // side), threads=(TILE, TILE))
+
+
+def of_convolution(images: int, side: int) -> Grid:
+    """Return the grid of one layer."""
+    return Grid(blocks=(1, images * side * side // 64), threads=(TILE, TILE))
+
+
+def element(precision: Precision) -> int:
+    """Return the bytes of a number of a factor."""
+    return FLOAT if precision is Precision.FP32 else FLOAT // 2
+
+
+def gemm_gflop(rows: int, columns: int, depth: int) -> float:
+    """Return the 10⁹ floating-point operations of a product."""
+    return 2 * rows * columns * depth / 1e9

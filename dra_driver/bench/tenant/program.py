@@ -1,0 +1,231 @@
+"""`python3 -m dra_driver.bench.tenant.program SPEC`: one tenant, in a process or a container.
+
+In: a `Spec` as JSON. Out: lines on stdout (bench/lines.py). It makes a context, takes its
+memory, says that it is ready, waits for the moment that all tenants are told, warms up together
+with them (for less time if it learned of the moment late), works, and says what it did. On a
+simulated GPU it does all of that but the work, and has no figure to tell. It ends with its runner,
+where that is its parent.
+"""
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dra_driver.bench import lines
+from dra_driver.bench.model import Card, Usage
+from dra_driver.bench.tenant import arrivals
+from dra_driver.bench.tenant.card import CardDoor, Watch
+from dra_driver.bench.tenant.device import RefusedError
+from dra_driver.bench.tenant.programs import Program, program_of
+from dra_driver.bench.tenant.supervised import uptime
+from dra_driver.bench.tenant.task import Task
+from dra_driver.bench.tenant.tasks import task
+from dra_driver.bench.workload import WorkloadKind
+from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
+from dra_driver.errors import DeviceError, DriverError, SetupError
+
+_POLL_SECONDS = 0.02
+_SAY_EVERY = 0.5
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+OpenGpu = Callable[[], AbstractContextManager[Any]]
+
+
+def main(words: Sequence[str], open_gpu: OpenGpu | None = None) -> int:
+    """Be a tenant; return the exit status."""
+    _end_with_parent()
+    try:
+        (text,) = words
+        spec = lines.Spec.model_validate_json(text)
+    except (ValueError, ValidationError) as error:
+        sys.stderr.write(f"error: not the spec of a tenant: {error}\n")
+        return 2
+    try:
+        _live(spec, open_gpu or partial(_open_gpu, program_of(spec.work)))
+    except DriverError as error:
+        _say(lines.Failed(reason=str(error), refused=isinstance(error, RefusedError)))
+        return 1
+    return 0
+
+
+def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
+    door, card = _door(Path(spec.driver_root), spec.gpu)
+    try:
+        if card is not None and card.is_simulated:
+            _say(_ready(card=card, is_simulated=True))
+            late = max(0.0, uptime() - _wait(spec))
+            began = uptime()
+            time.sleep(min(1.0, spec.work.seconds))
+            _say(lines.Done(began=began, seconds=uptime() - began, late_seconds=late))
+            return
+        before = time.monotonic()
+        with open_gpu() as gpu:
+            took = time.monotonic() - before
+            gpu.compile()
+            todo = task(gpu, spec.work)
+            todo.step()
+            todo.check()
+            seen = gpu.seen()
+            _say(
+                _ready(
+                    card=card,
+                    multiprocessors=seen.multiprocessors,
+                    seen_memory_mib=seen.memory_mib,
+                    context_seconds=took,
+                    memory_mib=todo.memory_mib,
+                    refused_mib=todo.refused_mib,
+                )
+            )
+            watch = Watch(door.busy) if door is not None and spec.watches else None
+            count = _count(spec, door)
+            wanted = _wait(spec) + spec.work.warm_up
+            _warm_up(spec, todo, wanted - uptime())
+            _say(_worked(spec, todo, watch, count, wanted=wanted))
+    finally:
+        if door is not None:
+            door.close()
+
+
+def _ready(**facts: Any) -> lines.Ready:
+    environment = os.environ
+    return lines.Ready(
+        at=uptime(),
+        mps=environment.get("CUDA_MPS_PIPE_DIRECTORY", ""),
+        thread_percentage=environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""),
+        **facts,
+    )
+
+
+def _warm_up(spec: lines.Spec, todo: Task, seconds: float) -> None:
+    """Work until clocks and caches are as under load: right before what counts, with the others."""
+    if seconds > 0:
+        _serve(spec, todo, seconds)
+
+
+def _serve(spec: lines.Spec, todo: Task, seconds: float) -> arrivals.Timings:
+    work = spec.work
+    if work.kind is WorkloadKind.INFERENCE:
+        moments = arrivals.random_arrivals(work.rate, seconds, work.seed, spec.number)
+        return arrivals.open_loop(todo.step, moments, seconds, time.monotonic, time.sleep)
+    return arrivals.closed_loop(todo.step, seconds, time.monotonic)
+
+
+def _worked(
+    spec: lines.Spec, todo: Task, watch: Watch | None, count: GpmCount | None, *, wanted: float
+) -> lines.Done:
+    """Do what counts; `wanted` is the moment at which it was to begin."""
+    if count is not None:
+        count.start()
+    if watch is not None:
+        watch.start()
+    usage: Usage | None = None
+    began = uptime()
+    try:
+        done = _serve(spec, todo, spec.work.seconds)
+    finally:
+        if watch is not None:
+            usage = watch.stop()
+    gpm = GpmUsage() if count is None else count.stop()
+    if done.steps:
+        todo.check()
+    return lines.Done(
+        began=began,
+        seconds=done.seconds,
+        late_seconds=max(0.0, began - wanted),
+        steps=done.steps,
+        units=done.steps * todo.units,
+        unit=todo.unit,
+        wrong=None if todo.wrong is None else todo.wrong(),
+        latency=done.latency(),
+        usage=usage,
+        busy_sm_percent=gpm.busy_sms,
+        bandwidth_percent=gpm.bandwidth,
+    )
+
+
+def _count(spec: lines.Spec, door: CardDoor | None) -> GpmCount | None:
+    """Return what counts by GPM; None where the card does not answer: the work is done anyway.
+
+    A MIG device is each tenant's own; of a whole GPU one of them tells.
+    """
+    if door is None or not (spec.watches or door.is_divided):
+        return None
+    try:
+        return door.count(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    except DeviceError:
+        return None
+
+
+def _wait(spec: lines.Spec) -> float:
+    """Wait for the moment at which all begin; return which it was."""
+    file, end = Path(spec.start), time.monotonic() + spec.patience
+    said = time.monotonic()
+    moment = _moment(file)
+    while moment is None:
+        if time.monotonic() > end:
+            raise SetupError(f"the signal to begin did not come within {spec.patience:g} s")
+        if time.monotonic() - said >= _SAY_EVERY:
+            _say(lines.Waiting(at=uptime()))
+            said = time.monotonic()
+        time.sleep(_POLL_SECONDS)
+        moment = _moment(file)
+    time.sleep(max(0.0, min(moment - uptime(), spec.patience)))
+    return moment
+
+
+def _moment(file: Path) -> float | None:
+    """Return the moment in a file that is written whole; None while there is none."""
+    try:
+        return float(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _door(driver_root: Path, which: str) -> tuple[CardDoor | None, Card | None]:
+    """Return NVML's door and the card; none where NVML says nothing: the work is done anyway."""
+    try:
+        door = CardDoor(driver_root, which)
+        try:
+            return door, door.card()
+        except DeviceError:
+            door.close()
+            raise
+    except DeviceError as error:
+        sys.stderr.write(f"NVML does not answer: {error}\n")
+        return None, None
+
+
+def _open_gpu(program: Program) -> AbstractContextManager[Any]:
+    try:
+        cuda = importlib.import_module("dra_driver.bench.tenant.cuda")
+    except ImportError as error:
+        raise SetupError(
+            f"NVIDIA's Python bindings are not installed here ({error}): in a checkout, run"
+            " `pip install -e '.[bench]'`, or use an image that has them"
+        ) from error
+    gpu: AbstractContextManager[Any] = cuda.Gpu(program)
+    return gpu
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process when its runner ends in whatever way."""
+    if os.getppid() > 1:  # not the first process of a container
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _say(said: lines.Said) -> None:
+    os.write(sys.stdout.fileno(), f"{lines.line(said)}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

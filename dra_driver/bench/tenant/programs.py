@@ -1,0 +1,34 @@
+"""Which kernels a work needs, and of a card. Pure."""
+
+from dataclasses import dataclass
+
+from dra_driver.bench.tenant import kernels, matrices
+from dra_driver.bench.workload import Precision, Workload, WorkloadKind
+
+_NEEDS = {
+    Precision.FP32: "",
+    Precision.FP16: "arithmetic in half precision needs a card",
+    Precision.TENSOR: "tensor cores are on cards",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Kernels by source and name; `least` is the compute capability that has what they need."""
+
+    source: str
+    names: tuple[str, ...]
+    least: tuple[int, int] = (0, 0)
+    needs: str = ""
+
+
+def program_of(work: Workload) -> Program:
+    """Return the kernels of a work: no others, since compiling takes time."""
+    if work.kind not in (WorkloadKind.GEMM, WorkloadKind.BURN, WorkloadKind.CONVOLUTION):
+        return Program(source=kernels.SOURCE, names=kernels.NAMES)
+    return Program(
+        source=kernels.FILL + matrices.source(work.precision),
+        names=("fill", *matrices.names(work.precision)),
+        least=matrices.LEAST_CAPABILITY[work.precision],
+        needs=_NEEDS[work.precision],
+    )

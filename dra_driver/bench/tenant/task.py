@@ -1,0 +1,46 @@
+"""A work that is ready to be done, as steps with an outcome that is known beforehand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.bench.tenant.device import Device
+from dra_driver.errors import DeviceError
+
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A work that is ready to be done.
+
+    Attributes:
+        step: does one step, and returns when the GPU has done it.
+        check: raises DeviceError if the GPU did not compute what a step comes to.
+        unit: what the work is counted in.
+        units: how many of these a step is.
+        refused_mib: what it wanted and did not get; None if nothing was refused.
+        wrong: returns how many results were wrong so far; None if the first one ends the work.
+    """
+
+    step: Callable[[], None]
+    check: Callable[[], None]
+    unit: str
+    units: float
+    memory_mib: int
+    refused_mib: int | None = None
+    wrong: Callable[[], int] | None = None
+
+
+def check_first(gpu: Device, address: int, wanted: float) -> None:
+    """Raise DeviceError if the first number at an address is another."""
+    (found,) = gpu.read(address, 1)
+    if abs(found - wanted) > _TOLERANCE * abs(wanted):
+        raise unworked(f"{found:g} where {wanted:g} is right")
+
+
+def unworked(what: str) -> DeviceError:
+    """Return the error of a GPU whose outcome is this."""
+    return DeviceError(
+        f"the GPU's result is {what}: it did not do the work, so nothing is measured; look for Xid"
+        " lines in dmesg"
+    )

@@ -1,0 +1,163 @@
+"""What a tenant does on the GPU: a work as memory, launches and a check of their outcome.
+
+How often steps are made, and when, is not said here (bench/tenant/arrivals.py).
+"""
+
+from dra_driver.bench.tenant import kernels, matrix_tasks
+from dra_driver.bench.tenant.device import (
+    Device,
+    RefusedError,
+    count,
+    pointer,
+    real,
+    unsigned,
+)
+from dra_driver.bench.tenant.task import Task, check_first
+from dra_driver.bench.workload import MIB, Workload, WorkloadKind
+
+_CHUNK_MIB = 256
+_LEAST_CHUNK_MIB = 2
+_FACTOR = 0.5
+_TRIAD = 1.0 + _FACTOR * 2.0
+_NEGATING = -2.0
+"""x - 2x: another number after each step, so that a GPU which does nothing is found out."""
+
+
+def task(gpu: Device, work: Workload) -> Task:  # noqa: PLR0911 (one for each kind)
+    """Take the memory of a work and return what is to be done with it.
+
+    Raises RefusedError if there is not as much memory as the work cannot do without, DeviceError if
+    CUDA refuses for another reason, and ValueError for a command, which is the runner's work.
+    """
+    match work.kind:
+        case WorkloadKind.COMPUTE:
+            return _compute(gpu, work.intensity)
+        case WorkloadKind.BANDWIDTH:
+            return _bandwidth(gpu, work.memory_mib)
+        case WorkloadKind.INFERENCE:
+            return _inference(gpu, work)
+        case WorkloadKind.MEMORY:
+            return _memory(gpu, work.memory_mib)
+        case WorkloadKind.GEMM:
+            return matrix_tasks.gemm(gpu, work)
+        case WorkloadKind.BURN:
+            return matrix_tasks.burn(gpu, work)
+        case WorkloadKind.CONVOLUTION:
+            return matrix_tasks.convolution(gpu)
+        case WorkloadKind.COMMAND:
+            raise ValueError("a command is run by the runner, not by a tenant")
+
+
+def _compute(gpu: Device, intensity: int) -> Task:
+    threads = kernels.COMPUTE_BLOCKS * kernels.THREADS
+    out = gpu.allocate(threads * kernels.FLOAT)
+    grid = kernels.Grid(blocks=(kernels.COMPUTE_BLOCKS, 1))
+
+    def step() -> None:
+        arguments = (pointer(out), real(0.5), real(0.5), unsigned(intensity))
+        gpu.launch("multiply_add", grid, *arguments)
+        gpu.wait()
+
+    return Task(
+        step=step,
+        check=lambda: check_first(gpu, out, float(kernels.CHAINS)),
+        unit="GFLOP",
+        units=kernels.compute_gflop(intensity),
+        memory_mib=_mib(threads * kernels.FLOAT),
+    )
+
+
+def _bandwidth(gpu: Device, memory_mib: int) -> Task:
+    number = max(1, memory_mib * MIB // (3 * kernels.FLOAT))
+    to, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
+    _fill(gpu, one, 1.0, number)
+    _fill(gpu, other, 2.0, number)
+    return Task(
+        step=lambda: _triad(gpu, to, one, other, number),
+        check=lambda: check_first(gpu, to, _TRIAD),
+        unit="GB",
+        units=kernels.triad_gigabytes(number),
+        memory_mib=3 * _mib(number * kernels.FLOAT),
+    )
+
+
+def _inference(gpu: Device, work: Workload) -> Task:
+    number = work.width * work.width
+    weights, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
+    for address, value in ((weights, 1.0), (one, 1.0), (other, 0.0)):
+        _fill(gpu, address, value, number)
+    grid = kernels.of_product(work.width)
+
+    def step() -> None:
+        source, to = one, other
+        for _ in range(work.layers):
+            arguments = (pointer(to), pointer(source), pointer(weights), unsigned(work.width))
+            gpu.launch("product", grid, *arguments)
+            source, to = to, source
+        gpu.wait()
+
+    return Task(
+        step=step,
+        check=lambda: check_first(gpu, other, 1.0),
+        unit="requests",
+        units=1.0,
+        memory_mib=3 * _mib(number * kernels.FLOAT),
+    )
+
+
+def _memory(gpu: Device, wanted_mib: int) -> Task:
+    """Take memory in large pieces, then in smaller ones, until it is enough or none is left.
+
+    Who wants all there is (0 MiB) is refused nothing, however little that is.
+    """
+    taken: list[tuple[int, int]] = []
+    size = _CHUNK_MIB
+    while size >= _LEAST_CHUNK_MIB:
+        have = sum(mib for _, mib in taken)
+        left = wanted_mib - have if wanted_mib else size
+        if left <= 0:
+            break
+        asked = min(size, left)
+        try:
+            taken.append((gpu.allocate(asked * MIB), asked))
+        except RefusedError:
+            size //= 2
+    have = sum(mib for _, mib in taken)
+    if not taken:
+        raise RefusedError(f"not even {_LEAST_CHUNK_MIB} MiB of GPU memory were free")
+    for address, mib in taken:
+        _fill(gpu, address, 1.0, mib * MIB // kernels.FLOAT)
+    wanted = 1.0
+
+    def step() -> None:
+        nonlocal wanted
+        for address, mib in taken:
+            number = mib * MIB // kernels.FLOAT
+            arguments = (pointer(address), pointer(address), pointer(address), real(_NEGATING))
+            gpu.launch("triad", kernels.over(number), *arguments, count(number))
+        gpu.wait()
+        wanted = -wanted
+
+    return Task(
+        step=step,
+        check=lambda: check_first(gpu, taken[-1][0], wanted),
+        unit="GB",
+        units=have * MIB * 2 / 1e9,
+        memory_mib=have,
+        refused_mib=wanted_mib - have if have < wanted_mib else None,
+    )
+
+
+def _fill(gpu: Device, address: int, value: float, number: int) -> None:
+    gpu.launch("fill", kernels.over(number), pointer(address), real(value), count(number))
+    gpu.wait()
+
+
+def _triad(gpu: Device, to: int, one: int, other: int, number: int) -> None:
+    arguments = (pointer(to), pointer(one), pointer(other), real(_FACTOR), count(number))
+    gpu.launch("triad", kernels.over(number), *arguments)
+    gpu.wait()
+
+
+def _mib(size: int) -> int:
+    return -(-size // MIB)

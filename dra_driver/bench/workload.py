@@ -1,0 +1,140 @@
+"""What the tenants do: the work, as a value that runners pass on to them.
+
+In: flags. Out: a `Workload`, which is the same for all tenants of a run, and so is what it asks of
+a GPU on every machine: throughput is counted in units of work, never in kernel launches. What CUDA
+does for it is in bench/tenant/tasks.py.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MIB = 1 << 20
+_MOST_REQUESTS = 10_000_000
+
+
+class WorkloadKind(StrEnum):
+    """What bounds the work."""
+
+    COMPUTE = "compute"
+    """Multiply-adds in registers: bound by the SMs alone."""
+    BANDWIDTH = "bandwidth"
+    """a = b + s·c over arrays larger than any cache: bound by the GPU's memory."""
+    INFERENCE = "inference"
+    """Requests at random times, each some matrix products: bound by latency."""
+    MEMORY = "memory"
+    """Takes memory until it is refused some, or has as much as it wants, and works on it."""
+    GEMM = "gemm"
+    """Matrix products, in full or half precision or by tensor cores."""
+    CONVOLUTION = "convolution"
+    """Two layers of a convolution network, over 32 images at a time."""
+    BURN = "burn"
+    """Matrix products all over the memory, each compared with what is right."""
+    COMMAND = "command"
+    """A command of the user's own, from its start to its end."""
+
+
+class Precision(StrEnum):
+    """What a matrix product computes in. Its outcome is in full precision in any case."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    """Sums too are in half precision."""
+    TENSOR = "tensor"
+    """Half precision by tensor cores, with sums in full precision."""
+
+
+_Side = Annotated[int, Field(ge=128, le=32768, multiple_of=128)]
+
+
+class LatencyForm(StrEnum):
+    """In which form a command of the user's own tells latencies (bench/latencies.py)."""
+
+    JSON = "json"
+    PROMETHEUS = "prometheus"
+    PERF_ANALYZER = "perf-analyzer"
+
+
+class Workload(BaseModel):
+    """One work. Fields that its kind has no use for stay at their defaults.
+
+    `shape` is that of matrix products: rows, columns, and what is summed over. `latency_metric` is
+    the name of Prometheus' histogram or summary.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: Annotated[WorkloadKind, Field(strict=False)]
+    seconds: Annotated[float, Field(gt=0, le=86400)] = 20.0
+    warm_up: Annotated[float, Field(ge=0, le=3600)] = 2.0
+    memory_mib: Annotated[int, Field(ge=0)] = 768
+    rate: Annotated[float, Field(gt=0, le=100_000)] = 20.0
+    layers: Annotated[int, Field(gt=0, le=10_000)] = 24
+    width: Annotated[int, Field(ge=16, le=16384, multiple_of=16)] = 1024
+    intensity: Annotated[int, Field(gt=0, le=1 << 30)] = 16384
+    shape: tuple[_Side, _Side, _Side] = (4096, 4096, 4096)
+    precision: Annotated[Precision, Field(strict=False)] = Precision.FP32
+    seed: int = 1
+    command: tuple[str, ...] = ()
+    latencies: Annotated[LatencyForm, Field(strict=False)] | None = None
+    latency_metric: str = ""
+
+    @model_validator(mode="after")
+    def _command_where_it_belongs(self) -> Self:
+        is_command = self.kind is WorkloadKind.COMMAND
+        if bool(self.command) != is_command:
+            raise ValueError("a command needs the work `command`")
+        if self.latencies is not None and not is_command:
+            raise ValueError("latencies are read for the work `command`; the others measure them")
+        if bool(self.latency_metric) != (self.latencies is LatencyForm.PROMETHEUS):
+            raise ValueError(
+                "only latencies in Prometheus' format have the name of a histogram or summary "
+                "(--latency-metric), and need it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _precision_where_it_belongs(self) -> Self:
+        has_products = self.kind in (WorkloadKind.GEMM, WorkloadKind.BURN)
+        if self.precision is not Precision.FP32 and not has_products:
+            raise ValueError("a precision is for the works `gemm` and `burn`")
+        return self
+
+    @model_validator(mode="after")
+    def _requests_can_be_counted(self) -> Self:
+        requests = round(self.rate * self.seconds)
+        if self.kind is WorkloadKind.INFERENCE and not 1 <= requests <= _MOST_REQUESTS:
+            raise ValueError(
+                f"{self.rate:g} requests a second for {self.seconds:g} s are {requests}: change"
+                f" one of the two, for 1 to {_MOST_REQUESTS}"
+            )
+        return self
+
+    def described(self) -> str:  # noqa: PLR0911 (one for each kind)
+        """Say in a line what it is."""
+        match self.kind:
+            case WorkloadKind.COMPUTE:
+                return f"compute-bound, {self.intensity} multiply-adds a thread and step"
+            case WorkloadKind.BANDWIDTH:
+                return f"memory-bandwidth-bound, over {self.memory_mib} MiB"
+            case WorkloadKind.INFERENCE:
+                return (
+                    f"inference, {self.rate:g} requests/s for each tenant, of {self.layers} matrix"
+                    f" products {self.width} wide"
+                )
+            case WorkloadKind.MEMORY:
+                wanted = f"{self.memory_mib} MiB" if self.memory_mib else "all there is"
+                return f"memory-hungry, wants {wanted}"
+            case WorkloadKind.GEMM:
+                return f"matrix products {self._products()}, counted in GFLOP"
+            case WorkloadKind.CONVOLUTION:
+                return "two layers of convolution over 32 images at a time, counted in images"
+            case WorkloadKind.BURN:
+                return f"matrix products {self._products()}, all over {self.memory_mib} MiB"
+            case WorkloadKind.COMMAND:
+                return "command: " + " ".join(self.command)
+
+    def _products(self) -> str:
+        rows, columns, depth = self.shape
+        return f"{rows} x {depth} x {columns} in {self.precision}"
