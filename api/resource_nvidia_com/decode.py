@@ -2,18 +2,19 @@
 
 In: the JSON object under `opaque.parameters`, as a dict. Out: one of the models, chosen by
 apiVersion and kind. Kubernetes checks nothing in there (resource.k8s.io/v1
-OpaqueDeviceConfiguration), so all that is wrong is looked for here (read.py).
+OpaqueDeviceConfiguration), so all that is wrong is looked for here (model.py). Importing this takes
+pydantic in, so that a node does it for the first config that it must read.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from resource_nvidia_com.model import checked
+from resource_nvidia_com.printable import either, shown
 from resource_nvidia_com.problems import InvalidConfigError, Problem, check_duplicates, hint
-from resource_nvidia_com.read import checked
-from resource_nvidia_com.rules import either, shown
-from resource_nvidia_com.v1beta1.base import API_VERSION
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+from resource_nvidia_com.v1beta1.names import API_VERSION
 
 Config = GpuConfig | MigDeviceConfig
 """Any config this API group has for GPUs."""

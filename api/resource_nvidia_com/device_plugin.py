@@ -7,10 +7,14 @@ only be a mistake. Which of a node's devices a config means is not decided here:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, assert_never
+from typing import Annotated, Any, assert_never
 
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator
+
+from resource_nvidia_com.model import ConfigModel, checked
+from resource_nvidia_com.printable import either, plain, shown
 from resource_nvidia_com.problems import (
     InvalidConfigError,
     Path,
@@ -19,9 +23,8 @@ from resource_nvidia_com.problems import (
     dotted,
     hint,
 )
-from resource_nvidia_com.read import checked
 from resource_nvidia_com.resource_names import resource_name, shareable_name
-from resource_nvidia_com.rules import Checked, Flag, OneOf, WholeNumber, either, plain, shown
+from resource_nvidia_com.rules import Flag, OneOf, WholeNumber
 from resource_nvidia_com.share_devices import (
     AllDevices,
     DeviceChoice,
@@ -31,7 +34,6 @@ from resource_nvidia_com.share_devices import (
     GpuUuid,
     device_choice,
 )
-from resource_nvidia_com.v1beta1.base import ConfigModel, Converted
 
 VERSION = "v1"
 MIG_STRATEGIES = ("none", "single", "mixed")
@@ -160,15 +162,14 @@ def _some(value: object) -> object:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedResource(ConfigModel):
     """One entry under `resources`, as it is written."""
 
-    name: Annotated[str, Converted(shareable_name)]
-    rename: Annotated[str | None, Converted(resource_name)] = None
-    devices: Annotated[DeviceChoice, Converted(device_choice)] = field(default=AllDevices())
+    name: Annotated[str, PlainValidator(shareable_name)]
+    rename: Annotated[str | None, PlainValidator(resource_name)] = None
+    devices: Annotated[DeviceChoice, PlainValidator(device_choice)] = AllDevices()
     replicas: Annotated[
-        int, Checked(WholeNumber(least=1, most=MOST_REPLICAS, title="the number of replicas"))
+        int, WholeNumber(least=1, most=MOST_REPLICAS, title="the number of replicas")
     ]
 
     def served_as(self, *, rename_by_default: bool) -> str:
@@ -176,48 +177,46 @@ class ReplicatedResource(ConfigModel):
         return self.rename or (self.name + SHARED_SUFFIX if rename_by_default else self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedSection(ConfigModel):
     """`sharing.timeSlicing` or `sharing.mps`."""
 
-    rename_by_default: Annotated[bool, Checked(Flag())] = False
-    fail_requests_greater_than_one: Annotated[bool | None, Checked(Flag())] = None
-    resources: Annotated[list[ReplicatedResource], Converted(_some, missing=_NO_RESOURCES)]
+    rename_by_default: Annotated[bool, Flag()] = False
+    fail_requests_greater_than_one: Annotated[bool | None, Flag()] = None
+    resources: Annotated[list[ReplicatedResource], BeforeValidator(_some)] = Field(
+        default_factory=list, validate_default=True
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MpsSection(ReplicatedSection):
     """`sharing.mps`, with a field of this driver's own."""
 
     compute: Annotated[
-        Compute, Checked(OneOf(values=Compute, singular="compute", plural="values of compute"))
+        Compute, OneOf(values=Compute, singular="compute", plural="values of compute")
     ] = Compute.DIVIDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SharingSection(ConfigModel):
     """`sharing`."""
 
-    time_slicing: Annotated[ReplicatedSection | None, Converted(_section)] = None
-    mps: Annotated[MpsSection | None, Converted(_section)] = None
+    time_slicing: Annotated[ReplicatedSection | None, BeforeValidator(_section)] = None
+    mps: Annotated[MpsSection | None, BeforeValidator(_section)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FlagsSection(ConfigModel):
-    """`flags`: what the plugin's command line says otherwise."""
+    """`flags`: what the plugin's command line says otherwise; `model_extra` has the others."""
 
-    mig_strategy: Annotated[str | None, Converted(_mig_strategy)] = None
-    others: dict[str, object]
+    model_config = ConfigDict(extra="allow")
+
+    mig_strategy: Annotated[str | None, PlainValidator(_mig_strategy)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePluginFile(ConfigModel):
     """The file as it is written."""
 
-    version: Annotated[str, Converted(_version)] = VERSION
+    version: Annotated[str, PlainValidator(_version)] = VERSION
     flags: FlagsSection | None = None
-    resources: object = None
-    imex: object = None
+    resources: Any = None
+    imex: Any = None
     sharing: SharingSection | None = None
 
 
@@ -336,7 +335,7 @@ def _fails_at_two(kind: SharedBy | None, section: ReplicatedSection | None) -> b
 
 
 def _warnings(config: DevicePluginFile) -> Iterator[str]:
-    for name, value in (config.flags.others if config.flags else {}).items():
+    for name, value in ((config.flags and config.flags.model_extra) or {}).items():
         # The plugin has groups of flags: its own, and those of feature discovery.
         inner = [f"{plain(name)}.{plain(key)}" for key in value] if isinstance(value, dict) else ()
         meant = ""

@@ -1,10 +1,15 @@
 """Texts of strangers, so that a terminal, a log or an event shows them and acts on nothing in them.
 
 Names, manifests and messages may hold escape sequences, which clear a screen or write to the
-clipboard, and marks that turn the direction of text round.
+clipboard, and marks that turn the direction of text round. An error repeats what was written, but
+never much of it and only on one line: it ends up in a pod's events.
 """
 
 import json
+from collections.abc import Iterable, Mapping
+
+SHOWN = 80
+"""Characters of a refused value that an error repeats."""
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -18,3 +23,32 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(
         one if one.isprintable() or one in keep else json.dumps(one)[1:-1] for one in text
     )
+
+
+def either(names: Iterable[str]) -> str:
+    """Return the names as a choice in a sentence: `a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def shown(value: object) -> str:
+    """Return a value as an error repeats it: short, on one line."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'"{plain(value)}"'
+        case Mapping():
+            return "an object"
+        case list():
+            return "a list"
+        case _:
+            return plain(str(value))
+
+
+def plain(text: str) -> str:
+    """Return a text as an error repeats it without quotes: short, on one line."""
+    text = printable(text)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -10,7 +10,7 @@ claim passes `keep_duplicates` as its `object_pairs_hook`, and `check_duplicates
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from resource_nvidia_com.rules import plain
+from resource_nvidia_com.printable import plain
 
 Path = tuple[str | int, ...]
 """Keys and list indexes that lead from a config's root to a part of it."""

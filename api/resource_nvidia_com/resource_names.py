@@ -8,8 +8,8 @@ it to be short enough for a label's name.
 import re
 from typing import Final
 
+from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import hint
-from resource_nvidia_com.rules import plain, shown
 
 PREFIX: Final = "nvidia.com/"
 GPU: Final = f"{PREFIX}gpu"

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from resource_nvidia_com.rules import shown
+from resource_nvidia_com.printable import shown
 
 MOST_DEVICES: Final = 1024
 """More than any node has; the bound of counts and indexes."""

@@ -32,7 +32,7 @@ from dra_driver.node.offers import NodeOffers
 from dra_driver.node.sharing import node_sharing
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.sharing import nvidia_mps, shares
-from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 
 class ClaimWork:

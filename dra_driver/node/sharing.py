@@ -27,7 +27,7 @@ from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.time_slicing import TimeSlicing
-from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 
 class NodeMemory(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NewType, Protocol
+from typing import TYPE_CHECKING, NewType, Protocol
 
 from msgspec import Struct, field
 
@@ -18,7 +18,9 @@ from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from dra_driver.devices.shares import ConsumableShare, Share
-from resource_nvidia_com.decode import Config
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.decode import Config
 
 EXCLUSIVE = "Exclusive"
 """Name of the strategy for configs that name none."""
@@ -67,14 +69,14 @@ class SharingPlan(Struct, frozen=True, kw_only=True):
 class Group(Struct, frozen=True, kw_only=True):
     """The devices of one claim that stand under one config. `claim` is the claim's UID.
 
-    A config is for whole GPUs or for MIG devices, so one of the two is empty; `shares` are shares
-    of either. `name` is the claim's namespace and name; `pods` are the names of the pods that it is
-    reserved for, by UID, and `pod_groups` those of PodGroups. `owed` are plans of former claims on
-    these GPUs, or others, that could not be undone yet.
+    A config is for whole GPUs or for MIG devices, so one of the two is empty; it is None where they
+    have none. `shares` are shares of either. `name` is the claim's namespace and name; `pods` are
+    the names of the pods that it is reserved for, by UID, and `pod_groups` those of PodGroups.
+    `owed` are plans of former claims on these GPUs, or others, that could not be undone yet.
     """
 
     claim: str
-    config: Config
+    config: "Config | None"
     gpus: tuple[Gpu, ...] = ()
     migs: tuple[MigUnit, ...] = ()
     shares: tuple[ShareUnit, ...] = ()
@@ -181,9 +183,9 @@ def key_uuid(key: DeviceKey) -> DeviceUuid:
     return DeviceUuid(key.partition("#")[0])
 
 
-def strategy_name(config: Config) -> str:
+def strategy_name(config: "Config | None") -> str:
     """Return the name of the strategy a config asks for."""
-    if config.sharing is None:
+    if config is None or config.sharing is None:
         return EXCLUSIVE
     return str(config.sharing.strategy)
 

@@ -10,6 +10,7 @@ GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -32,7 +33,10 @@ from dra_driver.mps.domain import (
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan, select_from
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
-from resource_nvidia_com.v1beta1.sharing import MpsConfig, SharingStrategy
+from resource_nvidia_com.v1beta1.names import SharingStrategy
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
 NAME = str(SharingStrategy.MPS)
 
@@ -162,7 +166,7 @@ def _client_percentages(plan: SharingPlan) -> dict[DeviceKey, int]:
     return {DeviceKey(uuid): int(percentage) for uuid, percentage in clients.items()}
 
 
-def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingPlan, ...]:
+def _plans_of_gpus(limited: Sequence["tuple[Group, MpsConfig]"]) -> tuple[SharingPlan, ...]:
     """Return the plan for one domain over all whole GPUs; none if there are none."""
     if not limited:
         return ()
@@ -187,7 +191,7 @@ def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingP
     return (SharingPlan(strategy=NAME, gpus=gpus, changes=changes),)
 
 
-def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingPlan, ...]:
+def _plans_of_migs(limited: Sequence["tuple[Group, MpsConfig]"]) -> tuple[SharingPlan, ...]:
     """Return a plan for each MIG device, numbered through the claim."""
     plans: list[SharingPlan] = []
     for group, config in limited:
@@ -251,12 +255,15 @@ def _changes(
     return changes | ({"tooHigh": too_much} if too_much else {})
 
 
-def _config(group: Group) -> MpsConfig:
-    sharing = group.config.sharing
+def _config(group: Group) -> "MpsConfig":
+    # Who has a config has pydantic loaded.
+    from resource_nvidia_com.v1beta1.sharing import MpsConfig  # noqa: PLC0415
+
+    sharing = group.config.sharing if group.config else None
     return (sharing.mps_config if sharing else None) or MpsConfig()
 
 
-def _check_cards(gpus: Sequence[Gpu], config: MpsConfig) -> None:
+def _check_cards(gpus: Sequence[Gpu], config: "MpsConfig") -> None:
     asked = {
         "multiuser mode": config.multi_user,
         "defaultActiveThreadPercentage": active_thread_percentage(config),

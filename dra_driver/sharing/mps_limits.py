@@ -7,15 +7,18 @@ alphabetical order, which is not NVML's index. A part of a MiB is cut off.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.quantity import quantity_bytes
-from resource_nvidia_com.v1beta1.sharing import MpsConfig
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
 _MIB = 1024**2
 
 
-def pinned_memory_mib(config: MpsConfig, uuids: Sequence[str]) -> Mapping[str, int | None]:
+def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str, int | None]:
     """Return the limit of each device in MiB, None where there is none, in order of the UUIDs.
 
     Raises ConfigError if a key names no device, or one that another key names too.
@@ -37,7 +40,7 @@ def pinned_memory_mib(config: MpsConfig, uuids: Sequence[str]) -> Mapping[str, i
     return limits
 
 
-def active_thread_percentage(config: MpsConfig) -> int | None:
+def active_thread_percentage(config: "MpsConfig") -> int | None:
     """Return the percentage, None for no limit; NVIDIA's daemon takes 0 for none too."""
     return config.default_active_thread_percentage or None
 

@@ -10,6 +10,7 @@ smallest counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,9 +29,11 @@ from dra_driver.errors import ConfigError, StateError
 from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
 from dra_driver.sharing.enforcement import LIMITS_SINCE, Backend
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
-from resource_nvidia_com.decode import Config
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
-from resource_nvidia_com.v1beta1.sharing import Interval, MpsConfig
+from resource_nvidia_com.v1beta1.names import Interval
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.decode import Config
+    from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
 _ALL = 100
 
@@ -103,7 +106,7 @@ def _of_request(
         percent = min((one for one in percents if one is not None), default=_ALL)
     if all(map(is_limited, members)):
         memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
-    sharing = group.config.sharing
+    sharing = group.config.sharing if group.config else None
     if sharing is not None and sharing.mps_config is not None:
         percent = _lowered_percentage(members[0], sharing.mps_config, percent)
         firsts = {uuid: units[0] for uuid, units in devices.items()}
@@ -248,8 +251,8 @@ def _check_one_strategy(units: Sequence[ShareUnit]) -> None:
             )
 
 
-def _check_config(unit: ShareUnit, config: Config) -> None:
-    if config.sharing is None:
+def _check_config(unit: ShareUnit, config: "Config | None") -> None:
+    if config is None or config.sharing is None:
         return
     strategy = unit.share.slot.strategy
     if isinstance(unit.share, Share) and str(config.sharing.strategy) != str(strategy):
@@ -262,8 +265,8 @@ def _check_config(unit: ShareUnit, config: Config) -> None:
     _check_interval(unit, config)
 
 
-def _check_interval(unit: ShareUnit, config: Config) -> None:
-    if not isinstance(config, GpuConfig) or config.sharing is None:
+def _check_interval(unit: ShareUnit, config: "Config") -> None:
+    if config.kind != "GpuConfig" or config.sharing is None:
         return
     settings = config.sharing.time_slicing_config
     if settings is not None and settings.interval not in (None, Interval.DEFAULT):
@@ -274,7 +277,7 @@ def _check_interval(unit: ShareUnit, config: Config) -> None:
         )
 
 
-def _lowered_percentage(unit: ShareUnit, config: MpsConfig, share: int | None) -> int | None:
+def _lowered_percentage(unit: ShareUnit, config: "MpsConfig", share: int | None) -> int | None:
     wanted = active_thread_percentage(config)
     if wanted is None:
         return share
@@ -285,7 +288,7 @@ def _lowered_percentage(unit: ShareUnit, config: MpsConfig, share: int | None) -
 
 
 def _lowered_memory(
-    group: Group, config: MpsConfig, memory: Mapping[str, int], devices: Mapping[str, ShareUnit]
+    group: Group, config: "MpsConfig", memory: Mapping[str, int], devices: Mapping[str, ShareUnit]
 ) -> dict[str, int]:
     wanted = pinned_memory_mib(config, [*{uuid_of(unit): None for unit in group.shares}])
     found = dict(memory)

@@ -14,7 +14,7 @@ so, for `dra-driver status`.
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from msgspec import Struct
@@ -33,8 +33,10 @@ from dra_driver.sharing.base import (
     SharingPlan,
     select_from,
 )
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
-from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
+from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.v1beta1.gpu import GpuConfig
 
 log = structlog.get_logger()
 
@@ -84,7 +86,7 @@ class TimeSlicing(Sharing):
         wanted = [
             _Wanted(gpu=gpu, interval=_interval(group.config), former=_former(gpu, group.owed))
             for group in groups
-            if isinstance(group.config, GpuConfig)
+            if group.config is not None and group.config.kind == "GpuConfig"
             for gpu in group.gpus
         ]
         for one in wanted:
@@ -197,7 +199,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
     former: Interval | None
 
 
-def plan_of_others(uuid: GpuUuid, device: str, config: GpuConfig) -> SharingPlan | None:
+def plan_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> SharingPlan | None:
     """Return the plan for a time-slice that another driver has set as a config says.
 
     What stood before is not known, and so taken for the default. None: the config sets none.
@@ -244,7 +246,7 @@ def _found_interval(plan: SharingPlan) -> Interval | None:
     return Interval(str(found)) if found else None
 
 
-def _interval(config: GpuConfig) -> Interval:
+def _interval(config: "GpuConfig") -> Interval:
     settings = config.sharing.time_slicing_config if config.sharing else None
     return (settings.interval if settings else None) or Interval.DEFAULT
 

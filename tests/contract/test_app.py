@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,6 +50,31 @@ def test_eight_gpus_are_published_prepared_and_given_back(running: ProcessNode) 
     (line,) = running.driver.events("claim prepared")
     assert (line["claim"], line["devices"]) == ("default/one", [device.device_name])
     assert len(running.driver.events("claim unprepared")) == 1
+
+
+def test_the_models_of_configs_are_loaded_for_the_first_one_and_not_before(
+    node: ProcessNode,
+) -> None:
+    # pydantic itself tells nothing here: who has a kubeconfig has it by the kubernetes package.
+    def has(module: str) -> bool:
+        pattern = rf"^import time:.* {module}$"
+        return re.search(pattern, node.driver.log.read_text(), re.MULTILINE) is not None
+
+    node.install_gpus("h100x8")
+    node.driver.env["PYTHONPROFILEIMPORTTIME"] = "1"
+    node.driver.start()
+    node.wait_devices(8)
+    plain = node.allocate("plain", "gpu-0")
+    sharing = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 101}}
+    wrong = node.allocate("wrong", "gpu-1", configs=[make.config(sharing=sharing)])
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(plain)["uid-plain"].error == ""
+        assert kubelet.unprepare(plain)["uid-plain"].error == ""
+        assert has("dra_driver.claims.model.config")
+        assert not has("resource_nvidia_com.model")
+        assert "must not be greater than 100" in kubelet.prepare(wrong)["uid-wrong"].error
+        assert has("resource_nvidia_com.model")
 
 
 def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(

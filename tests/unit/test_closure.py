@@ -19,7 +19,11 @@ SELDOM = (
     "dra_driver.shares.divide",
     "dra_driver.usage",
     "kubernetes",
+    "pydantic",
+    "pydantic_core",
+    "resource_nvidia_com.decode",
     "resource_nvidia_com.device_plugin",
+    "resource_nvidia_com.model",
     "yaml",
 )
 """What only some nodes need, by a setting or by what is there, and the others do not load."""

@@ -77,7 +77,7 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "remaking": ("claims/prepare/realise.py", "_remake", RecordedDevice),
     "make": ("claims/prepare/realise.py", "_make", record.Realisation),
     "unmake": ("claims/prepare/realise.py", "_unmake", record.Realisation),
-    "config": ("claims/model/config.py", "_default", DeviceKind),
+    "config": ("claims/model/config.py", "_kind_for", DeviceKind),
     "sharing": ("claims/prepare/strategies.py", "_group", Device),
     "container edits": ("cdi/edits_cache.py", "device", Device),
     "status": ("claims/model/devices.py", "recorded_kind", RecordedDevice),

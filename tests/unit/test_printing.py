@@ -16,8 +16,7 @@ from dra_driver.cli import main
 from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
 from dra_driver.ops.logs import configure_logs
 from dra_driver.printing import escaping
-from resource_nvidia_com.printable import printable
-from resource_nvidia_com.rules import plain
+from resource_nvidia_com.printable import plain, printable
 
 CLEAR, HIDE, CLIPBOARD, TURN = "\x1b[2J", "\x1b[8m", "\x1b]52;c;QUFB\a", "\u202e"
 HOSTILE = f"{CLEAR}{HIDE}{CLIPBOARD}{TURN}\u200b\x9b31m"

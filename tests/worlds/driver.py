@@ -28,7 +28,7 @@ from dra_driver.devices.shares import Division
 from dra_driver.kube.client import KubeClient
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+from resource_nvidia_com.v1beta1.names import SharingStrategy
 from worlds.api import ClaimApi
 from worlds.configs import PATIENCE
 from worlds.played import FileSharing, PlayedGpus, no_mig

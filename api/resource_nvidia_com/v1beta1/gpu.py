@@ -1,13 +1,12 @@
 """GpuConfig: what a claim or a DeviceClass may say about whole GPUs."""
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
-from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel
+from resource_nvidia_com.model import ConfigModel
+from resource_nvidia_com.v1beta1.names import API_VERSION
 from resource_nvidia_com.v1beta1.sharing import GpuSharing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuConfig(ConfigModel):
     """Config of whole GPUs. Without `sharing` the claim's containers have them for themselves."""
 
@@ -15,8 +14,8 @@ class GpuConfig(ConfigModel):
     kind: Literal["GpuConfig"] = "GpuConfig"
     sharing: GpuSharing | None = None
 
-    def normalise(self) -> "GpuConfig":
+    def normalise(self) -> Self:
         """Return it with every default filled in."""
         if self.sharing is None:
             return self
-        return replace(self, sharing=self.sharing.normalise())
+        return self.model_copy(update={"sharing": self.sharing.normalise()})

@@ -1,13 +1,12 @@
 """MigDeviceConfig: what a claim or a DeviceClass may say about MIG devices."""
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
-from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel
+from resource_nvidia_com.model import ConfigModel
+from resource_nvidia_com.v1beta1.names import API_VERSION
 from resource_nvidia_com.v1beta1.sharing import MigDeviceSharing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MigDeviceConfig(ConfigModel):
     """Config of MIG devices. Without `sharing` the claim's containers have them for themselves."""
 
@@ -15,8 +14,8 @@ class MigDeviceConfig(ConfigModel):
     kind: Literal["MigDeviceConfig"] = "MigDeviceConfig"
     sharing: MigDeviceSharing | None = None
 
-    def normalise(self) -> "MigDeviceConfig":
+    def normalise(self) -> Self:
         """Return it with every default filled in."""
         if self.sharing is None:
             return self
-        return replace(self, sharing=self.sharing.normalise())
+        return self.model_copy(update={"sharing": self.sharing.normalise()})

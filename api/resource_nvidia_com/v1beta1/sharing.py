@@ -5,43 +5,25 @@ rules are those of NVIDIA's DRA driver, group resource.nvidia.com/v1beta1, so th
 works there works here and a refusal reads the same. What the settings do is not here.
 """
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from resource_nvidia_com.rules import Checked, Flag, OneOf, Size, SizePerDevice, WholeNumber
-from resource_nvidia_com.v1beta1.base import ConfigModel, Exclusion
+from pydantic import Field
 
-
-class SharingStrategy(StrEnum):
-    """The values of `sharing.strategy`."""
-
-    TIME_SLICING = "TimeSlicing"
-    MPS = "MPS"
-
-
-class Interval(StrEnum):
-    """How long a process may keep the GPU: the values of `timeSlicingConfig.interval`."""
-
-    DEFAULT = "Default"
-    SHORT = "Short"
-    MEDIUM = "Medium"
-    LONG = "Long"
-
+from resource_nvidia_com.model import ConfigModel, Exclusion
+from resource_nvidia_com.rules import Flag, OneOf, Size, SizePerDevice, WholeNumber
+from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
 
 # The daemon of MPS takes limits in whole MiB, and zero would be none at all.
 _LEAST_LIMIT = "1Mi"
 
 Strategy = Annotated[
     SharingStrategy,
-    Checked(
-        OneOf(
-            values=SharingStrategy,
-            singular="GPU sharing strategy",
-            plural="GPU sharing strategies",
-        ),
-        "How containers share the device.",
+    OneOf(
+        values=SharingStrategy,
+        singular="GPU sharing strategy",
+        plural="GPU sharing strategies",
     ),
+    Field(description="How containers share the device."),
 ]
 
 _NO_MPS_CONFIG = Exclusion(
@@ -58,56 +40,48 @@ _NO_TIME_SLICING_CONFIG = Exclusion(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSlicingConfig(ConfigModel):
     """Settings of strategy TimeSlicing."""
 
     interval: Annotated[
         Interval | None,
-        Checked(
-            OneOf(values=Interval, singular="time-slice interval", plural="time-slice intervals"),
-            "How long a process may keep the GPU; Default if not set.",
-        ),
+        OneOf(values=Interval, singular="time-slice interval", plural="time-slice intervals"),
+        Field(description="How long a process may keep the GPU; Default if not set."),
     ] = None
 
-    def normalise(self) -> "TimeSlicingConfig":
+    def normalise(self) -> Self:
         """Return it with the interval filled in: Default."""
-        return self if self.interval else TimeSlicingConfig(interval=Interval.DEFAULT)
+        return self if self.interval else self.model_copy(update={"interval": Interval.DEFAULT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MpsConfig(ConfigModel):
     """Settings of strategy MPS. Limits are of pinned device memory, kept to whole MiB."""
 
     default_active_thread_percentage: Annotated[
         int | None,
-        Checked(
-            WholeNumber(least=0, most=100, title="active thread percentage"),
-            "Percentage of a device's threads that one client may use.",
-        ),
+        WholeNumber(least=0, most=100, title="active thread percentage"),
+        Field(description="Percentage of a device's threads that one client may use."),
     ] = None
     default_pinned_device_memory_limit: Annotated[
         str | None,
-        Checked(
-            Size(least=_LEAST_LIMIT),
-            "Memory that one client may use of each device; at least 1Mi.",
-        ),
+        Size(least=_LEAST_LIMIT),
+        Field(description="Memory that one client may use of each device; at least 1Mi."),
     ] = None
     default_per_device_pinned_memory_limit: Annotated[
         dict[str, str] | None,
-        Checked(
-            SizePerDevice(least=_LEAST_LIMIT),
-            "The same for single devices: by UUID, or by index among the UUIDs of the devices "
-            "under this config in alphabetical order.",
+        SizePerDevice(least=_LEAST_LIMIT),
+        Field(
+            description="The same for single devices: by UUID, or by index among the UUIDs of the "
+            "devices under this config in alphabetical order."
         ),
     ] = None
     multi_user: Annotated[
         bool | None,
-        Checked(Flag(), "Whether clients of several Unix users may share a device at a time."),
+        Flag(),
+        Field(description="Whether clients of several Unix users may share a device at a time."),
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSharing(ConfigModel):
     """The sharing of a whole GPU."""
 
@@ -117,17 +91,16 @@ class GpuSharing(ConfigModel):
     time_slicing_config: TimeSlicingConfig | None = None
     mps_config: MpsConfig | None = None
 
-    def normalise(self) -> "GpuSharing":
+    def normalise(self) -> Self:
         """Return it with the settings of its strategy filled in."""
         match self.strategy:
             case SharingStrategy.TIME_SLICING:
                 settings = (self.time_slicing_config or TimeSlicingConfig()).normalise()
-                return replace(self, time_slicing_config=settings)
+                return self.model_copy(update={"time_slicing_config": settings})
             case SharingStrategy.MPS:
-                return replace(self, mps_config=self.mps_config or MpsConfig())
+                return self.model_copy(update={"mps_config": self.mps_config or MpsConfig()})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MigDeviceSharing(ConfigModel):
     """The sharing of a MIG device: it has no time-slice of its own to set."""
 
@@ -136,8 +109,8 @@ class MigDeviceSharing(ConfigModel):
     strategy: Strategy
     mps_config: MpsConfig | None = None
 
-    def normalise(self) -> "MigDeviceSharing":
+    def normalise(self) -> Self:
         """Return it with the settings of its strategy filled in."""
         if self.strategy is SharingStrategy.MPS and self.mps_config is None:
-            return replace(self, mps_config=MpsConfig())
+            return self.model_copy(update={"mps_config": MpsConfig()})
         return self

@@ -12,8 +12,14 @@ understood.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
+from typing import get_args
+
+from pydantic.fields import FieldInfo
 
 from resource_nvidia_com.decode import VFIO_KIND
+from resource_nvidia_com.model import ConfigModel, Exclusion, part_of, rule_of
+from resource_nvidia_com.printable import either
 from resource_nvidia_com.quantity import PATTERN
 from resource_nvidia_com.rules import (
     DEVICE_KEY,
@@ -24,14 +30,8 @@ from resource_nvidia_com.rules import (
     Size,
     SizePerDevice,
     WholeNumber,
-    either,
 )
-from resource_nvidia_com.v1beta1.base import (
-    API_VERSION,
-    ConfigModel,
-    Exclusion,
-    ModelField,
-)
+from resource_nvidia_com.v1beta1.names import API_VERSION
 
 CONFIGS = "configs"
 """The variable with all configs of this driver, which the policy has to define."""
@@ -126,10 +126,10 @@ def _check_part(found: Checks, part: _Part, root: Models) -> None:
         having = {kind: model for kind, model in part.models.items() if name in model.fields()}
         if len(having) < len(part.models):
             _check_kinds(found, path, [kind for kind in root if kind in having])
-        inner = {kind: model.fields()[name].model for kind, model in having.items()}
+        inner = {kind: part_of(model.fields()[name]) for kind, model in having.items()}
         models = {kind: model for kind, model in inner.items() if model}
         if models:
-            if info.is_required:
+            if info.is_required():
                 raise TypeError(f"object {name} is required: the policy takes all for optional")
             _define_object(found, path, part.variable)
             _check_part(found, _Part(path=path, models=models, variable=name), root)
@@ -155,21 +155,21 @@ def _define_object(found: Checks, path: tuple[str, ...], parent: str) -> None:
     found.define(path[-1], parent, f"type({value}) == map")
 
 
-def _check_field(found: Checks, path: tuple[str, ...], parent: str, info: ModelField) -> None:
-    name, rule = path[-1], info.rule
+def _check_field(found: Checks, path: tuple[str, ...], parent: str, info: FieldInfo) -> None:
+    name, rule = path[-1], rule_of(info)
     if rule is None:
         raise TypeError(f"field {name} has no rule, so the admission policy cannot check it")
-    if info.is_required == info.is_nullable:
+    if info.is_required() == (NoneType in get_args(info.annotation)):
         raise TypeError(f"field {name} must be either required or nullable")
     if isinstance(rule, SizePerDevice):
         _check_sizes(found, path, parent, rule)
         return
     over, value = parent, _value(name)
-    if not info.is_required:
+    if not info.is_required():
         found.define(name, parent, f"{value} != null")
         over, value = name, "it"
     condition, text = _rule(rule, value)
-    required = "is required and " if info.is_required else ""
+    required = "is required and " if info.is_required() else ""
     found.refuse(path, over, condition, f"{required}{text}")
 
 
@@ -214,19 +214,23 @@ def _rule(rule: Rule, it: str) -> tuple[str, str]:
             )
             text = f"must be a quantity of at least {rule.least}, such as 512Mi or 10Gi"
             return "\n&& ".join(parts), text
-        case SizePerDevice():
-            raise TypeError("limits by device take more than one validation")
+        case _:
+            raise TypeError(f"{type(rule).__name__} takes more than one validation")
 
 
-def _fields(models: Models) -> dict[str, ModelField]:
+def _fields(models: Models) -> dict[str, FieldInfo]:
     """Return the fields that a part has in any kind of config, in the order of the first kind."""
-    found: dict[str, ModelField] = {}
+    found: dict[str, FieldInfo] = {}
     for model in models.values():
         for name, info in model.fields().items():
             first = found.setdefault(name, info)
-            if (first.rule, first.is_required) != (info.rule, info.is_required):
+            if _says(first) != _says(info):
                 raise TypeError(f"field {name} has another rule in another kind")
     return found
+
+
+def _says(field: FieldInfo) -> tuple[Rule | None, bool]:
+    return rule_of(field), field.is_required()
 
 
 def _exclusions(models: Models) -> Iterator[Exclusion]:

@@ -14,9 +14,9 @@ from dra_driver.admin.validate.objects import OLD_CONFIGS
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, text
 from resource_nvidia_com.decode import MODELS
+from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import Path, Problem
-from resource_nvidia_com.rules import plain
-from resource_nvidia_com.v1beta1.base import API_VERSION
+from resource_nvidia_com.v1beta1.names import API_VERSION
 
 INSTALLED = ("gpu.nvidia.com", "mig.nvidia.com")
 """The DeviceClasses for claims that come with the driver."""

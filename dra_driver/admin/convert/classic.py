@@ -21,8 +21,8 @@ from dra_driver.admin.convert.outcome import (
 from dra_driver.admin.convert.parameters import GROUPS, KINDS, Asked, read
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import mapping, text
+from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem
-from resource_nvidia_com.rules import plain, shown
 
 VERSIONS = ("resource.k8s.io/v1alpha1", "resource.k8s.io/v1alpha2")
 _DRIVER = "gpu.resource.nvidia.com"

@@ -20,8 +20,8 @@ from dra_driver.admin.validate.findings import FileReport, Finding, check_manife
 from dra_driver.admin.validate.objects import doubled
 from dra_driver.fields import text
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
+from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import Path, dotted
-from resource_nvidia_com.rules import plain
 
 _GROUP = "resource.k8s.io/"
 _FIRST_DRIVER = (*GROUPS, "nas.gpu.resource.nvidia.com")

@@ -12,7 +12,7 @@ from dra_driver.admin.convert.selectors import expression, literal
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, mapping
 from resource_nvidia_com.problems import Path, Problem
-from resource_nvidia_com.v1beta1.base import API_VERSION
+from resource_nvidia_com.v1beta1.names import API_VERSION
 
 GROUPS = ("gpu.resource.nvidia.com", "gpu.nvidia.com")
 """The group of the parameters, and that of the configs that came after them."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dra_driver.admin.convert.outcome import loss
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, text
+from resource_nvidia_com.printable import shown
 from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.quantity import Quantity
-from resource_nvidia_com.rules import shown
 
 Term = str | bool | None
 """CEL; or true or false of every GPU; or nothing, where there is no way to say it."""

@@ -35,7 +35,7 @@ from dra_driver.fields import at, entries
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dotted
-from resource_nvidia_com.v1beta1.base import API_VERSION
+from resource_nvidia_com.v1beta1.names import API_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

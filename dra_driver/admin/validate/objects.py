@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dra_driver.admin.validate import pods, references, schema, selectors
 from dra_driver.fields import at
+from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint
-from resource_nvidia_com.rules import plain, shown
 
 _GROUP = "resource.k8s.io"
 _VERSION = f"{_GROUP}/v1"

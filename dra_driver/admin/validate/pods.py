@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from dra_driver.admin.wrong_names import meant
 from dra_driver.fields import at, entries, mapping
+from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import Path, Problem, dotted
-from resource_nvidia_com.rules import plain
 
 _OF_PODS = ("cpu", "memory")
 _HUGE = "hugepages-"

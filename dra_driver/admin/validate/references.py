@@ -8,9 +8,9 @@ resource.k8s.io/v1).
 from collections.abc import Iterator, Mapping
 
 from dra_driver.fields import at, entries
+from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem, dotted, hint
 from resource_nvidia_com.quantity import Quantity
-from resource_nvidia_com.rules import plain, shown
 
 _CONTAINERS = ("initContainers", "containers")
 _NATIVE = ("kubernetes.io/", ".kubernetes.io/")

@@ -12,9 +12,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from resource_nvidia_com.printable import plain, shown
 from resource_nvidia_com.problems import Path, Problem, dotted, hint, lost_indent
 from resource_nvidia_com.quantity import Quantity
-from resource_nvidia_com.rules import plain, shown
 
 Schema = Mapping[str, Any]
 

@@ -12,28 +12,31 @@ Devices with admin access stand in no group: they are seen, never changed.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import Claim, ConfigSource, OpaqueConfig, Result
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ConfigError
-from resource_nvidia_com.decode import Config, decode
 from resource_nvidia_com.problems import InvalidConfigError
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
-from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.decode import Config
 
 
 class ConfigGroup(Struct, frozen=True, kw_only=True):
-    """Results that stand under the same config: with MPS, for one, they share a daemon."""
+    """Results that stand under the same config: with MPS, for one, they share a daemon.
 
-    config: Config
+    `config` is None for devices of one kind that have none.
+    """
+
+    config: "Config | None"
     results: tuple[Result, ...]
 
 
 class _Choice(Struct, frozen=True, kw_only=True):
-    config: Config
+    config: "Config"
     opaque: OpaqueConfig
 
     @property
@@ -41,7 +44,7 @@ class _Choice(Struct, frozen=True, kw_only=True):
         return self.opaque.source is ConfigSource.CLAIM
 
     def fits(self, kind: DeviceKind) -> bool:
-        return isinstance(self.config, type(_default(kind)))
+        return self.config.kind == _kind_for(kind)
 
     def is_for(self, result: Result) -> bool:
         named = self.opaque.requests
@@ -58,8 +61,8 @@ def group_by_config(
     nothing is a ConfigError.
     """
     choices = _choices(claim.configs)
-    # One group for each config and, for results without one, for each kind's default.
-    groups: dict[int | DeviceKind, tuple[Config, list[Result]]] = {}
+    # One group for each config and, for results without one, for each kind.
+    groups: dict[int | DeviceKind, tuple[Config | None, list[Result]]] = {}
     without: list[Result] = []
     for result in claim.results:
         if result.admin_access:
@@ -68,7 +71,7 @@ def group_by_config(
         index = _winner(choices, result, kind)
         if index is None or not choices[index].of_claim:
             without.append(result)
-        key, config = (kind, _default(kind)) if index is None else (index, choices[index].config)
+        key, config = (kind, None) if index is None else (index, choices[index].config)
         groups.setdefault(key, (config, []))[1].append(result)
     if all_hold:
         for choice in choices:
@@ -89,7 +92,7 @@ def _winner(choices: list[_Choice], result: Result, kind: DeviceKind) -> int | N
             raise ConfigError(
                 f'cannot apply {choice.config.kind} to device "{result.device}" of type "{kind}" '
                 f"(request: {result.request}): {choice.opaque.origin} names that request; "
-                f"write a {_default(kind).kind} there, or another request"
+                f"write a {_kind_for(kind)} there, or another request"
             )
     return None
 
@@ -124,7 +127,7 @@ def _check_holds(
             raise ConfigError(
                 f"{origin}: the {kind} has no effect: it does not fit the devices of this claim: "
                 f'"{result.device}" (request: {result.request}) is of type "{found}"; write a '
-                f"{_default(found).kind}, or remove the config"
+                f"{_kind_for(found)}, or remove the config"
             )
 
 
@@ -142,19 +145,22 @@ def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
     return choices
 
 
-def _decoded(opaque: OpaqueConfig) -> Config:
+def _decoded(opaque: OpaqueConfig) -> "Config":
+    # pydantic, which reads it, is for nodes that have a config to read.
+    from resource_nvidia_com.decode import decode  # noqa: PLC0415
+
     try:
         return decode(opaque.parameters).normalise()
     except InvalidConfigError as error:
         raise ConfigError(f"{opaque.origin}: {error}") from error
 
 
-def _default(kind: DeviceKind) -> Config:
-    """Return what a device of a kind has without a config; its type is what the kind takes."""
+def _kind_for(kind: DeviceKind) -> str:
+    """Return the kind of the configs that devices of a kind take."""
     match kind:
         case DeviceKind.GPU:
-            return GpuConfig()
+            return "GpuConfig"
         case DeviceKind.MIG:
-            return MigDeviceConfig()
+            return "MigDeviceConfig"
         case _:
             assert_never(kind)

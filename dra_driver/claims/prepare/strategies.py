@@ -68,9 +68,10 @@ class Strategies:
         for name, members in named.items():
             strategy = self._by_name.get(name)
             if strategy is None:
+                config = members[0].config
                 raise ConfigError(
                     f"sharing strategy {name} is not available in this version of the driver: "
-                    f"remove `sharing` from the {members[0].config.kind} of request "
+                    f"remove `sharing` from the {config.kind if config else 'config'} of request "
                     f"{members[0].results[0].request}"
                 )
             asked = [replace(_group(record, group, devices), owed=owed) for group in members]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dra_driver.cdi.spec import claim_device_id
 from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, parse_claim
@@ -47,9 +48,10 @@ from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
 from dra_driver.errors import ConfigError, StateError, TransientError
 from dra_driver.sharing import nvidia_mps, time_slicing
 from dra_driver.sharing.base import SharingPlan, strategy_name
-from resource_nvidia_com.decode import Config
-from resource_nvidia_com.v1beta1.gpu import GpuConfig
-from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+from resource_nvidia_com.v1beta1.names import SharingStrategy
+
+if TYPE_CHECKING:
+    from resource_nvidia_com.decode import Config
 
 _MIB = 1024**2
 
@@ -354,11 +356,13 @@ def _words(mig: PeerMig) -> str:
 
 
 def _time_slices(
-    entries: Iterable[DeviceRecord], configs: Mapping[str, Config]
+    entries: Iterable[DeviceRecord], configs: "Mapping[str, Config | None]"
 ) -> Iterator[SharingPlan]:
     for entry in entries:
         part, config = entry.device.part, configs.get(entry.name)
-        if part.whole == GpuPart(gpu=part.gpu) and isinstance(config, GpuConfig):
+        if config is None or config.kind != "GpuConfig":
+            continue
+        if part.whole == GpuPart(gpu=part.gpu):
             plan = time_slicing.plan_of_others(part.gpu, entry.name, config)
             if plan is not None:
                 yield plan
@@ -409,7 +413,7 @@ def parsed_claim(claim: PeerClaim) -> Claim:
         raise _unfit(uid, error) from error
 
 
-def _configs(claim: PeerClaim, parsed: Claim) -> dict[str, Config]:
+def _configs(claim: PeerClaim, parsed: Claim) -> "dict[str, Config | None]":
     """Return the config of each device, by its name."""
     kinds = {result.device: kind_named(result.device) for result in parsed.results}
     try:

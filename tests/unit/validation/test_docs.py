@@ -7,7 +7,7 @@ import yaml
 from bad_configs import VERSION
 from dra_driver.admin.validate.findings import check_manifest
 from resource_nvidia_com.decode import MODELS, decode
-from resource_nvidia_com.v1beta1.base import ConfigModel
+from resource_nvidia_com.model import ConfigModel, part_of
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "claim-configs.md").read_text(encoding="utf-8")
@@ -37,4 +37,5 @@ def test_every_field_is_explained() -> None:
         while parts:
             for name, field in parts.pop().fields().items():
                 assert name in PAGE
-                parts += [field.model] if field.model else []
+                part = part_of(field)
+                parts += [part] if part else []

@@ -1,5 +1,4 @@
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +10,17 @@ from dra_driver.admin.admission.generate import POLICY, SCHEMAS, generated
 from dra_driver.admin.admission.policy import policy_checks
 from dra_driver.devices.names import DRIVER_NAME
 from resource_nvidia_com.decode import MODELS
-from resource_nvidia_com.rules import Checked, WholeNumber
+from resource_nvidia_com.model import ConfigModel, Exclusion, part_of
+from resource_nvidia_com.rules import WholeNumber
 from resource_nvidia_com.schema import json_schemas
-from resource_nvidia_com.v1beta1.base import ConfigModel, Converted, Exclusion
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def field_names(model: type[ConfigModel]) -> set[str]:
     names = set(model.fields())
-    for field in model.fields().values():
-        names |= field_names(field.model) if field.model else set()
+    for part in filter(None, map(part_of, model.fields().values())):
+        names |= field_names(part)
     return names
 
 
@@ -93,38 +92,31 @@ def test_a_variable_is_defined_before_it_is_used() -> None:
         assert set(re.findall(r"variables\.(\w+)", one["expression"])) <= known
 
 
-@dataclass(frozen=True, kw_only=True)
 class Number(ConfigModel):
-    number: Annotated[int | None, Checked(WholeNumber(least=0, most=9, title="n"))] = None
+    number: Annotated[int | None, WholeNumber(least=0, most=9, title="n")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class OtherNumber(ConfigModel):
-    number: Annotated[int | None, Checked(WholeNumber(least=0, most=5, title="n"))] = None
+    number: Annotated[int | None, WholeNumber(least=0, most=5, title="n")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unruled(ConfigModel):
-    anything: Annotated[object, Converted(str)] = None
+    anything: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Nested(ConfigModel):
     inner: Number | None = None
-    number: Annotated[int | None, Checked(WholeNumber(least=0, most=9, title="n"))] = None
+    number: Annotated[int | None, WholeNumber(least=0, most=9, title="n")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Needed(ConfigModel):
-    number: Annotated[int, Checked(WholeNumber(least=0, most=9, title="n"))]
+    number: Annotated[int, WholeNumber(least=0, most=9, title="n")]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Whole(ConfigModel):
     inner: Number
 
 
-@dataclass(frozen=True, kw_only=True)
 class Excluding(Number):
     exclusions = (Exclusion(field="number", value="1", forbidden="number", text="no"),)
 

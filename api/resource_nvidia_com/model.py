@@ -1,0 +1,139 @@
+"""Parent of the models of configs, and what is wrong with a value in words for who wrote it.
+
+In: a model and the value, as JSON or YAML has it. Out: the model; or InvalidConfigError, which
+names every field that is wrong, in the order of the model's fields, and then what none of them
+knows. Users write the camelCase names of the API; programs may make models by the names of Python.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from resource_nvidia_com.printable import either, shown
+from resource_nvidia_com.problems import (
+    InvalidConfigError,
+    Path,
+    Problem,
+    dotted,
+    hint,
+    lost_indent,
+)
+from resource_nvidia_com.rules import OneOf, Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """Where `field` has `value`, the field `forbidden` must not be set. Names as users write them.
+
+    `text` is the error.
+    """
+
+    field: str
+    value: str
+    forbidden: str
+    text: str
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The same as a condition of a JSON schema."""
+        return {
+            "if": {"properties": {self.field: {"const": self.value}}, "required": [self.field]},
+            "then": {"properties": {self.forbidden: {"type": "null"}}},
+        }
+
+
+class ConfigModel(BaseModel):
+    """Parent of every config model."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="forbid", frozen=True, strict=True, validate_by_name=True
+    )
+
+    exclusions: ClassVar[tuple[Exclusion, ...]] = ()
+    """Fields that do not go together; looked at when each of them alone is right."""
+
+    @classmethod
+    def fields(cls) -> Mapping[str, FieldInfo]:
+        """Return the fields by the names that users write."""
+        return {one.alias or name: one for name, one in cls.model_fields.items()}
+
+    @model_validator(mode="after")
+    def _check_exclusions(self) -> Self:
+        if self.exclusions:
+            values = {to_camel(name): value for name, value in self}
+            for rule in self.exclusions:
+                if values[rule.field] == rule.value and values[rule.forbidden] is not None:
+                    raise ValueError(rule.text)
+        return self
+
+
+Model = TypeVar("Model", bound=ConfigModel)
+
+
+def checked(model: type[Model], value: Mapping[str, object]) -> Model:
+    """Return the model of a value. Raises InvalidConfigError, naming every field that is wrong."""
+    try:
+        return model.model_validate(dict(value), by_alias=True, by_name=False)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise InvalidConfigError([_problem(model, value, one) for one in details]) from error
+
+
+def rule_of(field: FieldInfo) -> Rule | None:
+    """Return the rule that a field's value must keep."""
+    return next((one for one in field.metadata if isinstance(one, Rule)), None)
+
+
+def part_of(field: FieldInfo) -> type[ConfigModel] | None:
+    """Return the model that a field holds, or a list of; None where it holds a value."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next(
+        (one for one in kinds if isinstance(one, type) and issubclass(one, ConfigModel)), None
+    )
+
+
+def _problem(model: type[ConfigModel], value: Any, error: ErrorDetails) -> Problem:
+    path: Path = error["loc"]
+    where = dotted(path)
+    match error["type"]:
+        case "value_error":
+            text = f"{where}: {error['ctx']['error']}"
+        case "missing" | "extra_forbidden" | "invalid_key" | "string_unicode":
+            if error["type"] == "string_unicode":  # a name that is no Unicode
+                path = (*path, error["input"])
+            text = _of_name(*_holder(model, value, path), path)
+        case "model_type":
+            text = f"{where}: must be a JSON object, not {shown(error['input'])}"
+        case "list_type":
+            text = f"{where}: must be a list, not {shown(error['input'])}"
+        case _:
+            text = f"{where}: {error['msg']}"
+    return Problem(path=path, text=text)
+
+
+def _holder(
+    model: type[ConfigModel], value: Any, path: Path
+) -> tuple[Mapping[str, FieldInfo], Mapping[str, object]]:
+    """Return the fields of the object that has the end of a path, and the object itself."""
+    fields = model.fields()
+    for key in path[:-1]:
+        value = value[key]
+        if isinstance(key, str) and (part := part_of(fields[key])):
+            fields = part.fields()
+    return fields, value
+
+
+def _of_name(fields: Mapping[str, FieldInfo], value: Mapping[str, object], path: Path) -> str:
+    """Return that a field is missing, or that there is none of this name."""
+    where, name = dotted(path), str(path[-1])
+    if name in fields:
+        rule = rule_of(fields[name])
+        names = f": must be {either(rule.values)}" if isinstance(rule, OneOf) else ""
+        return f'missing field "{where}"{names}'
+    allowed = f"{hint(name, fields)}allowed fields: {', '.join(fields)}{lost_indent(name, value)}"
+    return f'unknown field "{where}": {allowed}'

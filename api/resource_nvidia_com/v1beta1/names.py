@@ -1,0 +1,22 @@
+"""The names of v1beta1, for those who read no config: they need no models, and so no pydantic."""
+
+from enum import StrEnum
+from typing import Final
+
+API_VERSION: Final = "resource.nvidia.com/v1beta1"
+
+
+class SharingStrategy(StrEnum):
+    """The values of `sharing.strategy`."""
+
+    TIME_SLICING = "TimeSlicing"
+    MPS = "MPS"
+
+
+class Interval(StrEnum):
+    """How long a process may keep the GPU: the values of `timeSlicingConfig.interval`."""
+
+    DEFAULT = "Default"
+    SHORT = "Short"
+    MEDIUM = "Medium"
+    LONG = "Long"
