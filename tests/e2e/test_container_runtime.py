@@ -7,11 +7,10 @@ nvidia-container-cli, which neither Debian nor the Go module proxy has, only say
 with.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from containers import BARE_ENV, CUDA_ENV, Container, Containers, do
 from dra_driver.cdi.edits_cache import EditsCache

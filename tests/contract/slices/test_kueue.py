@@ -1,5 +1,6 @@
 """Kueue's quotas by memory: what claims are charged for that match what this driver publishes."""
 
+import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -104,7 +105,7 @@ def test_an_h100_and_its_parts_are_charged_as_with_nvidias_driver() -> None:
     charged = {name: charge(slices, of_profile(name), MEMORY) // MIB for name in asked}
     assert charged == asked
     assert charge(slices, WHOLE, MEMORY) == 81152 * MIB
-    assert charge(slices, replace(WHOLE, count=4), MEMORY) == 4 * 81152 * MIB
+    assert charge(slices, dataclasses.replace(WHOLE, count=4), MEMORY) == 4 * 81152 * MIB
     assert counter_total(slices, "memory") == 8 * 81152 * MIB
 
 
@@ -130,7 +131,7 @@ def test_a_share_is_charged_its_part_and_all_of_them_no_more_than_the_gpu(card: 
 
     assert counter_total(slices, "memory") == len(inventory.gpus) * whole
     assert whole - 10 * MIB < 10 * share <= whole
-    assert charge(slices, replace(SHARE, count=3), MEMORY) == 3 * share
+    assert charge(slices, dataclasses.replace(SHARE, count=3), MEMORY) == 3 * share
 
 
 @pytest.mark.parametrize("card", [*CARDS, *WITHOUT_MIG])
