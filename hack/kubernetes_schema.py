@@ -105,7 +105,7 @@ def main() -> None:
     def get(path: str) -> dict[str, Any]:
         command = [os.environ.get("KUBECTL", "kubectl"), "get", "--raw", path]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return json.loads(done.stdout)
+        return dict(json.loads(done.stdout))
 
     version = get("/version")["gitVersion"].removeprefix("v")
     FILE.write_text(text(version, pruned([get(path) for path in DOCUMENTS])), encoding="utf-8")

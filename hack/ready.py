@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import promtool
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
@@ -62,9 +63,6 @@ def _image() -> None:
 
 
 def _promtool() -> None:
-    sys.path.append(str(REPOSITORY / "tests"))
-    import promtool  # noqa: PLC0415 (a module of the tests, which are no package)
-
     try:
         promtool.program()
     except promtool.PromtoolError as error:

@@ -175,7 +175,7 @@ def _problems_of_attribute(path: str, value: dict[str, Any]) -> Problems:
         yield path, f"Invalid value: {value!r}"
     elif isinstance(content, str) and len(content.encode()) > 64:
         yield f"{path}.{kind}", "Too long: may not be more than 64 bytes"
-    elif kind == "version" and not _SEMVER.fullmatch(content):
+    elif kind == "version" and not _SEMVER.fullmatch(str(content)):
         yield f"{path}.version", f"Invalid value: {content!r}: must be a semantic version"
 
 

@@ -7,10 +7,10 @@ hold is checked. Exit status 1: something did not hold. See docs/chaos.md.
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; this package and the modules it shares lie one folder up.
+# Python put this folder on its path; all packages of hack/ lie in hack/.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from chaos.command import main  # noqa: E402
+from chaos.command import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,12 +1,15 @@
 """`python3 hack/cluster COMMAND`: a real one-node Kubernetes on this machine.
 
-Python puts this folder on its path when it is run as a program, so the package
-beside this file needs no installation and no virtual environment.
+It needs no installation and no virtual environment.
 """
 
 import sys
+from pathlib import Path
 
-from local_cluster.cli import main
+# Python put this folder on its path; all packages of hack/ lie in hack/.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from cluster.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

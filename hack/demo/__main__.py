@@ -9,12 +9,10 @@ the demos of manifests/demos/ run. Ends with `demo: ok` and status 0, or with th
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; the modules that the demo shares lie one folder up, and those
-# of hack/cluster beside it.
-HACK = Path(__file__).resolve().parents[1]
-sys.path[1:1] = [str(HACK), str(HACK / "cluster")]
+# Python put this folder on its path; all packages of hack/ lie in hack/.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from show import main  # noqa: E402 (found on that path)
+from demo.show import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -2,11 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from demos import Demo, Found, Seen, complaints
-from prepared import prepared
-from screen import Screen
-from sick_half import play
 from testbed import mps
 from testbed.commands import TestbedError, run, wait_until
 from testbed.machine import DRIVER
@@ -21,6 +18,11 @@ from testbed.pods import (
     mount_points,
     wait_running,
 )
+
+from demo.demos import Demo, Found, Seen, complaints
+from demo.prepared import prepared
+from demo.screen import Screen
+from demo.sick_half import play
 
 
 def show_offer(screen: Screen, node: GpuNode) -> None:
@@ -105,7 +107,7 @@ def _pod_names(node: GpuNode, demo: Demo) -> dict[str, str]:
     names = {pod: pod for pod in demo.pods()}
     for deployment, count in demo.deployments().items():
         found = wait_until(
-            lambda deployment=deployment, count=count: of(deployment, count),
+            partial(of, deployment, count),
             f"{count} pods of {deployment}",
             timeout=30,
         )

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
-from machines import Fit, Needs, UnfitError, fit, parse_needs, where
 from testbed.commands import REPOSITORY, TestbedError
 from testbed.machine import GpuSettings
-from versions import DEFAULT, Minor, makes_mig, switched_off
 
+from demo.machines import Fit, Needs, UnfitError, fit, parse_needs, where
+from demo.versions import DEFAULT, Minor, makes_mig, switched_off
 from dra_driver.simulator.profile import Profile
 
 FOLDER = REPOSITORY / "manifests" / "demos"

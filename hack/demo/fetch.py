@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from screen import Screen
 from testbed.cluster import COMMAND, version_flags
 from testbed.commands import TestbedError
+
+from demo.screen import Screen
 
 
 class BinariesMissingError(TestbedError):

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from screen import Screen
 from testbed.api import Api, Object
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
@@ -18,8 +17,9 @@ from testbed.driver import DriverProcess, Place
 from testbed.fake_api import fake_api
 from testbed.kubelet import ClaimName, KubeletClient
 from testbed.machine import SimulatedMachine
-from versions import DEFAULT, Minor
 
+from demo.screen import Screen
+from demo.versions import DEFAULT, Minor
 from dra_driver.words import count
 
 NODE = "demo-node"

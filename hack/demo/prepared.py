@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import yaml
-from demos import Demo
-from screen import Screen
 from testbed.commands import TestbedError, wait_until
 from testbed.mig import switch_at_once, switch_by_reset
 from testbed.nics import made_up_nics
 from testbed.node import GpuNode
+
+from demo.demos import Demo
+from demo.screen import Screen
 
 TEST_IMAGE = "registry.local/gpu-test:1"
 """The image that hack/cluster makes: busybox, bash and a C library."""
@@ -107,7 +108,7 @@ def _set(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
     if not demo.driver:
         return _nothing
     before = node.driver_settings
-    node.restart_driver(before | demo.driver)
+    node.restart_driver({**before, **demo.driver})
     names = ", ".join(f"{name}={value}" for name, value in demo.driver.items())
     screen.step(f"driver restarted with {names}")
 

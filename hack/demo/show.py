@@ -15,21 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-import demos
-import machines
-import node_half
-import versions
-from cluster_half import run_demos, show_offer
-from fetch import BinariesMissingError, Fetch
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
-from prepared import SHARES_NOTHING
-from screen import Screen
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError
 from testbed.installed_node import InstalledNode
 from testbed.node import GpuNode
+
+from demo import demos, machines, node_half, versions
+from demo.cluster_half import run_demos, show_offer
+from demo.fetch import BinariesMissingError, Fetch
+from demo.prepared import SHARES_NOTHING
+from demo.screen import Screen
 
 NAME = "demo"
 PROFILE = "h100x8-mig"

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Mapping
 
-from demos import Demo, Found
-from screen import Screen
 from testbed.api import Object
 from testbed.commands import wait_until
 from testbed.node import GpuNode
 from testbed.pods import gpus_seen, wait_running
+
+from demo.demos import Demo, Found
+from demo.screen import Screen
 
 
 def play(

@@ -6,8 +6,8 @@ whether the driver by its default makes the MIG devices of GPUs that are in MIG 
 
 from collections.abc import Collection
 
-from local_cluster.errors import ClusterError
-from local_cluster.versions import DEFAULT_MINOR, resolve
+from cluster.errors import ClusterError
+from cluster.versions import DEFAULT_MINOR, resolve
 from testbed.commands import TestbedError
 
 from dra_driver.admin.doctor.checks.cluster_checks import ALL_FEATURES_ON

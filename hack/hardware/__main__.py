@@ -8,9 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; what it imports lies one folder up, and among the tests.
-sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(2, str(Path(__file__).resolve().parents[2] / "tests"))
+# Python put this folder on its path; all packages of hack/ lie in hack/.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # that a driver has ended is no news
 

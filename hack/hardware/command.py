@@ -22,8 +22,8 @@ from dra_driver.ops.logs import configure_logs
 from hardware import injected, report
 from hardware.every_step import STEPS
 from hardware.journal import Journal
-from hardware.run import Run, Wishes, restore_leftovers
-from hardware.steps import MEANING, Change, Step, Verdict
+from hardware.run import Run, Step, Wishes, restore_leftovers
+from hardware.steps import MEANING, Change, Verdict
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = "hardware-run"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from hardware import claims, client, injected, memory, mig, mps, reads
-from hardware.run import Run
-from hardware.steps import Change, Step
+from hardware.run import Run, Step
+from hardware.steps import Change
 
 
 def _step(

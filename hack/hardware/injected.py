@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from containers import CUDA_ENV, ClusterError, Container, Containers
+from testbed.containers import CUDA_ENV, ClusterError, Container, Containers
+
 from hardware.claims import MEMORY_LIMIT_MIB, MPS, prepared, supervised, whole
 from hardware.client import Said, built, understood
 from hardware.run import Run

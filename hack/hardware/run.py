@@ -25,7 +25,7 @@ from hardware.card import PATIENCE, Card
 from hardware.journal import Entry, Journal
 from hardware.processes import MARK
 from hardware.stage import Stage
-from hardware.steps import Change, LeftOut, Made, Outcome, Step, Verdict
+from hardware.steps import Change, LeftOut, Made, Outcome, Verdict
 
 Say = Callable[[str], None]
 
@@ -49,6 +49,34 @@ class Wishes:
     allow: frozenset[Change] = frozenset()
     in_use: bool = False
     groups: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to be tried.
+
+    How a setting is taken back is known of the setting (card.py), so that no step has an undo of
+    its own that could be forgotten.
+
+    Attributes:
+        name: as `--only` takes it.
+        does: what it does, as the end of a sentence that begins with its name.
+        do: does it; raises LeftOut, Unexpected, or an error of the driver's or the testbed's.
+        changes: the settings that it changes; without leave for all of them it is left out.
+        also: what it changes besides where that is allowed.
+        asks: ids of the questions that it answers.
+    """
+
+    name: str
+    does: str
+    do: "Callable[[Run], None]"
+    changes: frozenset[Change] = frozenset()
+    also: frozenset[Change] = frozenset()
+    asks: tuple[str, ...] = ()
+
+    def changed(self, allowed: frozenset[Change]) -> frozenset[Change]:
+        """Return all that it changes with this leave; nothing where it is left out."""
+        return self.changes | (self.also & allowed) if self.changes <= allowed else frozenset()
 
 
 def no_point(name: str) -> None:

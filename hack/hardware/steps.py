@@ -1,18 +1,10 @@
-"""The engine's values: a step, what it may change, and what came of it.
+"""The engine's values: what a step may change and make, and what came of it."""
 
-A step names the settings that it changes; how each of them is taken back is known of the setting
-(card.py), so that no step has an undo of its own that could be forgotten.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from dra_driver.devices.model import BareInstance, Instance
-
-if TYPE_CHECKING:
-    from hardware.run import Run
 
 
 class Change(StrEnum):
@@ -71,31 +63,6 @@ class Made:
         if (found.profile.id, found.placement.start) != self.place:
             return False
         return isinstance(found, BareInstance) or self.uuid in ("", found.uuid)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One thing to be tried.
-
-    Attributes:
-        name: as `--only` takes it.
-        does: what it does, as the end of a sentence that begins with its name.
-        do: does it; raises LeftOut, Unexpected, or an error of the driver's or the testbed's.
-        changes: the settings that it changes; without leave for all of them it is left out.
-        also: what it changes besides where that is allowed.
-        asks: ids of the questions that it answers.
-    """
-
-    name: str
-    does: str
-    do: "Callable[[Run], None]"
-    changes: frozenset[Change] = frozenset()
-    also: frozenset[Change] = frozenset()
-    asks: tuple[str, ...] = ()
-
-    def changed(self, allowed: frozenset[Change]) -> frozenset[Change]:
-        """Return all that it changes with this leave; nothing where it is left out."""
-        return self.changes | (self.also & allowed) if self.changes <= allowed else frozenset()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,10 +6,10 @@ See docs/image.md.
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; this package and the modules it shares lie one folder up.
+# Python put this folder on its path; all packages of hack/ lie in hack/.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from image.command import main  # noqa: E402
+from image.command import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

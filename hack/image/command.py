@@ -73,18 +73,9 @@ def _load(options: argparse.Namespace) -> int:
     made = _archive(options)
     cluster = Cluster(options.cluster)
     cluster.attach()
-    load(cluster, made)
+    cluster.load(made)
     print(Recipe(target=options.target, arch=options.arch).reference)
     return 0
-
-
-def load(cluster: Cluster, made: Path) -> None:
-    """Give an archive to the container runtime of a local cluster.
-
-    Raises:
-        TestbedError: it refused.
-    """
-    cluster.ctr("images", "import", "--local", str(made))
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -126,6 +126,10 @@ class Cluster:
         program = (self._env["CTR"], "--address", self._env["CONTAINERD_ADDRESS"])
         return run((*program, "--namespace", "k8s.io", *words))
 
+    def load(self, archive: Path) -> None:
+        """Give an archive of an image to containerd. Raises TestbedError if it refuses."""
+        self.ctr("images", "import", "--local", str(archive))
+
     def _do(self, verb: str, *words: str, timeout: float = 120) -> str:
         return run(self._words(verb, *words), timeout=timeout)
 

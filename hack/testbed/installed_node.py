@@ -12,7 +12,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
-from image.command import load
 
 from testbed import mps as mps_daemons
 from testbed.api import Object
@@ -82,7 +81,7 @@ class InstalledNode(GpuNode):
         super().up_bare(tell)
         self.machine.mount()
         self.cluster.kubectl("label", "node", self.cluster.node, f"{_OTHER_LABEL}-")
-        load(self.cluster, self._image)
+        self.cluster.load(self._image)
         tell("image given to the container runtime")
 
     def install(self) -> None:

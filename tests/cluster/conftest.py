@@ -1,15 +1,10 @@
-"""Makes the package of hack/cluster importable, and gives a file server on loopback."""
+"""A file server on loopback."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPOSITORY / "hack" / "cluster"))
-
-from cluster.file_server import FileServer  # noqa: E402
+from file_server import FileServer
 
 
 @pytest.fixture

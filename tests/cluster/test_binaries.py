@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_cluster.binaries import (
+from cluster.binaries import (
     GROUPS,
     MARKER,
     OTHER_GROUPS,
@@ -17,9 +17,9 @@ from local_cluster.binaries import (
     default_cache,
     is_complete,
 )
-from local_cluster.errors import BinariesUnavailableError
-from local_cluster.progress import Progress
-from local_cluster.versions import (
+from cluster.errors import BinariesUnavailableError
+from cluster.progress import Progress
+from cluster.versions import (
     ALLOCATOR_GO_MOD,
     DEFAULT_MINOR,
     DRA_MODULE,
@@ -29,11 +29,11 @@ from local_cluster.versions import (
     resolve,
 )
 
-from cluster.file_server import FileServer
+from file_server import FileServer
 
 VERSIONS = resolve("1.37")
 PROGRAM = b"#!/bin/sh\necho hello\n"
-HERE = Path(__file__).resolve().parents[2] / "hack" / "cluster"
+HERE = Path(__file__).resolve().parents[2] / "hack"
 
 
 def store(cache: Path, **env: str) -> Store:
@@ -193,8 +193,8 @@ def test_two_fetches_at_once_download_once(server: FileServer, tmp_path: Path) -
     serve_kubernetes(server)
     code = (
         "import io, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "from local_cluster.binaries import Store; from local_cluster.progress import Progress;"
-        "from local_cluster.versions import resolve;"
+        "from cluster.binaries import Store; from cluster.progress import Progress;"
+        "from cluster.versions import resolve;"
         "s = Store(cache=Path(sys.argv[2]), env={'KUBE_RELEASE_URL': sys.argv[3]},"
         " progress=Progress(stream=io.StringIO()));"
         "s.fetch(resolve('1.37'), ['kubernetes'])"

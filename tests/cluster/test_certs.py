@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from local_cluster.certs import identities, write_pki
-from local_cluster.state import Cluster, Options, Ports
+from cluster.certs import identities, write_pki
+from cluster.state import Cluster, Options, Ports
 
 PORTS = Ports(**{name: 20000 + n for n, name in enumerate(Ports.__dataclass_fields__)})
 

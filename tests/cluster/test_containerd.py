@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_cluster import teardown
-from local_cluster.binaries import GROUPS, Binaries
-from local_cluster.build import containerd_job
-from local_cluster.cli import main
-from local_cluster.configs import containerd_config
-from local_cluster.errors import ClusterError
-from local_cluster.state import Cluster, Options, Ports
-from local_cluster.versions import CONTAINERD_MODULES, resolve
+from cluster.binaries import GROUPS, Binaries
+from cluster.build import containerd_job
+from cluster.cli import main
+from cluster.configs import containerd_config
+from cluster.errors import ClusterError
+from cluster.state import Cluster, Options, Ports
+from cluster.versions import CONTAINERD_MODULES, resolve
+
+from cluster import teardown
 
 PORTS = Ports(**dict.fromkeys(Ports.__dataclass_fields__, 1))
 OLD, NEW = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"

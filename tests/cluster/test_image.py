@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from local_cluster.image import CUDA_ENV, Image, gpu_test_image, sandbox_image, write_archive
+from cluster.image import CUDA_ENV, Image, gpu_test_image, sandbox_image, write_archive
 
 BUSYBOX = """#!/bin/sh
 case "$1" in --list) printf 'busybox\\nls\\nsleep\\nsh\\nbash\\n';; *) exit 1;; esac

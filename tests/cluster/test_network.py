@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 sys.path[:0] = sys.argv[1:]
-from local_cluster.network import create_bridge
+from cluster.network import create_bridge
 create_bridge(SimpleNamespace(bridge="dra-test", node_ip="10.213.3.1"))
 folder = Path("/sys/class/net/dra-test")
 create_bridge(SimpleNamespace(bridge="dra-test", node_ip="10.213.3.1"))

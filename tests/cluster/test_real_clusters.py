@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_cluster.state import ident_of
+from cluster.state import ident_of
 
 from readiness import lacks
 

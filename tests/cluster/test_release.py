@@ -7,12 +7,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from local_cluster.errors import ChecksumError, SourceError, UnreachableError
-from local_cluster.progress import Progress
-from local_cluster.release import Asset, Downloads, assets
-from local_cluster.versions import resolve
+from cluster.errors import ChecksumError, SourceError, UnreachableError
+from cluster.progress import Progress
+from cluster.release import Asset, Downloads, assets
+from cluster.versions import resolve
 
-from cluster.file_server import FileServer
+from file_server import FileServer
 
 PROGRAM = b"#!/bin/sh\necho hello\n"
 

@@ -5,17 +5,18 @@ import socket
 from pathlib import Path
 
 import pytest
-from local_cluster import network
-from local_cluster.binaries import GROUPS, Binaries
-from local_cluster.cli import main
-from local_cluster.components import components
-from local_cluster.errors import ClusterError
-from local_cluster.inotify import ensure_instances
-from local_cluster.network import PORT_RANGE, free_ports, free_subnet
-from local_cluster.processes import Service, wait_until
-from local_cluster.progress import duration, remaining
-from local_cluster.state import Cluster, Options, Ports, addresses, load, state_folder
-from local_cluster.versions import GO_MOD_FILES, resolve
+from cluster.binaries import GROUPS, Binaries
+from cluster.cli import main
+from cluster.components import components
+from cluster.errors import ClusterError
+from cluster.inotify import ensure_instances
+from cluster.network import PORT_RANGE, free_ports, free_subnet
+from cluster.processes import Service, wait_until
+from cluster.progress import duration, remaining
+from cluster.state import Cluster, Options, Ports, addresses, load, state_folder
+from cluster.versions import GO_MOD_FILES, resolve
+
+from cluster import network
 
 PORTS = Ports(**{name: 20000 + n for n, name in enumerate(Ports.__dataclass_fields__)})
 
@@ -102,7 +103,7 @@ def test_clusters_of_one_name_under_two_roots_share_no_name(tmp_path: Path) -> N
 def test_a_record_is_read_back_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("local_cluster.state.RUN", tmp_path / "run")
+    monkeypatch.setattr("cluster.state.RUN", tmp_path / "run")
     state = tmp_path / "dra"
     state.mkdir()
     made = cluster("dra", state)
@@ -124,7 +125,7 @@ def test_a_damaged_record_says_so(tmp_path: Path) -> None:
 def test_the_addresses_of_a_cluster_of_another_version_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("local_cluster.state.RUN", tmp_path / "run")
+    monkeypatch.setattr("cluster.state.RUN", tmp_path / "run")
     cluster("one", tmp_path).save()
     record = tmp_path / "cluster.json"
     record.write_text(record.read_text().replace('"kubernetes"', '"unknown": 1, "kubernetes"'))

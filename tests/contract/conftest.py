@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from promtool import PromtoolError, program
 from testbed.disk import SmallDisk
 
 from apiserver.server import ApiServer
 from charts import REPOSITORY, Render, objects
 from dra_driver.simulator import build, userspace
-from promtool import PromtoolError, program
 from readiness import lacks
 from worlds.driver import Driver
 from worlds.node import MakeNode, Node

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from promtool import said
 
 from charts import REPOSITORY, Object, Render, of_kind
 from exported import exported
 from promql import mistakes, placeholders, result_labels, selectors
-from promtool import said
 
 ALERTS = REPOSITORY / "manifests/alerts.yaml"
 EVERYTHING = Path(__file__).with_name("chart_values.yaml")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from promtool import said
 
 import board
 from apiserver.server import ApiServer
 from exported import of_driver, of_supervisor, same_as
-from promtool import said
 from scrape import metrics_text
 from worlds.process import ProcessNode
 

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-from image.command import load
 from image.recipe import NAME, version
 from testbed.cluster import Cluster
 from testbed.machine import DRIVER
@@ -24,7 +23,7 @@ def loaded(cluster: Cluster, archive: Path) -> str:
     """
     name = f"docker.io/library/{NAME}-bench:{version()}"
     with tempfile.TemporaryDirectory() as folder:
-        load(cluster, with_bench(archive, Path(folder) / "bench.tar", name=name))
+        cluster.load(with_bench(archive, Path(folder) / "bench.tar", name=name))
     return name
 
 

@@ -18,9 +18,9 @@ from image.recipe import Recipe, own_architecture
 from testbed.api import Api
 from testbed.cluster import version_flags
 from testbed.commands import REPOSITORY, TestbedError, run
+from testbed.containers import ClusterError, Containers
 from testbed.node import GpuNode
 
-from containers import ClusterError, Containers
 from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of, skip_if_lacking
 from e2e.needs import cannot_run
 from e2e.scene import Scene

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 from testbed.commands import run
+from testbed.containers import Containers
 
-from containers import Containers
 from dra_driver.claims.model.record import ClaimRecord
 
 Spec = dict[str, Any]

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from testbed.containers import BARE_ENV, CUDA_ENV, Container, Containers, Found, look_up
 
 import driver_layouts
 import make
-from containers import BARE_ENV, CUDA_ENV, Container, Containers, Found, look_up
 from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_id, claim_device_name

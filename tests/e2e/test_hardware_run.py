@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from testbed.commands import wait_until
+from testbed.containers import Containers
 
-from containers import Containers
 from dra_driver.errors import SetupError
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options

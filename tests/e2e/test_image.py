@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 from image import archive, sbom
 from image.archive import Image
-from image.command import load
 from image.inspection import complaints
 from image.recipe import NAME, REPOSITORY, Recipe, own_architecture, version
 from packageurl import PackageURL
 from testbed.commands import wait_until
+from testbed.containers import Containers, do
 from testbed.machine import SimulatedMachine
 
-from containers import Containers, do
 from e2e.scene import Scene
 
 pytestmark = pytest.mark.e2e
@@ -217,7 +216,7 @@ def test_nvml_and_the_drivers_programs_run_in_the_image(place: Place, tmp_path: 
 
 
 def test_pods_of_the_local_cluster_run_the_image(scene: Scene, image_archive: Path) -> None:
-    load(scene.node.cluster, image_archive)
+    scene.node.cluster.load(image_archive)
     image = Recipe(target="driver", arch=own_architecture()).reference
     container = {
         "name": "ctr",

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from image.command import load
 from image.recipe import NAME as IMAGE
 from image.recipe import version
 from testbed import mps
@@ -71,7 +70,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Itera
             cannot_run("NVIDIA's MPS programs could not be had")
         name = f"docker.io/library/{IMAGE}:{SECOND}"
         second = node.folder / "second.tar"
-        load(node.cluster, another_build(image_archive, second, version=SECOND, name=name))
+        node.cluster.load(another_build(image_archive, second, version=SECOND, name=name))
         Scene.prepare(node)
         yield node
     finally:

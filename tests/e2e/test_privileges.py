@@ -7,8 +7,7 @@ allows every device. Containers are runc's, with a GPU's device node and no driv
 from pathlib import Path
 
 import pytest
-
-from containers import BARE_ENV, Container, Containers
+from testbed.containers import BARE_ENV, Container, Containers
 
 pytestmark = pytest.mark.e2e
 

@@ -16,9 +16,9 @@ import pytest
 from testbed.api import Object
 from testbed.claims import gpu_config
 from testbed.commands import wait_until
+from testbed.containers import Containers
 from testbed.node import GpuNode
 
-from containers import Containers
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.claims.model.devices import RecordedGpu, RecordedMig
 from dra_driver.claims.model.record import ClaimRecord

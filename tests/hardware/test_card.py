@@ -5,7 +5,8 @@ import pytest
 from hardware.command import PLUGIN, Plugin
 from hardware.every_step import STEPS
 from hardware.questions import QUESTIONS
-from hardware.steps import Step, Verdict
+from hardware.run import Step
+from hardware.steps import Verdict
 
 pytestmark = pytest.mark.gpu
 

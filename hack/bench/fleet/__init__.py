@@ -1,1 +1,1 @@
-"""What a node's ResourceSlices cost a cluster of many nodes."""
+"""What slices cost a cluster of many nodes."""

@@ -8,10 +8,10 @@ several ways to publish the same GPUs, since only ratios within a run carry over
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; this package and those it shares lie two folders up.
+# Python put this folder on its path; all packages of hack/ lie in hack/.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from bench.fleet.command import main  # noqa: E402
+from bench.fleet.command import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
-from bench.fleet.sizes import slices_of
-from bench.fleet.variants import devices, is_whole, offers
 from testbed.api import Object
 from testbed.cluster import COMMAND
 from testbed.commands import TestbedError, run
 from testbed.manifests import CLASSES
 
+from bench.fleet.sizes import slices_of
+from bench.fleet.variants import devices, is_whole, offers
 from dra_driver.slices.pool import DesiredPool
 
 _COMPILE_S = 900.0

@@ -9,6 +9,10 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
+from testbed.api import Object
+from testbed.cluster import Cluster
+from testbed.commands import TestbedError
+
 from bench.command_line import add_cluster_options, machine, names_of, numbers_of
 from bench.fleet import allocator
 from bench.fleet.loads import LOADS, smallest_profile, whole_gpus, workload
@@ -19,10 +23,6 @@ from bench.fleet.sizes import parts, rewritten
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
 from bench.fleet.usage import memory_mib
 from bench.fleet.variants import VARIANTS, devices, room, serves
-from testbed.api import Object
-from testbed.cluster import Cluster
-from testbed.commands import TestbedError
-
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError
 from dra_driver.simulator.nodes import inventory_of, on_node

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from bench.fleet.loads import NAMESPACE, Workload, plain_pod
-from bench.fleet.stage import AT_ONCE, Stage
-from bench.timings import cpu_seconds
 from testbed.api import Object
 from testbed.commands import wait_until
 from testbed.pods import PODS
 
+from bench.fleet.loads import NAMESPACE, Workload, plain_pod
+from bench.fleet.stage import AT_ONCE, Stage
+from bench.timings import cpu_seconds
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
-from bench.fleet.stage import AT_ONCE, Stage
-from bench.fleet.variants import Variant
-from bench.timings import cpu_seconds
 from msgspec.structs import replace
 from testbed.api import Object
 
+from bench.fleet.stage import AT_ONCE, Stage
+from bench.fleet.variants import Variant
+from bench.timings import cpu_seconds
 from dra_driver.devices.model import Inventory
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_SLICES

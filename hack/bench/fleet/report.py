@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from bench import comparison
-from bench.fleet.variants import BASELINE
 from testbed.api import Object
 
+from bench import comparison
+from bench.fleet.variants import BASELINE
 from dra_driver.admin.table import aligned
 
 _KB = 1000

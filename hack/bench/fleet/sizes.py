@@ -6,10 +6,10 @@ In: what a variant publishes. Out: bytes of JSON without blanks, and numbers of 
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.fleet.variants import Variant
 from msgspec.structs import replace
 from testbed.api import Object
 
+from bench.fleet.variants import Variant
 from dra_driver.devices.model import Inventory
 from dra_driver.fields import objects
 from dra_driver.slices.pool import DesiredPool

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from bench.fleet.loads import NAMESPACE
 from testbed.api import Api, Object
 from testbed.cluster import Cluster
 from testbed.manifests import CLASSES
 from testbed.pods import make_namespace
+
+from bench.fleet.loads import NAMESPACE
 
 UNLIMITED = 10000
 """Requests a second that clients may send."""

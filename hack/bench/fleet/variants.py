@@ -7,9 +7,9 @@ try another one, write the function and add it to `VARIANTS`. Pure.
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from bench.fleet.loads import LOADS
 from msgspec.structs import replace
 
+from bench.fleet.loads import LOADS
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, Inventory, MigMode, Partition
 from dra_driver.devices.names import DRIVER_NAME

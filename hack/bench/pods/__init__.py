@@ -1,1 +1,1 @@
-"""How long a pod takes to start and to go, with a claim and without."""
+"""How long pods take to start, with claims and without."""

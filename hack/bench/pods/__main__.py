@@ -8,10 +8,10 @@ of them. Only ratios within a run carry over to other machines.
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; this package and those it shares lie two folders up.
+# Python put this folder on its path; all packages of hack/ lie in hack/.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from bench.pods.command import main  # noqa: E402
+from bench.pods.command import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.command_line import add_cluster_options, machine, names_of, numbers_of
-from bench.pods.report import durations, summarised, table
-from bench.pods.rounds import Plan, check, run
-from bench.pods.variants import VARIANTS
 from testbed.api import Object
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError
 from testbed.node import GpuNode
 
+from bench.command_line import add_cluster_options, machine, names_of, numbers_of
+from bench.pods.report import durations, summarised, table
+from bench.pods.rounds import Plan, check, run
+from bench.pods.variants import VARIANTS
 from dra_driver.errors import DriverError
 
 PROFILE = "h100x8"

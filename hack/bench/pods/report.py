@@ -8,13 +8,13 @@ claim, and a table. Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from testbed.api import Object
+
 from bench import comparison
 from bench.pods.answers import Answered, Span
 from bench.pods.variants import BASELINE, VARIANTS
 from bench.pods.watching import Mark, Seen
 from bench.timings import summary
-from testbed.api import Object
-
 from dra_driver.admin.table import aligned
 
 START = "created → running"

@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.pods.answers import Answered, answers
-from bench.pods.report import Life
-from bench.pods.variants import BASELINE, MIG, order, pod, template
-from bench.pods.watching import Mark, Sightings, watching
 from testbed.api import Api
 from testbed.commands import TestbedError, wait_until
 from testbed.node import GpuNode
 from testbed.pods import explain, make_namespace
+
+from bench.pods.answers import Answered, answers
+from bench.pods.report import Life
+from bench.pods.variants import BASELINE, MIG, order, pod, template
+from bench.pods.watching import Mark, Sightings, watching
 
 NAMESPACE = "bench-pods"
 _LOOK_S = 1.0

@@ -9,10 +9,10 @@ fsync, since only ratios within a run carry over to other machines.
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; the modules that are shared lie two folders up.
-sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+# Python put this folder on its path; all packages of hack/ lie in hack/.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from course import main
+from bench.prepare.course import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

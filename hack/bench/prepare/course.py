@@ -13,10 +13,15 @@ from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
 
+from testbed.api import Api, Object
+from testbed.commands import TestbedError, wait_until
+from testbed.driver import DriverProcess, resident_memory
+from testbed.kubelet import ClaimName, KubeletClient
+from testbed.machine import DRIVER
+
 from bench.command_line import machine
-from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, percentile, summary, timed
-from report import STEPS, compared, in_short, lines
-from sharing import (
+from bench.prepare.report import STEPS, compared, in_short, lines
+from bench.prepare.sharing import (
     CONFIGS,
     SHARED_BY,
     beside_a_slow_start,
@@ -25,12 +30,8 @@ from sharing import (
     shares_of,
     supervisor,
 )
-from stage import Stage, fake_stage, real_stage
-from testbed.api import Api, Object
-from testbed.commands import TestbedError, wait_until
-from testbed.driver import DriverProcess, resident_memory
-from testbed.kubelet import ClaimName, KubeletClient
-from testbed.machine import DRIVER
+from bench.prepare.stage import Stage, fake_stage, real_stage
+from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, percentile, summary, timed
 
 MIB = 1024 * 1024
 FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory

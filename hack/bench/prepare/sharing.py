@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.timings import summary, timed
-from stage import Stage
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import gpu_config
 from testbed.commands import TestbedError, run, wait_until
 from testbed.driver import SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
+
+from bench.prepare.stage import Stage
+from bench.timings import summary, timed
 
 CONFIGS: Mapping[str, Object | None] = {
     "exclusive": None,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
 
-# Python put this folder on its path; the modules that are shared lie two folders up.
-sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+# Python put this folder on its path; all packages of hack/ lie in hack/.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.model.devices import DeviceRecord, RecordedGpu

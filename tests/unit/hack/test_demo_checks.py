@@ -1,22 +1,17 @@
 """What the demo runner makes of what they saw."""
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-HACK = Path(__file__).resolve().parents[3] / "hack"
-sys.path += [str(HACK / "demo"), str(HACK / "cluster")]
-
-import demos  # noqa: E402
-from machines import machine  # noqa: E402
-from testbed.commands import TestbedError, run, wait_until  # noqa: E402
-from testbed.leftovers import end_process, write_pid_file  # noqa: E402
-from testbed.machine import GpuSettings  # noqa: E402
-from testbed.pods import parse_gpu_list  # noqa: E402
+from demo import demos
+from demo.machines import machine
+from testbed.commands import TestbedError, run, wait_until
+from testbed.leftovers import end_process, write_pid_file
+from testbed.machine import GpuSettings
+from testbed.pods import parse_gpu_list
 
 A, B = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-00000000000b"
 

@@ -1,20 +1,14 @@
 """On which machines a demo can run, and what is made of it there."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from demo import demos, show
+from demo.machines import Needs, UnfitError, fit, machine, parse_needs
+from testbed.commands import TestbedError
 
-HACK = Path(__file__).resolve().parents[3] / "hack"
-sys.path += [str(HACK / "demo"), str(HACK / "cluster")]
-
-import demos  # noqa: E402
-import show  # noqa: E402
-from machines import Needs, UnfitError, fit, machine, parse_needs  # noqa: E402
-from testbed.commands import TestbedError  # noqa: E402
-
-from dra_driver.shares.config import read_node_config  # noqa: E402
+from dra_driver.shares.config import read_node_config
 
 MIG = {"mig", "mig-extended-resource", "mig-four-on-one", "mig-mps", "shares-mig"}
 WHOLE = {

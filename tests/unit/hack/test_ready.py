@@ -5,14 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import promtool
 import pytest
 import ready
 from image.builder import Builder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
 from testbed.cluster import COMMAND
-
-import promtool
 
 TESTS = ready.REPOSITORY / "tests"
 TEST_OF_VALE = (

@@ -16,15 +16,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from local_cluster import components, teardown
-from local_cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, Store, default_cache
-from local_cluster.errors import BinariesUnavailableError, ClusterError, NotRootError
-from local_cluster.image import TEST_IMAGE, gpu_test_image, sandbox_image, write_archive
-from local_cluster.kubelet_view import become
-from local_cluster.lifecycle import Node, obtain
-from local_cluster.processes import started_at
-from local_cluster.progress import Progress
-from local_cluster.state import (
+from cluster import components, teardown
+from cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, Store, default_cache
+from cluster.errors import BinariesUnavailableError, ClusterError, NotRootError
+from cluster.image import TEST_IMAGE, gpu_test_image, sandbox_image, write_archive
+from cluster.kubelet_view import become
+from cluster.lifecycle import Node, obtain
+from cluster.processes import started_at
+from cluster.progress import Progress
+from cluster.state import (
     DEFAULT_ROOT,
     ROOT_ENV,
     Cluster,
@@ -33,7 +33,7 @@ from local_cluster.state import (
     locked,
     state_folder,
 )
-from local_cluster.versions import (
+from cluster.versions import (
     CONTAINERD_MODULES,
     DEFAULT_MINOR,
     GO_MOD_FILES,

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from local_cluster.errors import SourceError
+from cluster.errors import SourceError
 
 PATIENCE_S = 300
 APT_OPTIONS = (

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from local_cluster.mounts import mounted
+from cluster.mounts import mounted
 
 
 def hierarchies() -> list[Path]:

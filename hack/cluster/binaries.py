@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_cluster import build, debian
-from local_cluster.errors import BinariesUnavailableError, ClusterError, SourceError
-from local_cluster.progress import Progress
-from local_cluster.release import Downloads, assets
-from local_cluster.toolchain import Go, find_go, required_go
-from local_cluster.versions import (
+from cluster import build, debian
+from cluster.errors import BinariesUnavailableError, ClusterError, SourceError
+from cluster.progress import Progress
+from cluster.release import Downloads, assets
+from cluster.toolchain import Go, find_go, required_go
+from cluster.versions import (
     ALLOCATOR_GO_MOD,
     CDI_GO_MOD,
     DRA_MODULE,

@@ -10,11 +10,11 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from local_cluster import cgroups, host_folders, mounts, network
-from local_cluster.errors import ClusterError
-from local_cluster.processes import kill_owned, wait_until
-from local_cluster.progress import Progress
-from local_cluster.state import RUN, Cluster, Options, Ports, all_folders, load, locked
+from cluster import cgroups, host_folders, mounts, network
+from cluster.errors import ClusterError
+from cluster.processes import kill_owned, wait_until
+from cluster.progress import Progress
+from cluster.state import RUN, Cluster, Options, Ports, all_folders, load, locked
 
 VETH_S = 10.0
 FOLDER_S = 5.0

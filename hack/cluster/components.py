@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from local_cluster.binaries import Binaries
-from local_cluster.certs import SERVICE_CIDR
-from local_cluster.state import Cluster
+from cluster.binaries import Binaries
+from cluster.certs import SERVICE_CIDR
+from cluster.state import Cluster
 
 PROBE_TIMEOUT_S = 2.0
-PROGRAM = Path(__file__).resolve().parent.parent
+PROGRAM = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

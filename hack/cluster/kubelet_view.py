@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from local_cluster import mounts
+from cluster import mounts
 
 HOST_FOLDERS = (Path("/var/lib/kubelet"), Path("/var/log/containers"))
 SYSCTLS = (

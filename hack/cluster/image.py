@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.errors import ClusterError
+from cluster.errors import ClusterError
 
 TEST_IMAGE = "registry.local/gpu-test:1"
 SANDBOX_IMAGE = "registry.local/pause:1"

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from local_cluster.errors import SourceError
-from local_cluster.progress import Progress, duration, remaining
-from local_cluster.toolchain import Go
-from local_cluster.versions import (
+from cluster.errors import SourceError
+from cluster.progress import Progress, duration, remaining
+from cluster.toolchain import Go
+from cluster.versions import (
     ALLOCATOR_GO_MOD,
     CDI_GO_MOD,
     ETCD_GO_MOD,

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.errors import ClusterError
-from local_cluster.state import write_whole
+from cluster.errors import ClusterError
+from cluster.state import write_whole
 
 PROC = Path("/proc")
 # Set in the environment of every component to its cluster's state folder.

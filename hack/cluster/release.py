@@ -24,9 +24,9 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from pathlib import Path, PurePosixPath
 from ssl import SSLError
 
-from local_cluster.errors import ChecksumError, SourceError, UnreachableError
-from local_cluster.progress import Progress
-from local_cluster.versions import Versions
+from cluster.errors import ChecksumError, SourceError, UnreachableError
+from cluster.progress import Progress
+from cluster.versions import Versions
 
 KUBERNETES_URL = "https://dl.k8s.io/release"
 GITHUB_URL = "https://github.com"

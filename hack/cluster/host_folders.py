@@ -8,8 +8,8 @@ what was noted, if it is empty.
 from contextlib import suppress
 from pathlib import Path
 
-from local_cluster.kubelet_view import HOST_FOLDERS
-from local_cluster.state import RUN, all_folders, locked
+from cluster.kubelet_view import HOST_FOLDERS
+from cluster.state import RUN, all_folders, locked
 
 NOTE = "made-on-this-machine"
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from local_cluster.errors import ClusterError
-from local_cluster.state import Cluster, Ports
+from cluster.errors import ClusterError
+from cluster.state import Cluster, Ports
 
 SIOCSIFADDR = 0x8916
 SIOCSIFNETMASK = 0x891C

@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from local_cluster import cgroups, configs, image, mounts, network
-from local_cluster.binaries import Binaries
-from local_cluster.certs import write_pki
-from local_cluster.components import Component, components, get
-from local_cluster.errors import ClusterError
-from local_cluster.host_folders import ensure_host_folders
-from local_cluster.inotify import ENOUGH, ensure_instances
-from local_cluster.processes import Service, wait_until
-from local_cluster.progress import Progress
-from local_cluster.state import Cluster, Options, addresses, all_folders, load, locked
-from local_cluster.versions import arch_of_this_machine
+from cluster import cgroups, configs, image, mounts, network
+from cluster.binaries import Binaries
+from cluster.certs import write_pki
+from cluster.components import Component, components, get
+from cluster.errors import ClusterError
+from cluster.host_folders import ensure_host_folders
+from cluster.inotify import ENOUGH, ensure_instances
+from cluster.processes import Service, wait_until
+from cluster.progress import Progress
+from cluster.state import Cluster, Options, addresses, all_folders, load, locked
+from cluster.versions import arch_of_this_machine
 
 # The API server of a cold machine with two busy cores has been seen to need a minute.
 START_TIMEOUT_S = 180.0

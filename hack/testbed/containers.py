@@ -16,16 +16,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.append(str(REPOSITORY / "hack" / "cluster"))
+from cluster.binaries import Binaries, Store, default_cache
+from cluster.errors import ClusterError
+from cluster.image import CUDA_ENV, gpu_test_image
+from cluster.progress import Progress
+from cluster.versions import DEFAULT_MINOR, resolve
 
-from local_cluster.binaries import Binaries, Store, default_cache  # noqa: E402
-from local_cluster.errors import ClusterError  # noqa: E402
-from local_cluster.image import CUDA_ENV, gpu_test_image  # noqa: E402
-from local_cluster.progress import Progress  # noqa: E402
-from local_cluster.versions import DEFAULT_MINOR, resolve  # noqa: E402
-
-from dra_driver.simulator.build import find_compiler  # noqa: E402
+from dra_driver.simulator.build import find_compiler
 
 __all__ = [
     "BARE_ENV",

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.errors import ClusterError
+from cluster.errors import ClusterError
 
-MODULES = Path(__file__).resolve().parent.parent / "go"
+MODULES = Path(__file__).resolve().parent / "go"
 DEFAULT_MINOR = "1.37"
 # Kubernetes minor version -> the go.mod that pins and compiles its patch release.
 GO_MOD_FILES = {

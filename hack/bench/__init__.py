@@ -1,0 +1,1 @@
+"""Benchmarks of the driver; what they share."""

@@ -1,0 +1,1 @@
+"""How long preparing and unpreparing claims takes."""

@@ -1,0 +1,1 @@
+"""What a look at who uses which GPU costs."""
