@@ -214,7 +214,7 @@ def test_an_interrupted_run_puts_back_what_it_has_changed(
 
 INTERRUPTED_WHILE_LISTING = """
 import os, sys
-from msgspec.structs import replace
+from dataclasses import replace
 from hardware import every_step
 
 def interrupted(run):
@@ -281,7 +281,7 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_done(
 
 HELD = """
 import sys, time
-from msgspec.structs import replace
+from dataclasses import replace
 from pathlib import Path
 from hardware import every_step
 
