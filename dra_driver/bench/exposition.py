@@ -1,4 +1,4 @@
-"""Prometheus' text exposition: the samples of some names, amid whatever else a text has.
+"""Prometheus' text exposition: the samples of some names, amid what else a text has.
 
 prometheus_client's own parser reads each line; one that begins with such a name and is no sample is
 an error, not a figure.

@@ -1,6 +1,6 @@
 """What tenants say to their runner: one line of JSON on stdout for each thing.
 
-Whatever else a program or a library prints is passed over; a line of ours that is not as it should
+What else a program or a library prints is passed over; a line of ours that is not as it should
 be is an error, not a figure. A pod's log has the same lines.
 """
 

@@ -1,8 +1,8 @@
 """A report of measurements as a file: strict, with a version, and the same for every runner.
 
 In: what a run found, or the JSON of one. Out: frozen values, or JSON. Rules: a field that is not
-known, a number that is none and a version of another time are refused; and whoever says that its
-GPUs are simulated has no results, since no GPU did any work. Ratios are computed from these values
+known, a number that is none and a version of another time are refused; and a report of simulated
+GPUs has no results, since no GPU did any work. Ratios are computed from these values
 (bench/report/figures.py) and are no part of them. Version 1 had neither scenarios nor
 repetitions; what it has is the same in version 2, so files of both are read.
 """

@@ -251,7 +251,7 @@ def over_tls(host: str, port: int, authority: Path) -> Connect:
     """Return how to connect to a server whose certificate `authority` has signed."""
 
     def connect(timeout: float) -> socket.socket:
-        # Each time anew: the kubelet replaces the file when the cluster's authority changes.
+        # Each time again: the kubelet replaces the file when the cluster's authority changes.
         try:
             context = ssl.create_default_context(cafile=authority)
         except OSError as error:

@@ -54,8 +54,8 @@ def parsed(
 ) -> Any:
     """Return the value of a JSON text.
 
-    The API server takes configs that are nested 10,000 deep, and Python reads some 1,000: whoever
-    may make a claim must not thereby make it, or a list with it, unreadable. What is nested deeper
+    The API server takes configs that are nested 10,000 deep, and Python reads 1,000: anyone who
+    may make a claim must not be able to make it, or a list with it, unreadable. What is nested deeper
     than any object of the API counts as null. What is not JSON is a ValueError.
     """
     try:

@@ -183,7 +183,7 @@ def summarised(samples: tuple[Busy, ...]) -> Usage:
 
 
 def _energy_joules(counted: list[int]) -> float | None:
-    """Return what was used between the ends; None where the counter began anew meanwhile."""
+    """Return what was used between the ends; None where the counter began again meanwhile."""
     if len(counted) < 2 or counted[-1] < counted[0]:
         return None
     return (counted[-1] - counted[0]) / 1000
