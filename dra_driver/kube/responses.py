@@ -54,9 +54,9 @@ def parsed(
 ) -> Any:
     """Return the value of a JSON text.
 
-    The API server takes configs that are nested 10,000 deep, and Python reads 1,000: anyone who
-    may make a claim must not be able to make it, or a list with it, unreadable. What is nested deeper
-    than any object of the API counts as null. What is not JSON is a ValueError.
+    The API server takes configs that are nested 10,000 deep, and Python reads some 1,000: a person
+    who may make a claim must not be able to make it, or a list with it, unreadable. What is nested
+    deeper than any object of the API counts as null. What is not JSON is a ValueError.
     """
     try:
         return json.loads(body, object_pairs_hook=object_pairs_hook)
