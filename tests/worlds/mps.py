@@ -63,10 +63,15 @@ class MpsDomains:
         self.control = Control(self.machine.driver_root, self.machine.proc_root)
 
     def supervisor(
-        self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
+        self,
+        step: Step = no_step,
+        timing: WorkerTiming = QUICK,
+        *,
+        modes: bool = True,
+        name: str = "",
     ) -> Supervisor:
         context = SupervisorContext(
-            supervisor=f"{os.getpid()}-{time.monotonic_ns()}",
+            supervisor=name or f"{os.getpid()}-{time.monotonic_ns()}",
             boot_id=self.machine.boot_id,
             files=self.files,
             control=self.control,
@@ -83,10 +88,15 @@ class MpsDomains:
     def supervised(
         self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
     ) -> Iterator[Supervisor]:
-        """Run a supervisor in this process. A driver knows that it runs by its lock."""
-        with running(self.supervisor(step, timing, modes=modes)) as supervisor:
+        """Run a supervisor in this process, and wait until it has the lock.
+
+        That it is held is not enough: a process that was forked while the last supervisor ran
+        holds that one's lock until it is another program.
+        """
+        name = f"{os.getpid()}-{time.monotonic_ns()}"
+        with running(self.supervisor(step, timing, modes=modes, name=name)) as supervisor:
             end = time.monotonic() + _SECONDS_TO_LOCK
-            while holder_of(self.files.lock) is None and time.monotonic() < end:
+            while holder_of(self.files.lock) != name and time.monotonic() < end:
                 time.sleep(0.005)
             yield supervisor
 
