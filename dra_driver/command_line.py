@@ -1,16 +1,15 @@
-"""Commands as classes of settings: flags, environment variables, checks, help and completion.
+"""Commands as classes of settings, whose fields become options and arguments of `click`.
 
-In: a class whose fields are options, and words of a command line. Out: an object of the class, all
-of whose values are right, or an error that names each that is not. A flag wins over its variable,
-an empty variable counts as unset. `click` parses, writes the help and completes.
+In: a class, and words of a command line. Out: an object of the class, all of whose values are
+right, or an error that names each that is not. A flag wins over its variable, an empty variable
+counts as unset. `click` parses, converts, writes the help and completes.
 """
 
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum, EnumType
-from math import isfinite
+from collections.abc import Callable, Iterable, Mapping
+from math import inf, isfinite
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import (
@@ -19,25 +18,28 @@ from typing import (
     Final,
     Literal,
     NoReturn,
-    cast,
     dataclass_transform,
     get_args,
     get_origin,
+    get_type_hints,
 )
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 from msgspec import Struct
 from msgspec.structs import replace
 
 Check = Callable[[Any], Any]
 """Returns the value, converted where it has to be; raises ValueError with what is wrong with it."""
 
-_REQUIRED: Final = object()
 FILE: Final = "FILE"
 """The metavar of texts that are names of files, so that shells complete them."""
+HELP_SETTINGS: Final[dict[str, Any]] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
 
+_REQUIRED: Final = object()
 _MISSING: Final = "is missing"
 _ONE_LETTER: Final = re.compile(r"^-(\w)=")
 """A flag as programs written in Go take it: -v=4."""
@@ -47,6 +49,7 @@ class Option(Struct, frozen=True, kw_only=True):
     """A setting on the command line.
 
     Attributes:
+        check: what a value that somebody set has to pass; of a list, each item.
         names: further names, for flag and variable, as they are for Python.
         variable: whether environment variables of these names set it, too.
         metavar: what stands for its value in the help; empty: by its type.
@@ -55,57 +58,38 @@ class Option(Struct, frozen=True, kw_only=True):
         hidden: it is no part of the help.
     """
 
-    default: object
-    help: str
-    names: tuple[str, ...]
-    check: Check
-    variable: bool
-    metavar: str
-    short: str
-    positional: bool
-    hidden: bool
+    default: Any = _REQUIRED
+    help: str = ""
+    check: Check = lambda value: value
+    names: tuple[str, ...] = ()
+    variable: bool = False
+    metavar: str = ""
+    short: str = ""
+    positional: bool = False
+    hidden: bool = False
 
     @property
     def is_required(self) -> bool:
         """Whether there is no default."""
         return self.default is _REQUIRED
 
+    def checked(self, value: Any) -> Any:
+        """Return a value that somebody set. Raises ValueError, also if it is one."""
+        if isinstance(value, ValueError):
+            raise value
+        if isinstance(value, list):
+            return [self.check(each) for each in value]
+        return None if value is None else self.check(value)
 
-def option(  # noqa: PLR0913 (the attributes of an Option)
-    *,
-    default: object = _REQUIRED,
-    help: str = "",  # noqa: A002 (as in click)
-    names: tuple[str, ...] = (),
-    check: Check = lambda value: value,
-    variable: bool = False,
-    metavar: str = "",
-    short: str = "",
-    hidden: bool = False,
-) -> Any:
+
+def option(**attributes: Any) -> Any:
     """Return what makes a field of a class of settings an option; see Option."""
-    return Option(
-        default=default,
-        help=help,
-        names=names,
-        check=check,
-        variable=variable,
-        metavar=metavar,
-        short=short,
-        positional=False,
-        hidden=hidden,
-    )
+    return Option(**attributes)
 
 
-def argument(
-    *,
-    default: object = _REQUIRED,
-    help: str = "",  # noqa: A002 (as in click)
-    check: Check = lambda value: value,
-    metavar: str = "",
-) -> Any:
+def argument(**attributes: Any) -> Any:
     """Return what makes a field of a class of settings an argument; a list takes all there are."""
-    made: Option = option(default=default, help=help, check=check, metavar=metavar)
-    return replace(made, positional=True)
+    return Option(positional=True, **attributes)
 
 
 def changed(shared: Any, **attributes: Any) -> Any:
@@ -113,19 +97,17 @@ def changed(shared: Any, **attributes: Any) -> Any:
     return replace(shared, **attributes)
 
 
-def bounds(
-    *, above: float | None = None, least: float | None = None, most: float | None = None
-) -> Check:
+def bounds(*, above: float = -inf, least: float = -inf, most: float = inf) -> Check:
     """Return the check of a finite number within bounds; `least` and `most` are included."""
 
     def check(value: float) -> float:
         if not isfinite(value):
             raise ValueError(f"must be a finite number, not {value}")
-        if above is not None and value <= above:
+        if value <= above:
             raise ValueError(f"must be greater than {above}, not {value}")
-        if least is not None and value < least:
+        if value < least:
             raise ValueError(f"must be at least {least}, not {value}")
-        if most is not None and value > most:
+        if value > most:
             raise ValueError(f"must be at most {most}, not {value}")
         return value
 
@@ -144,22 +126,12 @@ def shaped(pattern: str, text: str) -> Check:
     return check
 
 
-def items(check: Check) -> Check:
-    """Return the check of a list, each of whose items has to pass a check."""
-    return lambda values: [check(value) for value in values]
-
-
 class WrongSettingsError(ValueError):
-    """Settings that cannot be: by a field's name what is wrong with it, "" for several together."""
+    """Settings that cannot be: a line on each that is wrong, or on several together."""
 
-    def __init__(self, model: "type[CommandSettings]", reasons: Mapping[str, str]) -> None:
-        self.lines = [_line(model.naming(name), reason) for name, reason in reasons.items()]
-        super().__init__("; ".join(self.lines))
-
-
-def _line(name: str, reason: str) -> str:
-    joint = " " if reason == _MISSING else ": " if name else ""
-    return f"{name}{joint}{reason}"
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        super().__init__("; ".join(lines))
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument))
@@ -180,25 +152,30 @@ class CommandSettings:
     def __init_subclass__(
         cls, *, variables: bool = False, without_effect: Iterable[str] = ()
     ) -> None:
-        own = {name: cls.__dict__.get(name) for name in inspect.get_annotations(cls)}
-        found = {name: one for name, one in own.items() if isinstance(one, Option)}
-        found |= {name: option(default="", hidden=True) for name in without_effect}
+        own = {name: one for name, one in vars(cls).items() if isinstance(one, Option)}
+        own |= {name: option(default="", hidden=True) for name in without_effect}
         if variables:
-            found = {name: replace(one, variable=True) for name, one in found.items()}
-        cls.options = MappingProxyType({**cls.options, **found})
+            own = {name: replace(one, variable=True) for name, one in own.items()}
+        cls.options = MappingProxyType({**cls.options, **own})
 
     def __init__(self, **values: Any) -> None:
-        checked, wrong = self.checked(values)
-        if wrong:
-            raise WrongSettingsError(type(self), wrong)
-        self.__dict__.update(checked)
+        wrong = dict.fromkeys(values.keys() - self.options.keys(), "there is no such setting")
+        for name, one in self.options.items():
+            try:
+                value = one.checked(values[name]) if name in values else one.default
+            except ValueError as error:
+                wrong[name] = str(error)
+                continue
+            self.__dict__[name] = value
+            if value is _REQUIRED:
+                wrong[name] = _MISSING
         self.__dict__["given"] = frozenset(values)
+        if wrong:
+            raise WrongSettingsError([self.line(name, reason) for name, reason in wrong.items()])
         try:
             self.check()
-        except WrongSettingsError:
-            raise
         except ValueError as error:
-            raise WrongSettingsError(type(self), {"": str(error)}) from error
+            raise WrongSettingsError([str(error)]) from error
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"settings are frozen: {name} cannot be set")
@@ -212,41 +189,21 @@ class CommandSettings:
         """Check what the settings are together. Raises ValueError, or calls `refuse`."""
 
     def refuse(self, name: str, reason: str) -> NoReturn:
-        """Raise WrongSettingsError for one setting."""
-        raise WrongSettingsError(type(self), {name: reason})
+        """Raise ValueError for one setting, from `check`."""
+        raise ValueError(self.line(name, reason))
 
     def cli_cmd(self) -> None:
         """Run the command. Ends the process with SystemExit for a status other than 0."""
         raise NotImplementedError
 
     @classmethod
-    def checked(cls, values: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
-        """Return all fields with their values, and by field what is wrong with it."""
-        found: dict[str, object] = {}
-        wrong = dict.fromkeys(values.keys() - cls.options.keys(), "there is no such setting")
-        for name, one in cls.options.items():
-            if name not in values:
-                found[name] = one.default
-                if one.is_required:
-                    wrong[name] = _MISSING
-                continue
-            value = values[name]
-            try:
-                found[name] = None if value is None else one.check(value)
-            except ValueError as error:
-                wrong[name] = str(error)
-        return found, wrong
-
-    @classmethod
-    def naming(cls, name: str) -> str:
-        """Return what an error's line calls a field."""
-        one = cls.options.get(name)
-        if one is None:
-            return name
-        if one.positional:
-            return one.metavar or name.upper()
-        variable = f" (or {variables_of(name, one)[0]})" if one.variable else ""
-        return f"{flags_of(name, one)[0]}{variable}"
+    def line(cls, name: str, reason: str) -> str:
+        """Return what an error says of a field, by the names that people know."""
+        if one := cls.options.get(name):
+            variables = [f" (or {each})" for each in variables_of(name, one)[:1]]
+            flag = one.metavar or name.upper() if one.positional else flags_of(name, one)[0]
+            name = "".join([flag, *variables])
+        return f"{name} {reason}" if reason == _MISSING else f"{name}: {reason}"
 
 
 class CommandGroup:
@@ -258,8 +215,9 @@ class CommandGroup:
 def flags_of(name: str, one: Option) -> list[str]:
     """Return the flags of an option: that of its field first, which for `from_` is --from."""
     found = [f"--{each.removesuffix('_').replace('_', '-')}" for each in (name, *one.names)]
-    short = one.short or (name if len(name) == 1 else "")
-    return [f"-{short}", *found] if short == name else [*found, *([f"-{short}"] if short else [])]
+    if len(name) == 1:
+        return [f"-{name}", *found]
+    return [*found, f"-{one.short}"] if one.short else found
 
 
 def variables_of(name: str, one: Option) -> list[str]:
@@ -271,21 +229,15 @@ def click_command(
     name: str, model: type[CommandSettings] | type[CommandGroup]
 ) -> "SettingsCommand | click.Group":
     """Return the command that click runs."""
-    if issubclass(model, CommandGroup):
-        return click.Group(
-            name,
-            commands={name: click_command(name, one) for name, one in model.commands.items()},
-            help=inspect.getdoc(model),
-            context_settings=HELP_SETTINGS,
-            no_args_is_help=True,
-        )
-    return SettingsCommand(name, model)
-
-
-HELP_SETTINGS: Final[dict[str, Any]] = {
-    "help_option_names": ["-h", "--help"],
-    "max_content_width": 100,
-}
+    if issubclass(model, CommandSettings):
+        return SettingsCommand(name, model)
+    return click.Group(
+        name,
+        commands={name: click_command(name, one) for name, one in model.commands.items()},
+        help=inspect.getdoc(model),
+        context_settings=HELP_SETTINGS,
+        no_args_is_help=True,
+    )
 
 
 class SettingsCommand(click.Command):
@@ -293,17 +245,12 @@ class SettingsCommand(click.Command):
 
     def __init__(self, name: str, model: type[CommandSettings]) -> None:
         self.model = model
-        annotations = _annotations(model)
-        params = [
-            _parameter(field, one, annotations.get(field, str))
-            for field, one in model.options.items()
-        ]
+        types = get_type_hints(model)
         super().__init__(
             name,
-            params=params,
+            params=[_parameter(field, one, types) for field, one in model.options.items()],
             help=inspect.getdoc(model),
             epilog=f"Example: {model.example}" if model.example else None,
-            short_help=(model.__doc__ or "").partition("\n")[0].rstrip("."),
             context_settings=HELP_SETTINGS,
         )
 
@@ -312,19 +259,15 @@ class SettingsCommand(click.Command):
         return super().parse_args(ctx, [_ONE_LETTER.sub(r"-\1", word) for word in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the arguments, which click leaves out, and the options under their titles."""
+        """Write the options, as click does, but under their titles."""
         titles = {name: title for title, names in self.model.groups.items() for name in names}
-        found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        found: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
-            if isinstance(param, click.Argument):
-                text = _help(self.model.options[str(param.name)], param.type)
-                found["Arguments"].append((param.make_metavar(ctx), text))
-            elif record := param.get_help_record(ctx):
-                found.setdefault(titles.get(str(param.name), "Options"), []).append(record)
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
+                found.setdefault(titles.get(param.name, "Options"), []).append(record)
         for title, records in found.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+            with formatter.section(title):
+                formatter.write_dl(records)
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command. Raises WrongSettingsError."""
@@ -332,76 +275,55 @@ class SettingsCommand(click.Command):
 
     def settings(self, ctx: click.Context) -> CommandSettings:
         """Return the settings of parsed words. Raises WrongSettingsError, naming all wrong ones."""
-        unreadable: dict[str, str] = ctx.meta.get(_UNREADABLE, {})
         given = {
-            name: list(value) if isinstance(value, tuple) else value
+            name: value
             for name, value in ctx.params.items()
-            if ctx.get_parameter_source(name) in _GIVEN and name not in unreadable
+            if ctx.get_parameter_source(name) in _GIVEN
         }
-        _, wrong = self.model.checked(given)
-        if wrong or unreadable:
-            wrong |= unreadable
-            ordered = {name: wrong[name] for name in self.model.options if name in wrong}
-            raise WrongSettingsError(self.model, ordered)
         return self.model(**given)
 
 
-_UNREADABLE: Final = "dra_driver.command_line.unreadable"
 _GIVEN: Final = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
-def _annotations(model: type[CommandSettings]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for one in reversed(model.__mro__):
-        found |= inspect.get_annotations(one)
-    return found
-
-
-def _parameter(name: str, one: Option, annotation: object) -> click.Parameter:
-    kind, is_list = _kind(annotation)
-    if one.metavar == FILE:
-        kind = click.Path()
-    metavar = one.metavar or None
+def _parameter(name: str, one: Option, types: Mapping[str, Any]) -> click.Parameter:
+    kind, is_list = _kind(types.get(name, str))
+    common: dict[str, Any] = {
+        "type": click.Path() if one.metavar == FILE else kind,
+        "required": one.is_required,
+        "help": one.help or None,
+        "metavar": one.metavar or None,
+    }
     if one.positional:
-        return _Argument(
-            [name],
-            type=kind,
-            nargs=-1 if is_list else 1,
-            required=one.is_required,
-            metavar=metavar or name.upper(),
-        )
+        return _Argument([name], nargs=-1 if is_list else 1, **common)
     flags = flags_of(name, one)
-    if kind is click.BOOL and (one.variable or one.default):
+    if kind is bool and (one.variable or one.default):
         flags = [f"{flag}/--no-{flag[2:]}" for flag in flags]
+    if one.default and not one.is_required:
+        common["default"] = one.default
     return _Option(
         [name, *flags],
-        type=_Items(kind) if is_list else kind,
-        is_flag=kind is click.BOOL or None,
+        is_flag=kind is bool or None,
         multiple=is_list,
         envvar=variables_of(name, one) or None,
         show_envvar=one.variable,
-        help=_help(one),
+        show_default=bool(one.default),
         hidden=one.hidden,
-        metavar=metavar,
+        **common,
     )
 
 
-def _help(one: Option, of: click.ParamType[Any] | None = None) -> str:
-    text = one.help and f"{one.help[0].upper()}{one.help[1:].removesuffix('.')}."
-    if isinstance(of, click.Choice):
-        text = f"{text} One of: {', '.join(map(str, of.choices))}.".strip()
-    if one.is_required:
-        return text if one.positional else f"{text}  [required]"
-    return f"{text}  [default: {shown}]" if (shown := shown_default(one)) else text
+def _kind(annotation: Any) -> tuple[Any, bool]:
+    """Return how click reads a value of a type, and whether there can be several."""
+    parts = [one for one in get_args(annotation) if one is not NoneType]
+    if get_origin(annotation) is Literal:
+        return _Choice([one for one in parts if one]), False
+    if parts:  # a list, or a type or None
+        return _kind(parts[0])[0], get_origin(annotation) is list
+    return _PATH if annotation is Path else annotation, False
 
 
-def shown_default(one: Option) -> str:
-    """Return a default as people write it; empty if there is none."""
-    if one.is_required or one.default in (None, "", False) or one.default == []:
-        return ""
-    if isinstance(one.default, list):
-        return ",".join(map(str, one.default))
-    return "true" if one.default is True else str(one.default)
+_PATH: Final = click.Path(path_type=Path)  # one for all: click looks up translations for each
 
 
 class _Choice(click.Choice[str]):
@@ -413,86 +335,23 @@ class _Choice(click.Choice[str]):
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + meant
 
 
-def _kind(annotation: object) -> tuple[click.ParamType[Any], bool]:
-    """Return how click reads a value of a type, and whether there can be several."""
-    options = [one for one in get_args(annotation) if one is not NoneType]
-    if get_origin(annotation) is Literal:
-        return _Choice([str(one) for one in options if one != ""]), False
-    if get_origin(annotation) is list:
-        return _kind(options[0])[0], True
-    if isinstance(annotation, EnumType):
-        return _Choice([str(one.value) for one in cast("type[Enum]", annotation)]), False
-    if options:  # a type or None
-        return _kind(options[0])
-    return _KINDS[annotation], False
-
-
-_KINDS: Final[Mapping[object, click.ParamType[Any]]] = MappingProxyType(
-    {
-        bool: click.BOOL,
-        int: click.INT,
-        float: click.FLOAT,
-        str: click.STRING,
-        Path: click.Path(path_type=Path),
-    }
-)
-
-
-class _Items(click.ParamType[list[object]]):
-    """Items that are separated by commas."""
-
-    def __init__(self, kind: click.ParamType[Any]) -> None:
-        self._kind = kind
-        self.name = kind.name
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return what stands for the items in the help."""
-        return f"{self._kind.get_metavar(param, ctx) or self.name.upper()},…"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Return what the first item can be."""
-        return self._kind.shell_complete(ctx, param, incomplete)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[object]:
-        """Return the items."""
-        return [self._kind.convert(one, param, ctx) for one in str(value).split(",")]
-
-    def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """Return the one value of a variable."""
-        return [rv]
-
-
-class _Option(click.Option):
-    """An option which does not keep others from being read if it cannot be."""
+class _Lenient(click.Parameter):
+    """A parameter whose value is what is wrong with it, so that the others are read, too."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value, or note why it cannot be read."""
-        return _noted(self, ctx, lambda: super(_Option, self).process_value(ctx, value))
+        """Return the value, or a ValueError."""
+        if self.multiple and isinstance(value, tuple | list):
+            value = [item for words in value for item in str(words).split(",")]
+        try:
+            found = super().process_value(ctx, value)
+        except click.BadParameter as error:
+            return ValueError(error.message.rstrip("."))
+        return list(found) if isinstance(found, tuple) else found
 
 
-class _Argument(click.Argument):
-    """An argument which does not keep options from being read if it cannot be."""
-
-    def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value, or note why it cannot be read."""
-        return _noted(self, ctx, lambda: super(_Argument, self).process_value(ctx, value))
+class _Option(_Lenient, click.Option):
+    pass
 
 
-def _noted(param: click.Parameter, ctx: click.Context, read: Callable[[], Any]) -> Any:
-    try:
-        found = read()
-    except click.MissingParameter:
-        reason = _MISSING
-    except click.BadParameter as error:
-        reason = error.message.rstrip(".")
-    else:
-        is_list = isinstance(param.type, _Items) and found
-        return [each for items in found for each in items] if is_list else found
-    if ctx.resilient_parsing:
-        return None
-    ctx.meta.setdefault(_UNREADABLE, {})[param.name] = reason
-    return None
+class _Argument(_Lenient, click.Argument):
+    pass

@@ -14,12 +14,7 @@ from pathlib import Path
 import click
 
 from dra_driver import cli, feature_gates, settings
-from dra_driver.command_line import (
-    CommandSettings,
-    click_command,
-    flags_of,
-    shown_default,
-)
+from dra_driver.command_line import CommandSettings, Option, click_command, flags_of
 from dra_driver.feature_gates import FeatureGate
 
 PAGE = Path("docs/settings.md")
@@ -72,9 +67,15 @@ def rows(model: type[CommandSettings]) -> Iterator[str]:
         what = one.help
         if isinstance(param.type, click.Choice) and not explains(what, param.type.choices):
             what += f" One of {code(value for value in param.type.choices if value)}."
-        default = "required" if one.is_required else shown_default(one)
-        shown = default if default in ("required", "") else f"`{default}`"
+        shown = "required" if one.is_required else code(filter(None, [shown_default(one)]))
         yield f"| {code(names)} | {shown} | {escaped(what)} |"
+
+
+def shown_default(one: Option) -> str:
+    """A default as people write it; empty if there is none."""
+    if isinstance(one.default, list):
+        return ",".join(map(str, one.default))
+    return "true" if one.default is True else str(one.default or "")
 
 
 def explains(text: str, choices: Iterable[str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 
 from dra_driver.admin.validate.command import read_manifests
 from dra_driver.admin.validate.node_configs import configs_of, is_node_config
-from dra_driver.command_line import FILE, CommandSettings, argument, items, option
+from dra_driver.command_line import FILE, CommandSettings, argument, option
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
 from dra_driver.fields import entries
@@ -48,7 +48,7 @@ class Classes(CommandSettings):
 
     names: list[str] = argument(
         default=[],
-        check=items(resource_name),
+        check=resource_name,
         metavar="NAME",
         help="Resource names, such as nvidia.com/gpu, or gpu for short.",
     )

@@ -43,7 +43,7 @@ from dra_driver.bench.strategies import (
 )
 from dra_driver.bench.tenant.card import CardDoor
 from dra_driver.bench.workload import LatencyForm, Precision, Workload, WorkloadKind
-from dra_driver.command_line import FILE, CommandSettings, argument, bounds, items, option, shaped
+from dra_driver.command_line import FILE, CommandSettings, argument, bounds, option, shaped
 from dra_driver.common_settings import CONTEXT, KUBECONFIG
 from dra_driver.errors import SetupError, StateError
 from dra_driver.kube.connect import connect
@@ -94,7 +94,7 @@ class Bench(CommandSettings):
     where: Literal["processes", "pods", "report", "list"] = argument(help="What to do.")
     name: Path = option(default=Path("bench"), help="Name of the report's files, without suffix.")
     reports: list[Path] = option(
-        default=[], help="For `report`: JSON files to draw below each other and compare."
+        default=[], help="For `report`: JSON files, separated by commas, to draw and compare."
     )
     scenario: str = option(
         default="",
@@ -162,15 +162,16 @@ class Bench(CommandSettings):
     # The strategies
     tenants: list[int] = option(
         default=[2, 4, 8],
-        check=items(bounds(least=1, most=64)),
-        help="Numbers of tenants that work at the same time.",
+        check=bounds(least=1, most=64),
+        help="Numbers of tenants that work at the same time, separated by commas.",
     )
     strategies: list[Shared] = option(
-        default=[], help="Strategies to measure besides `alone`; unset: all."
+        default=[], help="Strategies besides `alone`, separated by commas; unset: all."
     )
     mig_profiles: list[str] = option(
-        check=items(shaped(PROFILE, "a MIG profile such as 1g.10gb")),
+        check=shaped(PROFILE, "a MIG profile such as 1g.10gb"),
         default=[],
+        metavar="PROFILE,…",
         help="MIG profiles; unset: the smallest, and the largest that fits twice.",
     )
     sweep: Literal["", "threads", "memory", "replicas", "time-slices", "mig"] = option(
@@ -191,6 +192,7 @@ class Bench(CommandSettings):
     # As processes
     gpu: list[str] = option(
         default=["0"],
+        metavar="GPU,…",
         help="This machine's GPU, by index or UUID; several for a scenario with several GPUs.",
     )
     nvidia_driver_root: Path = option(

@@ -28,49 +28,50 @@ from dra_driver.words import count
 
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
-_ROOT = option(default=DEFAULT_ROOT, help="the driver root, a folder")
-_GPU = option(default="", help="index, UUID, PCI address or minor:N")
+_ROOT = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
+_GPU = option(default="", help="Index, UUID, PCI address or minor:N.")
 
 
 class Up(CommandSettings):
     """Make a simulated machine; leave one that exists as it is."""
 
     profile: str = option(
-        default="a100x8", help="name of a shipped profile, or the path of a YAML file"
+        default="a100x8", help="Name of a shipped profile, or the path of a YAML file."
     )
     from_: Path | None = option(
         default=None,
         metavar="ARCHIVE",
-        help="archive of a node, made by dra-driver gather, to simulate instead of a profile",
+        help="Archive of a node, made by dra-driver gather, to simulate instead of a profile.",
     )
     root: Path = _ROOT
     seed: str | None = option(
-        default=None, help="seed of UUIDs and serial numbers; give each node its own"
+        default=None, help="Seed of UUIDs and serial numbers; give each node its own."
     )
-    nodes: NodeKind | None = option(
+    nodes: Literal["device", "placeholder"] | None = option(
         default=None,
-        check=NodeKind,
-        help="real device nodes or plain files; by default real where possible",
+        help="Real device nodes or plain files; by default real where possible.",
     )
     userspace: UserspaceChoice = option(
-        default="auto", help="NVIDIA's own user-space files, stand-ins, or the first where possible"
+        default="auto",
+        help="NVIDIA's own user-space files, stand-ins, or the first where possible.",
     )
     driver_version: str | None = option(
-        default=None, help="version of the GPU driver, for stand-ins; unset: the profile's"
+        default=None, help="Version of the GPU driver, for stand-ins; unset: the profile's."
     )
     memory_limits: Literal["dmem", "misc", "off"] | None = option(
-        default=None, help="who enforces memory limits of control groups (GPU driver R615 or newer)"
+        default=None,
+        help="Who enforces memory limits of control groups (GPU driver R615 or newer).",
     )
     cgroup_root: Path | None = option(
         default=None,
-        help="root of the control groups, any folder; by default where cgroup2 is mounted",
+        help="Root of the control groups, any folder; by default where cgroup2 is mounted.",
     )
 
     def cli_cmd(self) -> None:
         """Run the command."""
         options = Options(
             seed=self.seed,
-            nodes=self.nodes,
+            nodes=NodeKind(self.nodes) if self.nodes else None,
             userspace=self.userspace,
             cgroup_root=self.cgroup_root,
             report=_report,
@@ -179,18 +180,18 @@ class Fault(CommandSettings):
     ] = argument()
     root: Path = _ROOT
     gpu: str = _GPU
-    function: str = option(default="*", help="function of NVML, * for all; or of libcuda")
-    code: int = option(default=999, help="return code of a failing function")
-    times: int = option(default=FOR_EVER, help="how many times; -1: no limit")
+    function: str = option(default="*", help="Function of NVML, * for all; or of libcuda.")
+    code: int = option(default=999, help="Return code of a failing function.")
+    times: int = option(default=FOR_EVER, help="How many times; -1: no limit.")
     delay_ms: int = option(
-        check=bounds(least=0), default=1000, help="milliseconds that a slow call takes longer"
+        check=bounds(least=0), default=1000, help="Milliseconds that a slow call takes longer."
     )
     nth: int = option(
         check=bounds(least=1),
         default=1,
-        help="the call, counted from now on, at which the caller dies",
+        help="The call, counted from now on, at which the caller dies.",
     )
-    after: bool = option(default=False, help="let it die after the call's effect, not before")
+    after: bool = option(default=False, help="Let it die after the call's effect, not before.")
 
     def cli_cmd(self) -> None:
         """Run the command."""

@@ -18,7 +18,7 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig_cli import DEFAULT_ROOT
 from dra_driver.simulator.state import EVENT_XID, State
 
-_ROOT = option(default=DEFAULT_ROOT, help="the driver root, a folder")
+_ROOT = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
 _EVENT_RECOVERY_ACTION = 0x8000
 
 Action = Literal[
@@ -37,9 +37,9 @@ class Event(CommandSettings):
     """Raise an XID event on a GPU or one of its MIG devices."""
 
     root: Path = _ROOT
-    gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
-    device: str = option(default="", help="UUID of a MIG device, instead of a GPU")
-    xid: int = option(check=bounds(least=0), help="the XID, for instance 79")
+    gpu: str = option(default="", help="Index, UUID, PCI address or minor:N.")
+    device: str = option(default="", help="UUID of a MIG device, instead of a GPU.")
+    xid: int = option(check=bounds(least=0), help="The XID, for instance 79.")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -61,21 +61,21 @@ class Health(CommandSettings):
     """
 
     root: Path = _ROOT
-    gpu: str = option(help="index, UUID, PCI address or minor:N")
+    gpu: str = option(help="Index, UUID, PCI address or minor:N.")
     recovery_action: Action | None = option(
-        default=None, help="what the GPU driver wants done (R565 or newer)"
+        default=None, help="What the GPU driver wants done (R565 or newer)."
     )
     rows: Literal["well", "pending", "failed"] | None = option(
-        default=None, help="bad memory: none, replaced at the next reset, or for good"
+        default=None, help="Bad memory: none, replaced at the next reset, or for good."
     )
     uncorrected: int | None = option(
-        check=bounds(least=0), default=None, help="memory errors since the GPU driver was loaded"
+        check=bounds(least=0), default=None, help="Memory errors since the GPU driver was loaded."
     )
     slowdown: Literal["none", "thermal", "power-brake"] | None = option(
-        default=None, help="why the hardware slows the GPU down"
+        default=None, help="Why the hardware slows the GPU down."
     )
     fabric: Literal["not-started", "in-progress", "completed"] | None = option(
-        default=None, help="how far it has joined its NVLink fabric"
+        default=None, help="How far it has joined its NVLink fabric."
     )
 
     def cli_cmd(self) -> None:
@@ -90,9 +90,9 @@ class NvLink(CommandSettings):
     """Bring an NVLink down or up at both of its ends."""
 
     root: Path = _ROOT
-    gpu: str = option(help="index, UUID, PCI address or minor:N")
-    link: int = option(check=bounds(least=0), help="number of the link, from 0")
-    state: Literal["down", "up"] = option(help="the new state")
+    gpu: str = option(help="Index, UUID, PCI address or minor:N.")
+    link: int = option(check=bounds(least=0), help="Number of the link, from 0.")
+    state: Literal["down", "up"] = option(help="The new state.")
 
     def cli_cmd(self) -> None:
         """Run the command."""

@@ -32,12 +32,12 @@ class Memory(CommandSettings):
     """
 
     kind: Literal["list", "take", "release"] = argument()
-    root: Path = option(default=DEFAULT_ROOT, help="the driver root, a folder")
-    gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
-    pid: int | None = option(default=None, help="the process; by default the caller's")
-    mib: int = option(check=bounds(least=0), default=0, help="memory to take, in MiB")
+    root: Path = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
+    gpu: str = option(default="", help="Index, UUID, PCI address or minor:N.")
+    pid: int | None = option(default=None, help="The process; by default the caller's.")
+    mib: int = option(check=bounds(least=0), default=0, help="Memory to take, in MiB.")
     cgroup: Path | None = option(
-        default=None, help="folder of its control group; by default the process's own"
+        default=None, help="Folder of its control group; by default the process's own."
     )
 
     def cli_cmd(self) -> None:
@@ -69,15 +69,15 @@ class Memory(CommandSettings):
 class Busy(CommandSettings):
     """Make a process that has memory of GPUs or MIG devices busy or idle."""
 
-    root: Path = option(default=DEFAULT_ROOT, help="the driver root, a folder")
-    pid: int | None = option(default=None, help="the process; by default the caller's")
+    root: Path = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
+    pid: int | None = option(default=None, help="The process; by default the caller's.")
     sm: int = option(
-        check=bounds(least=0, most=100), default=0, help="percent of the time its kernels run"
+        check=bounds(least=0, most=100), default=0, help="Percent of the time its kernels run."
     )
     kind: Literal["compute", "graphics", "mps"] = option(
-        default="compute", help="NVML's list that it is in"
+        default="compute", help="NVML's list that it is in."
     )
-    hides_memory: bool = option(default=False, help="hide from NVML how much memory it has")
+    hides_memory: bool = option(default=False, help="Hide from NVML how much memory it has.")
 
     def cli_cmd(self) -> None:
         """Run the command."""

@@ -17,7 +17,7 @@ from dra_driver.simulator.machine import Machine
 
 # Not below /run: it is a small tmpfs, and device nodes do not work on it.
 DEFAULT_ROOT = Path("/var/lib/dra-driver/simulated-root")
-_ROOT = option(default=DEFAULT_ROOT, help="the driver root, a folder")
+_ROOT = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
 
 
 class Mig(CommandSettings):
@@ -30,13 +30,13 @@ class Mig(CommandSettings):
 
     kind: Literal["list", "on", "off", "create", "destroy", "hold", "release", "late"] = argument()
     root: Path = _ROOT
-    gpu: str = option(default="", help="index, UUID, PCI address or minor:N")
-    profile: str = option(default="", help="name or id of the profile to create")
-    start: int | None = option(default=None, help="memory slice to create at")
-    device: str = option(default="", help="UUID of a MIG device")
-    pid: int | None = option(default=None, help="process that holds the device or releases it")
+    gpu: str = option(default="", help="Index, UUID, PCI address or minor:N.")
+    profile: str = option(default="", help="Name or id of the profile to create.")
+    start: int | None = option(default=None, help="Memory slice to create at.")
+    device: str = option(default="", help="UUID of a MIG device.")
+    pid: int | None = option(default=None, help="Process that holds the device or releases it.")
     delay_ms: int = option(
-        check=bounds(least=0), default=0, help="milliseconds by which files appear late"
+        check=bounds(least=0), default=0, help="Milliseconds by which files appear late."
     )
 
     def cli_cmd(self) -> None:
@@ -90,7 +90,7 @@ class Reset(CommandSettings):
     """Reset a GPU: end its instances, apply a pending MIG mode, bring back a lost GPU."""
 
     root: Path = _ROOT
-    gpu: str = option(help="index, UUID, PCI address or minor:N")
+    gpu: str = option(help="Index, UUID, PCI address or minor:N.")
 
     def cli_cmd(self) -> None:
         """Run the command."""

@@ -1,6 +1,5 @@
 """Classes of settings: how words and variables become values, and what is wrong with them."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -13,22 +12,14 @@ from dra_driver.command_line import (
     WrongSettingsError,
     argument,
     bounds,
-    items,
     option,
     shaped,
 )
 
 
-class Kind(StrEnum):
-    ONE = "one"
-    OTHER = "other"
-
-
 class Every(CommandSettings, variables=True, without_effect=("obsolete",)):
-    """Has an option of each type."""
-
-    kind: Kind = option(default=Kind.ONE, check=Kind)
-    numbers: list[int] = option(default=[1], check=items(bounds(least=1, most=9)))
+    kind: Literal["one", "other"] = option(default="one")
+    numbers: list[int] = option(default=[1], check=bounds(least=1, most=9))
     rate: float = option(default=1.0, check=bounds(above=0))
     folder: Path | None = option(default=None, names=("directory",))
     form: Literal["", "a", "b"] = option(default="", short="f")
@@ -47,7 +38,7 @@ class Files(CommandSettings):
 def test_words_become_values_of_the_fields_types() -> None:
     words = ("--kind=other", "--numbers=2,3", "--numbers", "4", "--rate=.5", "--directory=/a")
     found = parsed(Every, *words, "-f", "b", "--no-on")
-    assert (found.kind, found.numbers, found.rate) == (Kind.OTHER, [2, 3, 4], 0.5)
+    assert (found.kind, found.numbers, found.rate) == ("other", [2, 3, 4], 0.5)
     assert (found.folder, found.form, found.name, found.on) == (Path("/a"), "b", "x", False)
     assert found.given == {"kind", "numbers", "rate", "folder", "form", "on"}
 
