@@ -1,22 +1,20 @@
-"""The Kubernetes API as plain objects, over one kept-alive connection per thread.
+"""The Kubernetes API as plain objects, over connections that are kept alive.
 
-In: a kubeconfig with a client certificate, a token or a token file. Out: dicts as the API server
-sent them. A program that looks every half second would spend most of a small machine's time on
+In: a kubeconfig. Out: dicts as the API server sent them. The `kubernetes` package reads the file,
+and connects. A program that looks every half second would spend most of a small machine's time on
 starting kubectl; this costs about a millisecond a look.
 """
 
-import base64
-import http.client
 import json
-import ssl
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
-import yaml
+import urllib3
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config import kube_config
 
 Object = dict[str, Any]
 """An object of the API, as JSON has it."""
@@ -51,36 +49,25 @@ class Api:
     timeout_s = 30.0
     """How long the API server may be silent."""
 
-    def __init__(self, server: str, tls: ssl.SSLContext | None, token: str | None = None) -> None:
-        self._address = urlsplit(server)
-        self._tls = tls
-        self._token = token
-        self._own = threading.local()
-        self._open: list[http.client.HTTPConnection] = []
+    def __init__(self, configuration: Configuration, token: str | None = None) -> None:
+        self._server = configuration.host
+        self._pool = RESTClientObject(configuration).pool_manager
+        own = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        self._authorization = f"Bearer {token}" if token else (own or "").strip()
 
     @classmethod
     def from_kubeconfig(cls, path: Path, *, token: str | None = None) -> "Api":
         """Read the current context of a kubeconfig; `token` takes the place of the one in it."""
-        config = yaml.safe_load(path.read_text())
-        context = _named(config["contexts"], config["current-context"])["context"]
-        cluster = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"]
-        token = token or user.get("token")
-        if not token and "tokenFile" in user:
-            token = Path(user["tokenFile"]).read_text().strip()
-        if not cluster["server"].startswith("https:"):
-            return cls(cluster["server"], None, token)
-        tls = ssl.create_default_context(
-            cadata=_material(cluster, "certificate-authority").decode()
+        # More connections than threads in any bench, for urllib3 complains of each above the limit.
+        configuration = Configuration(host="", connection_pool_maxsize=256)
+        kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+            str(path), client_configuration=configuration, persist_config=False
         )
-        if "client-certificate" in user or "client-certificate-data" in user:
-            _load_client_certificate(tls, user)
-        return cls(cluster["server"], tls, token)
+        return cls(configuration, token)
 
     def close(self) -> None:
         """Close all connections. A later request opens a new one."""
-        for connection in self._open:
-            connection.close()
+        self._pool.clear()
 
     def request(
         self,
@@ -97,17 +84,20 @@ class Api:
             OSError: There is no API server.
         """
         headers = {"Accept": accept, "Content-Type": content_type}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if self._authorization:
+            headers["Authorization"] = self._authorization
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:
-            status, answer = self._exchange(method, path, data, headers)
-        except (http.client.HTTPException, ConnectionError, ssl.SSLError):
-            # A kept-alive connection may have been closed meanwhile: once more on a new one.
-            status, answer = self._exchange(method, path, data, headers)
-        if status >= 300:
-            raise ApiStatusError(status, _reason(answer))
-        return answer
+            try:
+                answer = self._send(method, path, data, headers)
+            except (urllib3.exceptions.ProtocolError, urllib3.exceptions.SSLError):
+                # A kept-alive connection may have been closed meanwhile: once more on a new one.
+                answer = self._send(method, path, data, headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise OSError(str(error)) from error
+        if answer.status >= 300:
+            raise ApiStatusError(answer.status, _reason(answer.data))
+        return answer.data
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object:
         """Return one object."""
@@ -161,32 +151,17 @@ class Api:
         path = _path("Pod", namespace, pod) + "/log?" + urlencode({"container": container})
         return self.request("GET", path).decode()
 
-    def _exchange(
+    def _send(
         self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
-        connection = self._connection()
-        try:
-            connection.request(method, path, data, dict(headers))
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except BaseException:
-            connection.close()
-            raise
-
-    def _connection(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None
-        connection = getattr(self._own, "connection", None)
-        if connection is None:
-            host, port = self._address.hostname or "127.0.0.1", self._address.port
-            if self._tls is None:
-                connection = http.client.HTTPConnection(host, port, timeout=self.timeout_s)
-            else:
-                connection = http.client.HTTPSConnection(
-                    host, port, timeout=self.timeout_s, context=self._tls
-                )
-            self._own.connection = connection
-            self._open.append(connection)
-        return connection
+    ) -> urllib3.BaseHTTPResponse:
+        return self._pool.request(
+            method,
+            self._server + path,
+            body=data,
+            headers=headers,
+            timeout=self.timeout_s,
+            retries=False,
+        )
 
 
 def _path(kind: str, namespace: str | None, name: str = "") -> str:
@@ -205,21 +180,3 @@ def _reason(answer: bytes) -> str:
         return str(json.loads(answer)["message"])
     except (ValueError, KeyError, TypeError):
         return answer.decode(errors="replace")[:500]
-
-
-def _named(entries: list[Object], name: str) -> Object:
-    return next(entry for entry in entries if entry["name"] == name)
-
-
-def _material(entry: Mapping[str, str], field: str) -> bytes:
-    """Return a certificate or key that a kubeconfig holds either inline or as a path."""
-    inline = entry.get(f"{field}-data")
-    return base64.b64decode(inline) if inline else Path(entry[field]).read_bytes()
-
-
-def _load_client_certificate(tls: ssl.SSLContext, user: Mapping[str, str]) -> None:
-    # ssl loads certificates from files only; the file is gone when this returns.
-    with tempfile.NamedTemporaryFile() as pair:
-        pair.write(_material(user, "client-certificate") + b"\n" + _material(user, "client-key"))
-        pair.flush()
-        tls.load_cert_chain(pair.name)
