@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from testbed import manifests
+from testbed.apiserver.kinds import kind_of
+from testbed.apiserver.server import ApiServer
+from testbed.apiserver.store import Refusal
 
-from apiserver.kinds import kind_of
-from apiserver.server import ApiServer
-from apiserver.store import Refusal
 from published import device, slices
 
 Object = dict[str, Any]

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 from testbed.manifests import installed
 
 import make
-from apiserver.server import ApiServer
 from dra_driver.cli import main
 from dra_driver.devices.model import Gpu
 from dra_driver.slices.project import projection

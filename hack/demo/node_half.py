@@ -38,7 +38,7 @@ def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT
         node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         version = ".".join(map(str, kubernetes))
         api, kubeconfig = stack.enter_context(fake_api(folder, [node], version))
-        place = _place(folder, kubeconfig, machine)
+        place = Place.below(folder, kubeconfig, machine.root, node=NODE)
         driver = DriverProcess(place, folder / "driver.log")
         stack.callback(driver.stop)
         driver.start()
@@ -57,20 +57,6 @@ def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT
         # One of each kind, where there are both.
         if chosen := [*gpus[:1], *migs[:1], *gpus[1:]][:2]:
             _prepare(screen, api, kubelet, place, [device["name"] for device in chosen])
-
-
-def _place(folder: Path, kubeconfig: Path, machine: SimulatedMachine) -> Place:
-    place = Place(
-        node=NODE,
-        kubeconfig=kubeconfig,
-        plugins=folder / "plugins",
-        registry=folder / "registry",
-        cdi_root=folder / "cdi",
-        driver_root=machine.root,
-    )
-    for path in (place.plugins, place.registry, place.cdi_root):
-        path.mkdir()
-    return place
 
 
 def _published(api: Api) -> list[Object]:

@@ -12,12 +12,12 @@ from typing import Any
 
 from testbed import mps
 from testbed.api import Object
+from testbed.apiserver.server import ApiServer
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess, Place, SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from hardware.card import Card
 
 NODE = "node-1"
@@ -41,14 +41,7 @@ class Stage:
         self._mark = dict(mark)
         folder.mkdir(parents=True, exist_ok=True)
         self.api = ApiServer()
-        self.place = Place(
-            node=NODE,
-            kubeconfig=folder / "kubeconfig",
-            plugins=folder / "p",
-            registry=folder / "r",
-            cdi_root=folder / "cdi",
-            driver_root=card.root,
-        )
+        self.place = Place.below(folder, folder / "kubeconfig", card.root, node=NODE)
         own = {"SYS_ROOT": str(card.sys), "PROC_ROOT": str(card.proc)}
         quick = {"RESCAN_INTERVAL": "0.5", "SHUTDOWN_DELAY": "0"}
         self.driver = DriverProcess(self.place, folder / "driver.log", {**own, **quick, **mark})

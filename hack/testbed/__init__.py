@@ -1,6 +1,6 @@
-"""One real node to try the driver on: local cluster, simulated GPUs, the driver as a host process.
+"""A node on which the driver is a process, as users have it: for demos, benches and tests.
 
-Used by hack/demo, hack/bench and the tests; those without a cluster take the calls of a kubelet and
-the processes from here, and the API server of hack/apiserver. Everything works through the doors
-that a user has: the commands `hack/cluster` and `dra-driver`, `kubectl`, and the Kubernetes API.
+It has simulated GPUs, and is in a local cluster. Without one, a test makes the kubelet's calls and
+starts the small API server in `apiserver`. Everything works through the doors that a user has: the
+commands `hack/cluster` and `dra-driver`, `kubectl`, and the Kubernetes API.
 """

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -36,6 +37,18 @@ class Place:
     driver_root: Path
     service_account: Path | None = None
     """A folder with `token` and `ca.crt`: the driver gets it as a pod does, and no kubeconfig."""
+
+    @classmethod
+    def below(cls, folder: Path, kubeconfig: Path, driver_root: Path, *, node: str) -> Self:
+        """Return one whose folders are below a folder, with short names: paths of sockets are."""
+        return cls(
+            node=node,
+            kubeconfig=kubeconfig,
+            plugins=folder / "p",
+            registry=folder / "r",
+            cdi_root=folder / "cdi",
+            driver_root=driver_root,
+        )
 
     def env(self) -> dict[str, str]:
         """The driver's environment, as the DaemonSet of the manifests would set it."""

@@ -1,17 +1,14 @@
-"""The contract tests' API server (hack/apiserver) as a process of its own, where no cluster is."""
+"""The small API server as a process of its own, where no cluster is."""
 
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-import yaml
-
 from testbed.api import Api, Object
-from testbed.commands import REPOSITORY, TestbedError, wait_until
-
-SERVER = REPOSITORY / "hack" / "apiserver"
+from testbed.apiserver.server import ApiServer
+from testbed.commands import TestbedError
 
 
 @contextmanager
@@ -23,32 +20,32 @@ def fake_api(folder: Path, objects: list[Object], kubernetes: str) -> Iterator[t
     Yields:
         The API and the path of a kubeconfig for it, which lies in `folder`.
     """
-    kubeconfig, seed = folder / "api.kubeconfig", folder / "objects.yaml"
-    seed.write_text(yaml.safe_dump_all(objects))
-    words = ["--port", "0", "--objects", str(seed), "--kubeconfig", str(kubeconfig)]
-    words += ["--kubernetes", kubernetes]
-    log = folder / "api.log"
-    with log.open("ab") as output:
-        server = subprocess.Popen(
-            [sys.executable, SERVER, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    kubeconfig = folder / "api.kubeconfig"
+    spawning = multiprocessing.get_context("spawn")
+    ours, theirs = spawning.Pipe()
+    server = spawning.Process(target=_serve, args=(objects, kubernetes, kubeconfig, theirs))
+    server.start()
+    theirs.close()
     try:
-
-        def written() -> bool:
-            if server.poll() is not None:
-                raise TestbedError(f"the API server ended:\n{log.read_text()}")
-            # Its first line comes when it serves and the kubeconfig is written.
-            return "http" in log.read_text()
-
-        wait_until(written, "the contract tests' API server", timeout=20, interval=0.05)
-        api = Api.from_kubeconfig(kubeconfig)
-        try:
+        if not ours.poll(20) or not _says_it_serves(ours):
+            raise TestbedError("the small API server did not start")
+        with closing(Api.from_kubeconfig(kubeconfig)) as api:
             yield api, kubeconfig
-        finally:
-            api.close()
     finally:
-        server.terminate()
-        server.wait(10)
+        ours.close()  # which ends it
+        server.join(10)
+
+
+def _says_it_serves(server: Connection) -> bool:
+    with suppress(EOFError):
+        return bool(server.recv())
+    return False
+
+
+def _serve(objects: list[Object], kubernetes: str, kubeconfig: Path, starter: Connection) -> None:
+    with ApiServer(kubernetes=kubernetes) as server:
+        server.put(*objects)
+        server.write_kubeconfig(kubeconfig)
+        starter.send(True)
+        with suppress(EOFError):
+            starter.recv()  # until the starter hangs up, or is gone

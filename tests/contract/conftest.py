@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from promtool import PromtoolError, program
+from testbed.apiserver.server import ApiServer
 from testbed.disk import SmallDisk
 
-from apiserver.server import ApiServer
 from charts import REPOSITORY, Render, objects
 from dra_driver.simulator import build, userspace
 from readiness import lacks

@@ -10,13 +10,13 @@ import sys
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from testbed.apiserver.server import ApiServer
 from testbed.commands import wait_until
 from testbed.driver import DRIVER
 from testbed.kubelet import ClaimName, KubeletClient
 
 import dra_driver.kubelet.probe
 import make
-from apiserver.server import ApiServer
 from worlds.process import NODE, ProcessNode, being_prepared, eventually, metrics, process_node
 
 PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from testbed.apiserver.rules import without_device_fields
+from testbed.apiserver.server import ApiServer
 from testbed.commands import wait_until
 from testbed.kubelet import KubeletClient
 
-from apiserver.rules import without_device_fields
-from apiserver.server import ApiServer
 from dra_driver.devices.health.record import DAMAGED, FILE
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from worlds.process import SLICES, ProcessNode, eventually, process_node

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 from testbed.claims import allocation, claim
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.shares.notes import read_notes
 from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles

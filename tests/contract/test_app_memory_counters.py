@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.rules import without_device_fields
+from testbed.apiserver.server import ApiServer
 
-from apiserver.rules import without_device_fields
-from apiserver.server import ApiServer
 from worlds.process import SLICES, ProcessNode, eventually
 
 

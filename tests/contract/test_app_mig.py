@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 from testbed.driver import DRIVER
 from testbed.holder import holding
 from testbed.kubelet import KubeletClient
 
-from apiserver.server import ApiServer
 from worlds.process import SLICES, ProcessNode, eventually
 
 FIRST, SECOND = "gpu-0-mig-1g10gb-19-6", "gpu-0-mig-1g10gb-19-5"

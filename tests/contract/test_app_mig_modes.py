@@ -2,9 +2,9 @@
 
 from contextlib import suppress
 
+from testbed.apiserver.server import ApiServer
 from testbed.kubelet import KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.errors import SetupError
 from dra_driver.simulator.machine import Machine
 from worlds.process import SLICES, ProcessNode, eventually, process_node

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.simulator.machine import Machine
 from worlds.process import ProcessNode, eventually
 

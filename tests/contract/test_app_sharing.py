@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 from testbed.driver import SupervisorProcess
 from testbed.kubelet import KubeletClient
 
 import make
-from apiserver.server import ApiServer
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain

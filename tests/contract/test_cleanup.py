@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 from testbed.driver import SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
 
 import make
-from apiserver.server import ApiServer
 from dra_driver.cli import main
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from dra_driver.cli import main
 from explained import Object, claim, classes, gpus, having, node, pod
 

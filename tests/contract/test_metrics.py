@@ -12,9 +12,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from promtool import said
+from testbed.apiserver.server import ApiServer
 
 import board
-from apiserver.server import ApiServer
 from exported import of_driver, of_supervisor, same_as
 from scrape import metrics_text
 from worlds.process import ProcessNode

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from testbed.apiserver.kinds import kind_of
+from testbed.apiserver.server import ApiServer
 from testbed.kubelet import KubeletClient
 
 import make
-from apiserver.kinds import kind_of
-from apiserver.server import ApiServer
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming

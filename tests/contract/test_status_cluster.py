@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
 import make
-from apiserver.server import ApiServer
 from dra_driver.cli import main
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer

@@ -4,10 +4,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testbed.apiserver.apply import applied as merged
+from testbed.apiserver.claim_rules import check_claim_status
 
 import make
-from apiserver.apply import applied as merged
-from apiserver.claim_rules import check_claim_status
 from dra_driver.claims.model.devices import DeviceRecord, recorded
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import (

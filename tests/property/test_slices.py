@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from testbed.apiserver.rules import check_slice
 
-from apiserver.rules import check_slice
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.mig.partitions import is_partitioned
 from dra_driver.devices.model import (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from testbed.commands import wait_until
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
@@ -111,10 +112,7 @@ def record(name: str, device: Gpu | object, gpu: Gpu) -> ClaimRecord:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(condition, "the condition", timeout=20, interval=0.01)
 
 
 def test_who_asks_for_devices_learns_how_each_is_doing(world: World) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from testbed.apiserver.kinds import kind_of
+from testbed.apiserver.server import ApiServer
+
 import make
-from apiserver.kinds import kind_of
-from apiserver.server import ApiServer
+from clock import Clock
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.devices import DeviceRecord
 from dra_driver.claims.model.record import ClaimRecord
@@ -20,15 +22,6 @@ from worlds.driver import Driver
 UID = "11111111-0000-4000-8000-000000000000"
 REF = ClaimRef(uid=ClaimUid(UID), namespace="default", name="claim")
 FOREIGN = {"driver": "nic.example.com", "pool": "p", "device": "nic-0"}
-
-
-class Clock:
-    """A clock that stands until it is set forward."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Place:

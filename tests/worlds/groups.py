@@ -53,9 +53,8 @@ def limited(
         profiles.load(profile), {"driver_version": driver, "memory_limits": backend}
     )
     root = folder / "cgroup"
-    machine = Machine.create(
-        folder / "machine", chosen, Options(userspace="stand-in", cgroup_root=root)
-    )
+    options = Options(userspace="stand-in", cgroup_root=root)
+    machine = Machine.create(folder / "driver", chosen, options)
     memory.make_root(root, machine.gpus, dmem=backend == "dmem")
     return machine, Groups(root, dmem=backend == "dmem")
 

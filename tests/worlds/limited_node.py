@@ -20,12 +20,8 @@ from dra_driver.kube.events import Regarding
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
 from dra_driver.node.sharing import NodeMemory, node_memory
-from dra_driver.simulator import memory
-from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.driver_root import Options
-from dra_driver.simulator.machine import Machine
 from worlds.driver import Driver
-from worlds.groups import R615, Groups
+from worlds.groups import R615, Groups, limited
 from worlds.mps import MpsDomains
 from worlds.node import Node, Step, no_step
 
@@ -81,13 +77,8 @@ class LimitedNode(Node):
         cls, root: Path, backend: str, *, driver: str = R615, hook: bool = True
     ) -> "LimitedNode":
         """Make one, by default with the toolkit's hook program."""
-        changes = {"driver_version": driver, "memory_limits": backend}
-        options = Options(userspace="stand-in", cgroup_root=root / "cgroup")
-        machine = Machine.create(
-            root / "driver", profiles.changed(profiles.load("h100x8"), changes), options
-        )
-        memory.make_root(root / "cgroup", machine.gpus, dmem=backend == "dmem")
-        Groups(root / "cgroup", dmem=backend == "dmem").make("kubepods.slice")
+        _, groups = limited(root, backend, driver=driver)
+        groups.make("kubepods.slice")
         if hook:
             (root / HOOK).parent.mkdir(parents=True)
             (root / HOOK).write_text("create-symlinks apply-cuda-memory-limits")

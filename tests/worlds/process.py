@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess, Place
 from testbed.kubelet import ClaimName, KubeletClient
 
-from apiserver.server import ApiServer
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import NODES
 from dra_driver.simulator.driver_root import Options
@@ -63,14 +63,8 @@ class ProcessNode:
 
     def __init__(self, root: Path, api: ApiServer) -> None:
         self.root, self.api = root, api
-        self.place = Place(
-            node=NODE,
-            kubeconfig=api.write_kubeconfig(root / "kubeconfig"),
-            plugins=root / "p",
-            registry=root / "r",
-            cdi_root=root / "cdi",
-            driver_root=root / "machine",
-        )
+        kubeconfig = api.write_kubeconfig(root / "kubeconfig")
+        self.place = Place.below(root, kubeconfig, root / "machine", node=NODE)
         self.place.driver_root.mkdir()
         self.driver = self.make_driver()
         # Until it has GPUs, a node shows what this machine shows.

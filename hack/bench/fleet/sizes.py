@@ -18,7 +18,6 @@ from dra_driver.slices.publish.writes import Create, Owner, Update, Write, write
 PARTS = ("attributes", "capacity", "consumesCounters")
 """Fields of a device that are counted each for itself."""
 
-_GENERATION = 1
 _OWNER = Owner(name="node", uid="00000000-0000-0000-0000-000000000000")
 
 

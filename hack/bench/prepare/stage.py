@@ -125,14 +125,8 @@ def _place(folder: Path, node: str, kubeconfig: Path, driver_root: Path) -> Iter
     shm = "/dev/shm"  # noqa: S108  # memory on every Linux
     memory = shm if os.access(shm, os.W_OK) else folder
     with tempfile.TemporaryDirectory(prefix="dra-bench-cdi-", dir=memory) as cdi_root:
-        place = Place(
-            node=node,
-            kubeconfig=kubeconfig,
-            plugins=folder / "plugins",
-            registry=folder / "registry",
-            cdi_root=Path(cdi_root),
-            driver_root=driver_root,
-        )
+        below = Place.below(folder, kubeconfig, driver_root, node=node)
+        place = replace(below, cdi_root=Path(cdi_root))
         place.plugins.mkdir()
         place.registry.mkdir()
         yield place

@@ -5,8 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from dra_driver.bench.pods.manifests import PULL_SECRET, Place
 from dra_driver.bench.pods.runner import PodRunner
 from dra_driver.errors import AccessError, SetupError

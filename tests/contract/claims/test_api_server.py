@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from testbed.apiserver.server import ApiServer
 
 import make
-from apiserver.server import ApiServer
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConflictError, NotFoundError, TransientError

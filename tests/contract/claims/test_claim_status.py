@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import structlog
 from msgspec.structs import replace
+from testbed.apiserver.claim_rules import without_device_status
+from testbed.apiserver.kinds import kind_of
 
 import make
-from apiserver.claim_rules import without_device_status
-from apiserver.kinds import kind_of
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.report.claim_status import Condition
 from dra_driver.claims.report.status_writer import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from testbed.apiserver.server import ApiServer
 
 import make
-from apiserver.server import ApiServer
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.mps_events import FILE_NAME, MpsEvents

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 REVIEWS = "/apis/authorization.k8s.io/v1"
 CONFIGZ = "/api/v1/nodes/node-1/proxy/configz"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from doctored import Document, findings, installed
 from dra_driver.admin.doctor.checks.finding import Place
 from dra_driver.admin.doctor.every_check import CHECKS, OF_CLUSTERS, OF_NODES, SERVER

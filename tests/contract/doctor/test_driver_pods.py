@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from testbed import manifests
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from doctored import NAMESPACE, daemon_pod, findings, installed, put, put_node, running, told
 from dra_driver.cli import main
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from doctored import installed, told
 from dra_driver.cli import main
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 from testbed import manifests
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from charts import Object
 from doctored import NAMESPACE, daemon_pod, installed, put, put_node, told
 from dra_driver.cli import main

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from explained import Command
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from testbed.apiserver.server import ApiServer
 
 import explained
 import make
-from apiserver.server import ApiServer
 from dra_driver.cli import main
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.rules import check_slice
 
 import gathering
-from apiserver.rules import check_slice
 from dra_driver import gathered
 from dra_driver.cli import main
 from dra_driver.devices.session import DriverSession

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
 import gathering
 import make
-from apiserver.server import ApiServer
 from dra_driver import gathered
 from dra_driver.claims.model.claim import ConsumerPod
 from dra_driver.claims.model.record import encode

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from testbed.apiserver.kinds import kind_of
+from testbed.apiserver.server import ApiServer
 
-from apiserver.kinds import kind_of
-from apiserver.server import ApiServer
 from dra_driver.errors import (
     AccessError,
     ApiError,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import NODES

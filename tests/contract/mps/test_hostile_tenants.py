@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -31,8 +30,8 @@ from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.sharing.mps import GONE_SECONDS
 from worlds.configs import PATIENCE
 from worlds.mps import QUICK, MpsDomains, running
+from worlds.process import eventually
 
-T = TypeVar("T")
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
 MIB = 1024**2
@@ -85,15 +84,6 @@ def forged() -> Iterator[Callable[[MpsDomains, Domain], Daemon]]:
 def daemon_of(status: Status) -> Daemon:
     assert status.daemon is not None
     return status.daemon
-
-
-def until(look: Callable[[], T]) -> T:
-    """Look until there is something, and return it."""
-    end = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 def supervisor_with_group(mps: MpsDomains, root: Path) -> Supervisor:
@@ -150,8 +140,8 @@ def test_no_process_of_a_container_is_looked_at_whatever_it_says_to_be(mps: MpsD
         inside = ["unshare", "--pid", "--fork", "--kill-child", program, "600"]
         with subprocess.Popen(inside, env=said) as tenants:
             children = Path(f"/proc/{tenants.pid}/task/{tenants.pid}/children")
-            named = Path("/proc") / (until(children.read_text).split()[0]) / "comm"
-            until(lambda: named.read_text().startswith("nvidia-cuda-mps"))
+            named = Path("/proc") / (eventually(children.read_text, "a child").split()[0]) / "comm"
+            eventually(lambda: named.read_text().startswith("nvidia-cuda-mps"), "the server")
             marked, owned = processes.marked(folder), processes.owned("known")
             tenants.kill()
         ours.kill()
@@ -228,7 +218,7 @@ def test_limits_that_a_tenant_has_changed_are_put_back(mps: MpsDomains, run: Run
     )
     assert "99.0" in command(mps, domain, *changed)
 
-    until(lambda: limits() == ["50.0", "10G"])
+    eventually(lambda: limits() == ["50.0", "10G"], "limits")
     status = mps.requests.status(domain.id)
     assert status is not None
     assert (status.daemon, status.restarts) == (daemon, 0)

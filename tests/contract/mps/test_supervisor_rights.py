@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from testbed import mps
+from testbed.apiserver.server import ApiServer
 from testbed.driver import SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
 from testbed.machine import DRIVER
 from testbed.mounts import unmount_all
 
 import make
-from apiserver.server import ApiServer
 from dra_driver.mps.daemon import mounts
 from dra_driver.mps.files import DomainPaths
 from dra_driver.simulator.driver_root import Options

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
+from testbed.apiserver.rules import check_slice
 
-from apiserver.rules import check_slice
 from dra_driver.cli import main
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.nodes import inventory_of, on_node

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.apiserver.server import ApiServer
 
-from apiserver.server import ApiServer
 from dra_driver.devices.model import Inventory
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
+from testbed.apiserver.kinds import kind_of
+from testbed.apiserver.rules import without_device_fields
+from testbed.apiserver.store import Refusal
 
 import make
-from apiserver.kinds import kind_of
-from apiserver.rules import without_device_fields
-from apiserver.store import Refusal
 from dra_driver.devices.model import Inventory
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.consumable import Consumable

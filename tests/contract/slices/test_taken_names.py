@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from testbed.apiserver.store import Refusal
 
 import make
-from apiserver.store import Refusal
 
 PLAIN = "00000-gpu.nvidia.com-n1"
 OTHER = re.compile(r"00000-[0-9a-f]{8}-gpu\.nvidia\.com-n1")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from testbed.apiserver.server import ApiServer
 from testbed.kubelet import KubeletClient
 
 import make
-from apiserver.server import ApiServer
 from dra_driver import cli
 from dra_driver.admin.status import usage
 from dra_driver.cdi.roots import Roots

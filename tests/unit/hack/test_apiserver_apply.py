@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from testbed.apiserver.apply import applied
+from testbed.apiserver.store import Refusal
 
 import make
-from apiserver.apply import applied
-from apiserver.store import Refusal
 
 READY = {
     "type": "Ready",

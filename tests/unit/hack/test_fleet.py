@@ -38,10 +38,10 @@ from bench.fleet.variants import (
     whole_only,
     without_memory,
 )
+from testbed.apiserver.rules import check_slice
 from testbed.commands import TestbedError
 
 import make
-from apiserver.rules import check_slice
 from dra_driver.devices.model import Inventory
 from dra_driver.slices.pool import DesiredPool
 

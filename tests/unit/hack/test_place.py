@@ -11,15 +11,8 @@ from testbed.driver import DRIVER_NAME, Place
 def test_a_folder_that_goes_while_it_is_looked_through_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(
-        node="n",
-        kubeconfig=tmp_path,
-        plugins=tmp_path,
-        registry=tmp_path,
-        cdi_root=tmp_path,
-        driver_root=tmp_path,
-    )
-    root = tmp_path / DRIVER_NAME / "device-metadata"
+    place = Place.below(tmp_path, tmp_path, tmp_path, node="n")
+    root = place.plugins / DRIVER_NAME / "device-metadata"
     for claim in ("gone", "there"):
         (root / claim).mkdir(parents=True)
         (root / claim / "gpu.json").touch()

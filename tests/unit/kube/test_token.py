@@ -4,15 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from clock import Clock
 from dra_driver.errors import SetupError
 from dra_driver.kube.token import REREAD_SECONDS, TokenFile
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_token_is_read_again_after_a_minute_and_not_before(tmp_path: Path) -> None:

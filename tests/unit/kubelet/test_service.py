@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from clock import Clock
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.errors import ConflictError
 from dra_driver.kubelet.service import CALM_SECONDS, PARALLEL_CLAIMS, ClaimCalls
@@ -14,14 +15,6 @@ from scrape import metrics_text
 DEVICE = PreparedDevice(
     request_names=("gpu",), pool_name="n", device_name="gpu-0", cdi_device_ids=("a/b=c",)
 )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class RecordedClaims:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from clock import Clock
 from dra_driver.mps.daemon.health import Liveness, server_fault, server_states
 from dra_driver.mps.domain import Daemon
 
@@ -46,13 +47,6 @@ def test_a_server_has_the_clients_that_the_daemon_lists() -> None:
     first, second = server_states(lambda commands: answers[commands[0]], with_clients=True)
     assert (first.pid, first.is_active, first.clients) == (41, True, {7, 9})
     assert (second.pid, second.is_active, second.clients) == (42, False, frozenset())
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_an_liveness_lasts_until_the_daemon_is_well_or_another() -> None:

@@ -8,18 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from clock import Clock
 from dra_driver.mps.daemon.probe import Outcome, Probe
 from worlds.process import eventually
 
 SECONDS = 30.0
 HANGS = "import time; time.sleep(600)"
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 Start = Callable[[str], tuple[Probe, Clock]]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from testbed.apiserver.rules import check_slice
 
 import make
-from apiserver.rules import check_slice
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import BareInstance, Gpu, MigMode, Refusal
 from dra_driver.slices.pool import build_slices

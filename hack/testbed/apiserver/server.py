@@ -15,11 +15,11 @@ from typing import Any, Self
 
 import yaml
 
-from apiserver.claim_rules import check_claim_status
-from apiserver.connection import Connections, Fault, Page, Seen
-from apiserver.kinds import KINDS, kind_of
-from apiserver.rules import check_slice, stamp_taints
-from apiserver.store import Object, Store
+from testbed.apiserver.claim_rules import check_claim_status
+from testbed.apiserver.connection import Connections, Fault, Page, Seen
+from testbed.apiserver.kinds import KINDS, kind_of
+from testbed.apiserver.rules import check_slice, stamp_taints
+from testbed.apiserver.store import Object, Store
 
 
 @dataclass

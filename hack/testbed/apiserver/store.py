@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from apiserver.kinds import Kind
+from testbed.apiserver.kinds import Kind
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]

@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from apiserver.rules import Problems
-from apiserver.store import Object, Refusal
+from testbed.apiserver.rules import Problems
+from testbed.apiserver.store import Object, Refusal
 
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _TYPE = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from apiserver.store import Object, Refusal
+from testbed.apiserver.store import Object, Refusal
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -191,17 +191,6 @@ def without_device_fields(*fields: str) -> Any:
         for device in _devices(new):
             for field in fields:
                 device.pop(field, None)
-
-    return drop
-
-
-def without_spec_fields(*fields: str) -> Any:
-    """Return a rule that drops fields of a slice's spec silently (sharedCounters ...)."""
-
-    def drop(new: Object, _old: Object | None) -> None:
-        if new["kind"] == "ResourceSlice":
-            for field in fields:
-                new["spec"].pop(field, None)
 
     return drop
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from apiserver.apply import applied
-from apiserver.claim_rules import check_bytes, check_granted
-from apiserver.kinds import KINDS, Kind, Target, target_of
-from apiserver.store import Object, Refusal, Store
+from testbed.apiserver.apply import applied
+from testbed.apiserver.claim_rules import check_bytes, check_granted
+from testbed.apiserver.kinds import KINDS, Kind, Target, target_of
+from testbed.apiserver.store import Object, Refusal, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
 
-from apiserver.store import Object, Refusal
+from testbed.apiserver.store import Object, Refusal
 
 Path = tuple[str, ...]
 """A field's way from the object down, as in FieldsV1: `f:name`, or `k:{…}` for a list's entry."""
