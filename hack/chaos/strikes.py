@@ -1,4 +1,4 @@
-"""How each trouble of chaos.troubles is brought upon a node, and taken from it again."""
+"""How each trouble of chaos.troubles comes to a node, and how it ends."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class Strikes:
         self.api_is_up = True
 
     def begin(self, name: str, detail: str) -> None:
-        """Bring a trouble upon the node."""
+        """Begin a trouble of the node."""
         self._begins[name](detail)
 
     def end(self, name: str, detail: str) -> None:

@@ -42,7 +42,7 @@ def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
         f"address = {_quoted(cluster.containerd_address)}",
         f"[plugins.'{cri}']",
         # Without CAP_SYS_RESOURCE a score below containerd's own cannot be set, and runc
-        # fails with "can't get final child's PID from pipe: EOF".
+        # fails with `can't get final child's PID from pipe: EOF`.
         "restrict_oom_score_adj = true",
         "disable_apparmor = true",
         "netns_mounts_under_state_dir = true",

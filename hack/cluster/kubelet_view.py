@@ -49,7 +49,7 @@ def cover(state: Path) -> None:
 
 
 def _cover(own: Path, path: Path) -> None:
-    # A slave first: on a shared mount the cover would show in the whole machine.
+    # `MS_SLAVE` first: on a shared mount the cover would show in the whole machine.
     mounts.mount(None, mounts.holding(path).point, mounts.MS_SLAVE)
     mounts.mount(own, path, mounts.MS_BIND)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 # Python put this folder on its path; all packages of hack/ lie in hack/.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # that a driver has ended is no news
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # say nothing of a driver that has ended
 
 from hardware.command import main
 

@@ -8,7 +8,7 @@ from dra_driver.devices.model import BareInstance, Instance
 
 
 class Change(StrEnum):
-    """What a person may allow to be changed, for as long as a step takes."""
+    """What a step may change for as long as it takes, if a person agrees."""
 
     TIME_SLICE = "time-slice"
     COMPUTE_MODE = "compute-mode"

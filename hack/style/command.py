@@ -1,9 +1,9 @@
 """The command line of the style check: which texts, and what is wrong with them.
 
-In: the pages, the golden help texts, the unreleased section of the changelog, alerts, and the texts
-in the code, docstrings and comments too; rules/ and the glossary. Out: one line for each finding,
-as `path:line:column: text [rule]`. vale is compiled once, by hack/cluster; its rules lie in a
-folder that is made for each run, because those of the glossary are written from its page.
+In: the pages, the golden help texts, the unreleased section of the changelog, alerts, the texts in
+the product's code, docstrings and comments of all code; rules/ and the glossary. Out: a line for
+each finding, as `path:line:column: text [rule]`. vale is compiled once, by hack/cluster; its rules
+lie in a folder that is made for each run, because those of the glossary are written from its page.
 """
 
 import argparse
@@ -28,10 +28,13 @@ GLOSSARY = Path("docs/glossary.md")
 TEXTS = (
     *("README.md", "CONTRIBUTING.md", "docs/**/*.md", "manifests/**/*.md"),
     *("hack/cluster/README.md", "tests/data/help/*.txt", "dra_driver/**/*.py", "api/**/*.py"),
+    *("hack/**/*.py", "tests/**/*.py"),
     *("manifests/alerts.yaml", "manifests/chart/templates/NOTES.txt"),
 )
 GENERATED = "protos"
 REMARKS = "remarks"
+OWN = ("hack", "tests")
+"""Folders that only people who change the code read: of theirs, docstrings and comments."""
 _HERE = Path(__file__).resolve().parent
 
 
@@ -135,16 +138,15 @@ def _copied(path: Path, folder: Path) -> list[Path]:
         copies = {folder / path.name: unreleased(path.read_text())}
     elif path.suffix == ".py":
         source = path.read_text()
-        copies = {
-            folder / f"{path.name}.txt": literals.texts(source),
-            folder / REMARKS / f"{path.name}.txt": literals.remarks(source),
-        }
+        copies = {folder / REMARKS / f"{path.name}.txt": literals.remarks(source)}
+        if not path.is_relative_to(REPOSITORY) or path.relative_to(REPOSITORY).parts[0] not in OWN:
+            copies[folder / f"{path.name}.txt"] = literals.texts(source)
     elif path.suffix == ".yaml":
         copies = {folder / f"{path.name}.txt": path.read_text()}
     else:
         return [path]
     for copy, text in copies.items():
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(text)
     return list(copies)
 

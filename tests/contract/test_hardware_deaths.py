@@ -43,7 +43,7 @@ INSIDE = {
     ],
     "claim-mig": ["prepared in claim-mig"],
 }
-"""Where something is not as before in the midst of a step."""
+"""Where something is not as before during a step."""
 
 QUICK = [
     ("claim-time-slicing", "prepared in claim-time-slicing"),

@@ -75,7 +75,7 @@ def path_of(name: str) -> str:
 
 
 def apply(api: Api, name: str, *devices: Object, manager: str = "intruder") -> None:
-    """Say this of a claim's devices, whoever said something else."""
+    """Say this of a claim's devices, whatever others said."""
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

@@ -38,7 +38,7 @@ def by_hand(scene: Scene, in_mig_mode: None) -> Iterator[str]:
 
 
 def restart(scene: Scene, **env: str) -> list[str]:
-    """Start the driver anew with settings; return what it says is offered of MIG, and why."""
+    """Start the driver again with settings; return what it says is offered of MIG, and why."""
     scene.node.driver.stop()
     scene.node.driver.env |= env
     scene.node.driver.start()

@@ -160,7 +160,7 @@ def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
     assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
     scene.delete(large)
     scene.running(third)
-    # Whoever asks for the whole GPU now has no place either: two others have shares of it.
+    # There is no place for a whole GPU either now: two others have shares of it.
     late = scene.pod("late", claims=[scene.claim("late")])
     scene.unschedulable(late)
     scene.unschedulable(whole)

@@ -104,7 +104,7 @@ class Node(RuleBasedStateMachine):
         die_at=st.none() | STEPS,
     )
     def new_pod(self, name: str, gpus: set[int], share: bool, die_at: str | None) -> None:
-        """Allocate a claim and prepare it; whoever is in the way is deleted by force before."""
+        """Allocate a claim and prepare it; claims in the way are deleted by force before."""
         for other, (_, held) in list(self.allocated.items()):
             if other == name or held & gpus:
                 self.forget(other)

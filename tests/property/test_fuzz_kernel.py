@@ -1,7 +1,7 @@
 """What /proc and /sys say, however it is broken: a sane answer, or an error of ours.
 
 Much of it is written by others than the kernel: any process chooses its own name and environment,
-and whoever may mount chooses the names of mount points.
+and anyone who may mount chooses the names of mount points.
 """
 
 import os

@@ -63,7 +63,7 @@ class PlayedPods:
 
 
 class PlayedMps:
-    """Domains that are ready and gone at once, whoever is in them."""
+    """Domains that are ready and gone at once, with any members."""
 
     def paths(self, domain: DomainId) -> DomainPaths:
         raise AssertionError("nobody makes containers here")

@@ -54,7 +54,7 @@ class Node(RuleBasedStateMachine):
         self.unsure: set[tuple[DomainId, str]] = set()
 
     def teardown(self) -> None:
-        """When all have left, whoever was killed before, nothing is asked for and nothing left."""
+        """When all have left, also the killed ones, nothing is asked for and nothing left."""
         self.requests.stop()
         for domain in (shared_domain("node"), shared_domain("GPU-1")):
             for claim in ("a", "b", "c"):

@@ -123,7 +123,7 @@ def test_variables_are_there_and_used() -> None:
 
 
 def test_it_can_be_imported_and_provided_by_files() -> None:
-    # The files that a sidecar writes get no inputs: whoever opens it chooses the data source.
+    # The files that a sidecar writes get no inputs: the reader chooses the data source.
     assert "__inputs" not in BOARD
     assert BOARD["id"] is None
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", BOARD["uid"])

@@ -84,7 +84,7 @@ def contend(root: str, name: str, device: str, rounds: str) -> None:
     """Get a GPU that another process wants as well, again and again, and be alone with it."""
     driver = Driver(Path(root))
     alone = Path(root) / "alone"
-    # Both claims exist for both processes: whoever has the GPU has a right to it.
+    # Both claims exist for both processes: the one that has the GPU has a right to it.
     refs = {one: driver.api.add(device, uid=f"uid-{one}", name=one) for one in ("one", "two")}
     for _ in range(int(rounds)):
         while True:
@@ -108,7 +108,7 @@ def die(root: str, mode: str, call: str, at: str) -> None:
 
 
 def die_on_node(root: str, mode: str, call: str, at: str) -> None:
-    """Make a call of a node's driver that shares in earnest, and be killed at a step of it."""
+    """Make a call of a node's driver that shares for real, and be killed at a step of it."""
     node = Node(Path(root), played=False, step=die_at(at))
     ref = node.claim_migs(0, 1) if mode == "mig" else node.claim_gpus(REQUESTS[mode])
     {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[call](ref)

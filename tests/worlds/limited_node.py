@@ -59,7 +59,7 @@ class Events:
 
 
 class LimitedNode(Node):
-    """Its GPU 0 is divided into ten shares that can be combined, unless a test divides it anew."""
+    """Its GPU 0 is divided into ten shares that can be combined, if a test does not change that."""
 
     def __init__(
         self, root: Path, backend: str, *, step: Step = no_step, by_groups: bool = True
@@ -143,8 +143,8 @@ class LimitedNode(Node):
         status = self.driver.api.claims[ref.namespace, ref.name]["status"]
         status["reservedFor"].append(make.pod_group(name))
 
-    def make_anew(self, group: Path) -> None:
-        """Make a pod's group anew, as the kubelet does when somebody has removed it."""
+    def make_again(self, group: Path) -> None:
+        """Make a pod's group again, as the kubelet does when somebody has removed it."""
         # Aside, not away: a new folder can have the identity of one that is gone.
         group.rename(self.groups.root / f"aside-{group.name}")
         self.groups.make(f"{group.relative_to(self.groups.root)}/cri-containerd-{1:064x}.scope")

@@ -182,7 +182,7 @@ class Life:
         self.lifecycle = Lifecycle(self.id, self.context, self.report)
 
     def kill(self, left: Sequence[Daemon], seconds: float) -> bool:
-        """Kill in earnest, and note who had not ended before."""
+        """Kill them for real, and note who had not ended before."""
         self.killed += filter(processes.is_alive, left)
         return _kill(left, seconds)
 

@@ -1,4 +1,4 @@
-"""What a node's slices are made of, and how much of them a change of one GPU writes anew.
+"""What a node's slices are made of, and how much of them is written again when one GPU changes.
 
 In: what a variant publishes. Out: bytes of JSON without blanks, and numbers of writes. Pure.
 """

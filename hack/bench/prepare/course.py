@@ -209,7 +209,7 @@ class Yardsticks:
 
     And what time-slicing cannot do without: an nvidia-smi, which is no part of the floor.
 
-    They are taken anew for each case, because other programs may slow the machine down meanwhile.
+    They are taken again for each case, because other programs may slow the machine down meanwhile.
     """
 
     def __init__(self, stage: Stage, kubelet: KubeletClient, devices: Mapping[str, str]) -> None:

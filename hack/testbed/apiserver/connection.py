@@ -113,7 +113,7 @@ class Connections(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """Say nothing of a client that went away."""
 
 
 class Connection(BaseHTTPRequestHandler):

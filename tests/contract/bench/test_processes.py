@@ -172,7 +172,7 @@ def test_workers_that_begin_sessions_of_their_own_are_ended_too(tmp_path: Path, 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGINT as on a terminal: whoever runs tests in the background of a script ignores it."""
+    """SIGINT as on a terminal: tests in the background of a script ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -278,7 +278,7 @@ def test_what_was_sampled_is_summed_up() -> None:
     usage = summarised(samples)
     assert (usage.sm_percent, usage.memory_percent) == (20, None)
     assert (usage.memory_used_mib, usage.energy_joules, usage.samples) == (9, 3.5, 2)
-    assert summarised(samples[::-1]).energy_joules is None  # its counter began anew
+    assert summarised(samples[::-1]).energy_joules is None  # its counter began again at 0
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def test_gpus_are_locked_in_one_order_and_once(tmp_path: Path) -> None:
     locks = NodeLocks(tmp_path / "locks", time.monotonic)
     names = sorted(f"GPU-{n}" for n in range(20))
     with locks.gpus(names[10:], soon()):
-        # Whoever wants them all stops at the tenth, whatever order they are asked for in.
+        # A call for all of them stops at the tenth, in whatever order it names them.
         with pytest.raises(ConflictError, match=f"another claim's call for {names[10]} is still"):
             locks.gpus([*reversed(names), *names], soon(0)).__enter__()
         with locks.gpus(names[:10], soon(0)):

@@ -29,7 +29,7 @@ def damaged(driver: Driver) -> tuple[ClaimRef, Path]:
 
 def test_a_damaged_record_is_moved_aside_by_nobody_without_its_lock(driver: Driver) -> None:
     _, path = damaged(driver)
-    with driver.locks.claim("damaged", deadline=0.0):  # somebody is about to write it anew
+    with driver.locks.claim("damaged", deadline=0.0):  # somebody is about to write it again
         with pytest.raises(TransientError, match="a GPU is being given back"):
             driver.prepare(driver.api.add("gpu-1", uid="other", name="other"), seconds=0.05)
         assert driver.claims.records.peek(ClaimUid("damaged")) is None

@@ -1,4 +1,4 @@
-"""A gathered node, played by the simulator, is that very node to whoever looks at it."""
+"""A gathered node, played by the simulator, is that very node to anyone who looks at it."""
 
 import json
 import re

@@ -9,8 +9,8 @@ SET = "nvmlDeviceSetMemoryLimits_v1"
 
 
 def lost(node: LimitedNode, group: Path) -> None:
-    """Have a pod's group made anew, and NVML refuse to limit it."""
-    node.make_anew(group)
+    """Have a pod's group made again, and NVML refuse to limit it."""
+    node.make_again(group)
     node.machine.fail_call(SET, 4, uuid=node.uuid(0))
 
 

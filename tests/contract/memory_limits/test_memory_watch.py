@@ -33,7 +33,7 @@ def dies_at(name: str) -> Callable[[str], None]:
 def test_a_pod_whose_group_was_made_anew_is_limited_again(node: LimitedNode) -> None:
     pod, group = node.pod()
     node.driver.prepare(node.claim_of(pod, share(0)))
-    node.make_anew(group)
+    node.make_again(group)
     assert node.limit(group) == (1 if node.backend == "misc" else None)
     node.look_after()
     assert node.limit(group) == node.share_mib
@@ -55,7 +55,7 @@ def test_a_repeated_prepare_sets_a_lost_limit_again(node: LimitedNode) -> None:
     pod, group = node.pod()
     ref = node.claim_of(pod, share(0))
     answer = node.driver.prepare(ref)
-    node.make_anew(group)
+    node.make_again(group)
     assert node.driver.prepare(ref) == answer
     assert node.limit(group) == node.share_mib
 
@@ -102,7 +102,7 @@ def test_a_record_whose_plan_cannot_be_read_keeps_no_other_from_its_limit(
     assert record is not None
     broken = tuple(replace(plan, changes={"memory": {"by": "magic"}}) for plan in record.plans)
     records.write(replace(record, plans=broken))
-    node.make_anew(group)
+    node.make_again(group)
     node.look_after()
     assert node.limit(group, 1) == node.share_mib
 
@@ -172,7 +172,7 @@ def test_a_container_that_escapes_is_bound_and_its_pod_is_told(misc: LimitedNode
 def test_a_limit_that_cannot_be_set_again_is_told_once(node: LimitedNode) -> None:
     pod, group = node.pod()
     node.driver.prepare(node.claim_of(pod, share(0)))
-    node.make_anew(group)
+    node.make_again(group)
     node.machine.fail_call("nvmlDeviceSetMemoryLimits_v1", 4, uuid=node.uuid(0))
     for _ in range(2):
         node.look_after()

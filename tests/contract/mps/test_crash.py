@@ -31,7 +31,7 @@ WITH_A_DAEMON = UP[UP.index("launched") :]
 
 @pytest.fixture
 def start(mps: MpsDomains) -> Iterator[Start]:
-    """Start a supervisor that is killed at a step; whoever asked waits for that."""
+    """Start a supervisor that is killed at a step; the one who asked waits for that."""
     children: list[ForkServerProcess] = []
 
     def run_until(at: str) -> ForkServerProcess:

@@ -1,4 +1,4 @@
-"""Which files of a driver root belong into containers."""
+"""Which files of a driver root belong in containers."""
 
 from pathlib import Path
 

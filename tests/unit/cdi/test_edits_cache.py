@@ -1,4 +1,4 @@
-"""What containers get in common, with and without the hook program, and when it is found anew."""
+"""What containers get in common, with and without the hook program, and how long it is kept."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Archives of images: written for containerd, and read whoever wrote them."""
+"""Archives of images: written for containerd, and read from any program."""
 
 import hashlib
 import json

@@ -130,7 +130,7 @@ def test_what_is_imported_early_is_installed() -> None:
 
 def tried(project: Path, cache: Path) -> Any:
     """Try all mutants of the project's room in a process of its own, and return what it says."""
-    # Forked processes import the project anew, so none of this test's process may be in them.
+    # Forked processes import the project again, so none of this test's process may be in them.
     done = subprocess.run(
         [sys.executable, "-c", RUN, project, cache],
         env={"PYTHONPATH": str(HACK), "PATH": "/usr/bin:/bin"},

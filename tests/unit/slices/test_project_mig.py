@@ -320,7 +320,7 @@ def test_a_gpu_that_refuses_mig_mode_is_published_as_a_whole_and_others_as_ever(
     before, published = projection(inventory), projection(inventory, refused=refusing())
 
     others = [one for one in names(before) if not one.startswith("gpu-0")]
-    # First for whoever wants a whole one, as nothing else can be made of it.
+    # First, for claims of a whole one: nothing else can be made of it.
     assert names(published) == ["gpu-0", *others]
     for one in published.devices:
         assert one in before.devices
