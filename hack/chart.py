@@ -63,13 +63,13 @@ def rendered(helm: str, path: Path = INSTALL) -> str:
     lines = (line.rstrip() for line in template(helm, VALUES[path]).splitlines())
     text = "\n".join(line for line in lines if not line.startswith("# Source: "))
     # Each template ends with blank lines of its own.
-    return HEADERS[path] + "".join(f"---\n{one.strip()}\n" for one in documents(text))
+    return HEADERS[path] + "".join(f"---\n{document.strip()}\n" for document in documents(text))
 
 
 def alerts(helm: str) -> str:
     """Return the chart's alerts as a file of Prometheus' rules. Raises ChartError."""
     text = template(helm, "prometheusRule.enabled=true")
-    rules = (one for one in documents(text) if "\nkind: PrometheusRule\n" in one)
+    rules = (document for document in documents(text) if "\nkind: PrometheusRule\n" in document)
     spec = yaml.safe_load(next(rules))["spec"]
     return ALERTS_HEADER + yaml.safe_dump(spec, sort_keys=False, width=100, allow_unicode=True)
 
@@ -87,7 +87,7 @@ def template(helm: str, values: str) -> str:
 def documents(text: str) -> list[str]:
     """The documents of a YAML stream, without those of comments alone."""
     parts = f"\n{text}".split("\n---\n")
-    return [one for one in parts if yaml.safe_load(one) is not None]
+    return [part for part in parts if yaml.safe_load(part) is not None]
 
 
 def described(text: str) -> Iterator[tuple[str, str, object]]:

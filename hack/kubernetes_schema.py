@@ -89,7 +89,7 @@ def _reached(schemas: dict[str, Any]) -> set[str]:
 def _references(value: object) -> list[str]:
     if isinstance(value, dict):
         own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-        return own + [one for part in value.values() for one in _references(part)]
+        return own + [reference for part in value.values() for reference in _references(part)]
     return []
 
 

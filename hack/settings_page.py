@@ -80,7 +80,7 @@ def shown_default(one: Option) -> str:
 
 def explains(text: str, choices: Iterable[str]) -> bool:
     """Whether a text has a word on each choice already, such as `off: none`."""
-    return all(f"{one}:" in text for one in choices if one)
+    return all(f"{choice}:" in text for choice in choices if choice)
 
 
 def code(names: Iterable[str]) -> str:

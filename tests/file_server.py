@@ -2,7 +2,6 @@
 
 import http.server
 import threading
-from types import TracebackType
 from typing import Self
 
 
@@ -44,12 +43,7 @@ class FileServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.shutdown()
         self._thread.join(timeout=10)
         self._http.server_close()

@@ -84,7 +84,7 @@ class Campaign:
         self._report = report
         self._tell = tell
         self._parts: dict[str, tuple[str, bool]] = {}
-        offers = {one: self._offered(one) for one in reversed(DIVISIONS)}
+        offers = {division: self._offered(division) for division in reversed(DIVISIONS)}
         self._born: dict[str, int] = {}
         """How many reboots there had been when each workload that is there was made, less those
         restarts that it is granted beside."""

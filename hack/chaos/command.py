@@ -189,4 +189,4 @@ def _summary(report: Report) -> str:
         f"pods were told {count} times: {text}" for text, count in report.warnings.most_common(12)
     ]
     lines += [f"checked after each round: {rule}" for rule in RULES]
-    return "\n".join([*lines, *(f"violation in {one}" for one in report.violations)])
+    return "\n".join([*lines, *(f"violation in {violation}" for violation in report.violations)])

@@ -105,7 +105,7 @@ class Ours:
 
 def sample(ours: Sequence[Ours], folder: Path) -> Sample:
     """What all needs now; `folder` is MPS's. Drops the kernel's caches of names and inodes."""
-    found = {row: value for one in ours for row, value in one.sample().items()}
+    found = {row: value for process in ours for row, value in process.sample().items()}
     with suppress(OSError):
         _DROP_CACHES.write_text("2")
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())

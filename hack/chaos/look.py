@@ -85,7 +85,7 @@ def look(node: GpuNode, lives: Mapping[str, int], parts: Parts) -> Look:
 
 def containers(node: GpuNode, workloads: Iterable[str]) -> dict[str, ContainerSeen]:
     """What the containers of running pods see, by pod."""
-    return {pod: _container(node, pod) for one in workloads for pod in pods_of(one)}
+    return {pod: _container(node, pod) for workload in workloads for pod in pods_of(workload)}
 
 
 def _container(node: GpuNode, pod: str) -> ContainerSeen:
@@ -109,7 +109,7 @@ def _as_json(device: Object) -> str:
 
 def _claim(claim: Object, parts: Parts) -> ClaimSeen:
     allocation = claim.get("status", {}).get("allocation", {})
-    names = [one["device"] for one in allocation.get("devices", {}).get("results", [])]
+    names = [result["device"] for result in allocation.get("devices", {}).get("results", [])]
     found = [(*parts[name], division_of(name)) for name in names]
     return ClaimSeen(
         uid=claim["metadata"]["uid"],

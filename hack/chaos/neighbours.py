@@ -189,7 +189,7 @@ class Neighbour:
     def _is_well(self, name: str) -> bool:
         """Whether the claim's status and the pod's say of all devices that they are well."""
         found = self._api.get("ResourceClaim", name, NAMESPACE)["status"]
-        devices = [one for one in found.get("devices", []) if one["driver"] == DRIVER_NAME]
+        devices = [device for device in found.get("devices", []) if device["driver"] == DRIVER_NAME]
         statuses = self._api.get("Pod", name, NAMESPACE)["status"].get("containerStatuses", [])
         told = [
             each.get("health", "Healthy")
@@ -198,7 +198,8 @@ class Neighbour:
             for each in one.get("resources", [])
         ]
         said = [
-            {each["type"]: each["status"] for each in one.get("conditions", [])} for one in devices
+            {each["type"]: each["status"] for each in device.get("conditions", [])}
+            for device in devices
         ]
         well = {"Ready": "True", "Healthy": "True"}
         return bool(said) and all(one == well for one in said) and set(told) <= {"Healthy"}

@@ -43,7 +43,7 @@ def pod_of(name: str, *claims: str, labels: Mapping[str, str] | None = None) -> 
     entries = [
         {"name": f"c{number}", "resourceClaimName": one} for number, one in enumerate(claims)
     ]
-    resources: Object = {"claims": [{"name": one["name"]} for one in entries]}
+    resources: Object = {"claims": [{"name": entry["name"]} for entry in entries]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -143,7 +143,7 @@ def _limits_above_the_card(make: _Maker) -> Odd:
         {"defaultActiveThreadPercentage": 1000},
         {"defaultPerDevicePinnedMemoryLimit": {"31": "9E", "GPU-0": "1Gi"}},
     )
-    return make.each(*(make.one(gpu_config(strategy="MPS", mpsConfig=one)) for one in limits))
+    return make.each(*(make.one(gpu_config(strategy="MPS", mpsConfig=limit)) for limit in limits))
 
 
 def _deleted_while_preparing(make: _Maker) -> Odd:

@@ -86,7 +86,7 @@ class Report:
             if found
         ]
         said += [f"{name}: {peak:.0f} MiB of memory at most" for name, peak in self.peaks.items()]
-        return "\n".join([*said, *lines, *(f"violation: {one}" for one in self.violations)])
+        return "\n".join([*said, *lines, *(f"violation: {text}" for text in self.violations)])
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -114,7 +114,7 @@ class Soak:
         gpus = _gpus(node)
         theirs = (gpus[0], gpus[1], gpus[2], gpus[3])
         self._neighbours = [
-            Neighbour(node, one, self._noticed, report.seed) for one in tenants(theirs)
+            Neighbour(node, tenant, self._noticed, report.seed) for tenant in tenants(theirs)
         ]
         self._told = 0
         self._lives = self._look()
@@ -129,14 +129,14 @@ class Soak:
         report = self._report
         with ThreadPoolExecutor(len(self._neighbours) + len(FLOODS)) as pool:
             list(pool.map(lambda one: one.settle(_CALM_STARTS), self._neighbours))
-            for one in self._neighbours:
-                report.starts[f"{one.name}, calm"] = one.calm
-                report.starts[one.name] = one.starts
-                report.bounds[one.name] = one.bound
+            for neighbour in self._neighbours:
+                report.starts[f"{neighbour.name}, calm"] = neighbour.calm
+                report.starts[neighbour.name] = neighbour.starts
+                report.bounds[neighbour.name] = neighbour.bound
             self._intruder.settle()
             stopping = threading.Event()
-            working = [pool.submit(one.work, stopping) for one in self._neighbours]
-            working += [pool.submit(self._intruder.flood, one, stopping) for one in FLOODS]
+            working = [pool.submit(neighbour.work, stopping) for neighbour in self._neighbours]
+            working += [pool.submit(self._intruder.flood, flood, stopping) for flood in FLOODS]
             try:
                 self._turns(minutes, most_turns)
             finally:
@@ -145,11 +145,11 @@ class Soak:
             for each in working:
                 each.result()
         self._without_the_intruder()
-        for one in self._neighbours:
+        for neighbour in self._neighbours:
             with self._noticing():
-                one.end()
+                neighbour.end()
         with self._noticing():
-            report.peaks = {one.name: one.peak() for one in self._ours}
+            report.peaks = {process.name: process.peak() for process in self._ours}
         report.did = dict(self._intruder.did)
         report.violations += self._noticed.things
 
@@ -186,8 +186,8 @@ class Soak:
             if now != self._lives:
                 self._lives, self._ours = now, _ours(now)
             self._wait_given_back()
-        for one in self._noticed.things[self._told :]:
-            print(f"  noticed: {one}", flush=True)
+        for thing in self._noticed.things[self._told :]:
+            print(f"  noticed: {thing}", flush=True)
         self._told = len(self._noticed.things)
 
     def _look(self) -> dict[str, tuple[str, int]]:
@@ -206,7 +206,7 @@ class Soak:
             there = [one["metadata"]["uid"] for one in self._node.cluster.api.all("ResourceClaim")]
             daemons = mps.processes(self._node.place.plugins).values()
             names = {*left, *daemons}
-            return all("shared_" in one or any(uid in one for uid in there) for one in names)
+            return all("shared_" in name or any(uid in name for uid in there) for name in names)
 
         wait_until(
             given_back, "what the hostile tenant's claims had to be given back", timeout=_BACK_S
@@ -254,7 +254,7 @@ def _left_at_the_end(node: InstalledNode) -> list[str]:
     place = node.place
 
     def left() -> list[str]:
-        daemons = [f"MPS daemon of {one}" for one in mps.processes(place.plugins).values()]
+        daemons = [f"MPS daemon of {claim}" for claim in mps.processes(place.plugins).values()]
         return [*place.left_over(), *daemons, *node.machine.mig_devices()]
 
     with suppress(TestbedError):

@@ -214,7 +214,10 @@ class Node:
         node = self._object(f"/api/v1/nodes/{self.cluster.node_name}")
         status = node.get("status")
         conditions = status.get("conditions", []) if isinstance(status, dict) else []
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in conditions
+        )
 
     def _account_present(self) -> bool:
         return bool(self._object("/api/v1/namespaces/default/serviceaccounts/default"))

@@ -147,7 +147,9 @@ def send(process: Running, with_signal: int) -> None:
 
 def wait_gone(processes: Iterable[Running], timeout_s: float) -> bool:
     """Wait until none of the processes runs; False when time is up."""
-    return wait_until(lambda: all(running(one.pid) != one for one in processes), timeout_s)
+    return wait_until(
+        lambda: all(running(process.pid) != process for process in processes), timeout_s
+    )
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = POLL_S) -> bool:

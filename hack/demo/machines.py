@@ -178,8 +178,8 @@ def _on_card(needs: Needs, written: set[str], card: Card, mig: Mig, gpus: Sequen
             f"it takes {count(needs.divided, 'GPU')} of one product with MIG, and of {card.name}"
             f" there {'is' if len(gpus) == 1 else 'are'} {len(gpus)}"
         )
-    numbers = {one.name: one.index for one in _mig_profiles(needs.names_of)}
-    here = {one.index: one.name for one in mig.profiles}
+    numbers = {profile.name: profile.index for profile in _mig_profiles(needs.names_of)}
+    here = {profile.index: profile.name for profile in mig.profiles}
     if lacking := sorted(name for name in written if numbers[name] not in here):
         raise UnfitError(
             f"it takes MIG devices such as {', '.join(lacking)} of {needs.names_of}, of which"

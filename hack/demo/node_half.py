@@ -48,7 +48,7 @@ def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT
         published = _published(api)
         gpus = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
         migs = [one for one in published if one not in gpus]
-        in_mode = [one for one in machine.settings().values() if one.mig_mode == "Enabled"]
+        in_mode = [gpu for gpu in machine.settings().values() if gpu.mig_mode == "Enabled"]
         whole = count(len(gpus), "GPU")
         screen.step(f"published in the pool {NODE}: {whole}{_and_divided(migs, len(in_mode))}")
         screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in gpus])
@@ -89,9 +89,9 @@ def _and_divided(migs: list[Object], in_mode: int) -> str:
 
 def _profiles(migs: list[Object]) -> list[tuple[str, str, str]]:
     """Return a row for each MIG profile: its memory, and at how many places it is on offer."""
-    places = Counter(one["attributes"]["profile"]["string"] for one in migs)
+    places = Counter(mig["attributes"]["profile"]["string"] for mig in migs)
     memory = {
-        one["attributes"]["profile"]["string"]: one["capacity"]["memory"]["value"] for one in migs
+        mig["attributes"]["profile"]["string"]: mig["capacity"]["memory"]["value"] for mig in migs
     }
     return [(name, memory[name], str(count)) for name, count in places.items()]
 

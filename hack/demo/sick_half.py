@@ -46,7 +46,7 @@ def play(
     node.machine.fault("lose", uuid)
     # What comes back before anybody looked was never away.
     wait_until(
-        lambda: any("gpu-lost" in one for one in _taints(node, uuid)), "the loss", timeout=30
+        lambda: any("gpu-lost" in taint for taint in _taints(node, uuid)), "the loss", timeout=30
     )
     node.machine.fault("restore", uuid)
     screen.step("the GPU was out of reach for a moment, and is back")
@@ -72,14 +72,14 @@ def _told(node: GpuNode, demo: Demo, pod: str, health: str) -> str:
     """What the status of a pod says of a device that is so; a blank without a word."""
     for status in _statuses(node, demo, pod):
         for each in status.get("allocatedResourcesStatus", []):
-            for one in each["resources"]:
-                if one.get("health") == health:
-                    return str(one.get("message", " "))
+            for resource in each["resources"]:
+                if resource.get("health") == health:
+                    return str(resource.get("message", " "))
     return ""
 
 
 def _container_ids(node: GpuNode, demo: Demo, pods: set[str]) -> set[str]:
-    return {one["containerID"] for pod in pods for one in _statuses(node, demo, pod)}
+    return {status["containerID"] for pod in pods for status in _statuses(node, demo, pod)}
 
 
 def _statuses(node: GpuNode, demo: Demo, pod: str) -> list[Object]:

@@ -180,7 +180,9 @@ class Card:
             time_slice=self.time_slice(),
             power_limit=power,
             mig_mode=str(gpu.mig_mode),
-            mig=tuple((one.profile.id, one.placement.start) for one in gpu.mig_instances),
+            mig=tuple(
+                (instance.profile.id, instance.placement.start) for instance in gpu.mig_instances
+            ),
         )
 
     def restore(self, change: Change, before: Settings, made: Sequence[Made]) -> None:
@@ -226,11 +228,11 @@ class Card:
         if before.mig_mode == MigMode.UNSUPPORTED:
             return
         are_left = False
-        for one in self.facts().mig_instances:
-            if (one.profile.id, one.placement.start) in before.mig:
+        for instance in self.facts().mig_instances:
+            if (instance.profile.id, instance.placement.start) in before.mig:
                 continue
-            if any(known.is_it(one) for known in made):
-                self.mig.destroy(one.slot)
+            if any(known.is_it(instance) for known in made):
+                self.mig.destroy(instance.slot)
             else:
                 are_left = True
         if not are_left:

@@ -140,10 +140,10 @@ def mig(run: Run) -> None:
     with prepared(run, [partition_name(card, place)]):
         run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s"
                  f"{'' if is_on else ', MIG mode included'}")  # fmt: skip
-        there = {one.slot: one for one in run.card.facts().mig_instances}
+        there = {instance.slot: instance for instance in run.card.facts().mig_instances}
         if not isinstance(made := there.get(place.slot), MigDevice):
             raise Unexpected("the claim is prepared, and NVML does not list its MIG device")
         run.makes(place, uuid=made.uuid)
-    if place.slot in {one.slot for one in run.card.facts().mig_instances}:
+    if place.slot in {instance.slot for instance in run.card.facts().mig_instances}:
         raise Unexpected("the claim has ended, and its MIG device is still there")
     run.destroyed(place)

@@ -93,7 +93,7 @@ def _try(options: argparse.Namespace) -> int:
         _say(f"written: {path}")
     for difference in run.differences:
         _say(f"not as before: {difference}")
-    verdicts = Counter(one.verdict for one in run.outcomes)
+    verdicts = Counter(outcome.verdict for outcome in run.outcomes)
     counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict)
     _say(f"steps: {counts}; the card is {'NOT ' if run.differences else ''}as it was")
     return int(bool(verdicts[Verdict.FAILED] or run.differences or interrupted))

@@ -84,10 +84,10 @@ def free_place(card: Gpu) -> Partition:
         raise LeftOut(
             "its MIG mode changes only by a reset: turn it on yourself, then run this again"
         )
-    small = [one for one in partitions(card) if one.profile.name.startswith("1g.")]
-    taken = {one.placement.start for one in card.mig_instances}
+    small = [part for part in partitions(card) if part.profile.name.startswith("1g.")]
+    taken = {instance.placement.start for instance in card.mig_instances}
     # Which places a larger one leaves is not worth working out here.
-    is_simple = all(one.placement.size == 1 for one in card.mig_instances)
+    is_simple = all(instance.placement.size == 1 for instance in card.mig_instances)
     place = next((one for one in small if one.placement.start not in taken), None)
     if place is None or not is_simple:
         raise LeftOut("the card has no room for a MIG device")

@@ -85,5 +85,5 @@ QUESTIONS = (
 def table() -> str:
     """Return them as a table in Markdown."""
     head = "| question | simulated GPUs | a card |\n|---|---|---|\n"
-    rows = (f"| {one.text} | {one.simulated} | {one.card} |\n" for one in QUESTIONS)
+    rows = (f"| {asked.text} | {asked.simulated} | {asked.card} |\n" for asked in QUESTIONS)
     return head + "".join(rows)

@@ -86,12 +86,12 @@ def slices(run: Run) -> None:
     expected = {f"gpu-{gpu.minor}" for gpu in run.card.inventory.gpus if _is_whole(gpu)}
     with run.timed("published after that"):
         wait_until(
-            lambda: expected <= {one["name"] for one in stage.devices()},
+            lambda: expected <= {device["name"] for device in stage.devices()},
             f"{', '.join(sorted(expected))} in slices",
             timeout=60,
             interval=0.05,
         )
-    found = [one["name"] for one in stage.devices()]
+    found = [device["name"] for device in stage.devices()]
     parts = sum("-mig-" in name for name in found)
     run.note(f"{len(found) - parts} whole GPUs and {parts} parts are published")
 

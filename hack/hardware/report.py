@@ -44,14 +44,14 @@ def found(
         "differences": run.differences,
         "steps": [
             {
-                "name": one.step,
-                "verdict": one.verdict,
-                "reason": one.reason,
-                "seconds": round(one.seconds, 3),
-                "timings": {what: round(took, 3) for what, took in one.timings.items()},
-                "evidence": one.evidence,
+                "name": outcome.step,
+                "verdict": outcome.verdict,
+                "reason": outcome.reason,
+                "seconds": round(outcome.seconds, 3),
+                "timings": {what: round(took, 3) for what, took in outcome.timings.items()},
+                "evidence": outcome.evidence,
             }
-            for one in run.outcomes
+            for outcome in run.outcomes
         ],
         "questions": _questions(run),
     }
@@ -83,7 +83,7 @@ def _serial(card: Card) -> str:
 
 def _questions(run: Run) -> list[dict[str, Any]]:
     steps = {question: step.name for step in STEPS for question in step.asks}
-    taken = {one.step: one for one in run.outcomes}
+    taken = {outcome.step: outcome for outcome in run.outcomes}
     return [
         {
             "id": one.id,
@@ -135,12 +135,12 @@ def page(report: Mapping[str, Any]) -> str:
         state += " **The run was interrupted.**"
     lines = [f"# {card['name']}, GPU driver {card['gpu_driver']}{simulated}", "", facts, "", state]
     lines += ["", f"| question | answer of the {by} | seconds |", "|---|---|---|"]
-    for one in report["questions"]:
-        answer = one["answer"] or f"*no answer: {one['why_not'] or 'it was not asked'}*"
-        lines.append(_row(one["question"], answer, _number(one["seconds"])))
+    for question in report["questions"]:
+        answer = question["answer"] or f"*no answer: {question['why_not'] or 'it was not asked'}*"
+        lines.append(_row(question["question"], answer, _number(question["seconds"])))
     lines += ["", "| step | | seconds | found |", "|---|---|---|---|"]
-    for one in report["steps"]:
-        lines.append(_row(one["name"], one["verdict"], _number(one["seconds"]), _details(one)))
+    for step in report["steps"]:
+        lines.append(_row(step["name"], step["verdict"], _number(step["seconds"]), _details(step)))
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from testbed.commands import TestbedError
@@ -112,12 +111,7 @@ class Run:
             self._left = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Put everything back, and compare. What cannot be put back stays in the journal."""
         with self._left:
             os.environ.pop(MARK, None)
@@ -134,7 +128,7 @@ class Run:
     def _check_unused(self) -> None:
         users = self.card.load().processes
         if users and not self.wishes.in_use:
-            pids = ", ".join(str(one.pid) for one in users)
+            pids = ", ".join(str(user.pid) for user in users)
             raise ConflictError(
                 f"others use the card (processes {pids}); end them, or say --in-use: they keep"
                 " running, and may be disturbed by whatever is changed"

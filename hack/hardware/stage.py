@@ -117,7 +117,7 @@ class Stage:
 
         def look() -> str | None:
             self.driver.check_running()
-            names = sorted(one["name"] for one in self.devices())
+            names = sorted(device["name"] for device in self.devices())
             return next((name for name in names if name.startswith(prefix)), None)
 
         return wait_until(look, f"a device {prefix}… in a slice", timeout=_SECONDS, interval=0.05)
@@ -135,7 +135,7 @@ class Stage:
         made["status"]["reservedFor"] = [pod]
         self.api.put(made)
         answers: Any = self.kubelet.must_prepare(name)
-        found = [one for device in answers[name.uid].devices for one in device.cdi_device_ids]
+        found = [cdi_id for device in answers[name.uid].devices for cdi_id in device.cdi_device_ids]
         return Prepared(name=name, cdi_devices=tuple(found))
 
     def unprepare(self, claim: Prepared) -> None:

@@ -97,7 +97,7 @@ def read(archive: Path) -> list[Image]:
     try:
         with tarfile.open(archive) as tar:
             index = json.loads(_content(tar, "index.json"))
-            return [_image(tar, one) for one in _manifests(tar, index)]
+            return [_image(tar, manifest) for manifest in _manifests(tar, index)]
     except (OSError, EOFError, tarfile.TarError, KeyError, ValueError) as error:
         raise ImageError(f"{archive} is no readable OCI archive: {error}") from error
 
@@ -121,11 +121,11 @@ def _lay_out(member: Member, path: Path) -> None:
 
 
 def _manifests(tar: tarfile.TarFile, index: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for one in index["manifests"]:
-        if one.get("mediaType") in _INDEXES:
-            yield from _manifests(tar, json.loads(_blob(tar, one["digest"])))
-        elif one.get("platform", {}).get("os") != "unknown":  # a builder's attestation
-            yield one
+    for manifest in index["manifests"]:
+        if manifest.get("mediaType") in _INDEXES:
+            yield from _manifests(tar, json.loads(_blob(tar, manifest["digest"])))
+        elif manifest.get("platform", {}).get("os") != "unknown":  # a builder's attestation
+            yield manifest
 
 
 def _image(tar: tarfile.TarFile, reference: Mapping[str, Any]) -> Image:
@@ -162,7 +162,7 @@ def _lay_over(members: dict[str, Member], layer: tarfile.TarFile) -> None:
 
 
 def _remove(members: dict[str, Member], path: str, *, itself: bool) -> None:
-    gone = [one for one in members if one.startswith(f"{path}/") or (itself and one == path)]
+    gone = [name for name in members if name.startswith(f"{path}/") or (itself and name == path)]
     for one in gone:
         del members[one]
 

@@ -38,9 +38,9 @@ def main(words: Sequence[str]) -> int:
     except CannotRunError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    for one in sorted(survivors, key=lambda one: (one.module, one.line)):
-        print(f"{one.module}:{one.line}: {one.outcome}")
-        print("".join(f"    {line}\n" for line in one.difference), end="")
+    for survivor in sorted(survivors, key=lambda one: (one.module, one.line)):
+        print(f"{survivor.module}:{survivor.line}: {survivor.outcome}")
+        print("".join(f"    {line}\n" for line in survivor.difference), end="")
     print("\n".join(rows))
     return 0
 

@@ -73,7 +73,7 @@ OPERATORS: tuple[_Operator, ...] = (
     (cst.If, _turned_round),
     (cst.While, _turned_round),
     (cst.BaseString, _misspelt),
-    *(one for one in mutation_operators if one[1] is not operator_string),
+    *(operator for operator in mutation_operators if operator[1] is not operator_string),
 )
 
 

@@ -18,9 +18,9 @@ Live = Mapping[str, Sequence[FunctionType]]
 def live(files: Sequence[str]) -> Live:
     """Return the functions that were made from these files, in any holder."""
     found: dict[str, list[FunctionType]] = {file: [] for file in files}
-    for one in gc.get_objects():
-        if isinstance(one, FunctionType) and one.__code__.co_filename in found:
-            found[one.__code__.co_filename].append(one)
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename in found:
+            found[thing.__code__.co_filename].append(thing)
     return found
 
 
@@ -67,7 +67,7 @@ def _changed(old: CodeType, new: CodeType) -> Sequence[tuple[CodeType, CodeType]
 
 
 def _nested(code: CodeType) -> list[CodeType]:
-    return [one for one in code.co_consts if isinstance(one, CodeType)]
+    return [const for const in code.co_consts if isinstance(const, CodeType)]
 
 
 def _all(code: CodeType) -> Iterator[CodeType]:
@@ -87,7 +87,7 @@ def _own(code: CodeType) -> object:
         *(code.co_qualname, code.co_flags, code.co_code, code.co_exceptiontable),
         *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
         *(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
-        [_constant(one) for one in code.co_consts],
+        [_constant(const) for const in code.co_consts],
     )
 
 

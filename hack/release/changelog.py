@@ -41,7 +41,7 @@ def notes(text: str, version: str) -> str:
     Raises:
         ChangelogError: there is none, it says nothing, or its title has no date.
     """
-    found = [one for one in sections(text) if one.title.split(" ")[0] == version]
+    found = [section for section in sections(text) if section.title.split(" ")[0] == version]
     if not found:
         raise ChangelogError(f"there is no section {version}; write it: hack/release prepare")
     if not found[0].text:

@@ -109,7 +109,7 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
 
 def toctree(pages: list[str], *options: str) -> str:
     """The directive that puts pages into the navigation."""
-    lines = [*options, ":glob:", ":hidden:", "", *(one.removesuffix(".md") for one in pages)]
+    lines = [*options, ":glob:", ":hidden:", "", *(page.removesuffix(".md") for page in pages)]
     return "\n\n```{toctree}\n" + "\n".join(lines) + "\n```\n"
 
 

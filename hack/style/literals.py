@@ -17,7 +17,7 @@ _FOR_TOOLS = re.compile(r"#\s*(?:noqa|type:|pragma|fmt:|!)")
 def texts(source: str) -> str:
     """Return what users read of a module: its strings, each on the line where it begins."""
     tree = ast.parse(source)
-    told = {id(one) for node in ast.walk(tree) for one in _docstrings(node)}
+    told = {id(docstring) for node in ast.walk(tree) for docstring in _docstrings(node)}
     lines = [""] * (source.count("\n") + 1)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:

@@ -335,7 +335,7 @@ def _listen(folder: Path, name: str) -> socket.socket:
 
 def _looking_like_daemons() -> list[str]:
     processes = Path("/proc").glob("[0-9]*")
-    named = [one for one in processes if _command(one).startswith("nvidia-cuda-mps")]
+    named = [process for process in processes if _command(process).startswith("nvidia-cuda-mps")]
     lines = [(one / "cmdline").read_bytes() for one in named]
     return sorted(Path(line.split(b"\0")[0].decode()).name for line in lines)
 

@@ -74,7 +74,7 @@ def users_of(root: Path) -> list[str]:
 
     By whatever path they have it. Files of several names are left out: other machines have them.
     """
-    files = {(one.st_dev, one.st_ino) for one in _looks(root) if one.st_nlink == 1}
+    files = {(look.st_dev, look.st_ino) for look in _looks(root) if look.st_nlink == 1}
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal() and files & set(_used(process)):

@@ -231,7 +231,7 @@ class InstalledNode(GpuNode):
     def pod_environment(self) -> dict[str, str]:
         """What the driver's container has to be told of a simulated machine on hack/cluster."""
         node = self.cluster.api.get("Node", self.cluster.node)
-        addresses = {one["type"]: one["address"] for one in node["status"]["addresses"]}
+        addresses = {address["type"]: address["address"] for address in node["status"]["addresses"]}
         return {
             "SYS_ROOT": f"{_ROOT_IN_POD}/sys",
             "PROC_ROOT": f"{_ROOT_IN_POD}/proc",
@@ -268,9 +268,9 @@ def is_current(daemons: Object) -> bool:
     wanted = status.get("desiredNumberScheduled", 0)
     counts = ("updatedNumberScheduled", "numberReady", "numberAvailable")
     seen = status.get("observedGeneration") == daemons["metadata"]["generation"]
-    return seen and wanted > 0 and all(status.get(one, 0) == wanted for one in counts)
+    return seen and wanted > 0 and all(status.get(count, 0) == wanted for count in counts)
 
 
 def _are_ready(pods: list[Object]) -> bool:
     """Whether all run, and none is about to go."""
-    return all(is_ready(one) and "deletionTimestamp" not in one["metadata"] for one in pods)
+    return all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)

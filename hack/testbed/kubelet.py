@@ -164,7 +164,7 @@ class KubeletClient:
 
 def _messages(version: str, claims: Sequence[ClaimName]) -> list[Any]:
     message = MESSAGES[version].Claim
-    return [message(namespace=one.namespace, name=one.name, uid=one.uid) for one in claims]
+    return [message(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
 
 
 def _check(claims: Sequence[ClaimName], answers: Mapping[str, Any]) -> None:

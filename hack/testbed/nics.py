@@ -115,7 +115,7 @@ def gpus_beside_nics(node: GpuNode) -> set[str]:
 
 def _gpus(node: GpuNode) -> list[Object]:
     devices = _devices(node, DRIVER_NAME)
-    return [one for one in devices if one["attributes"]["type"]["string"] == "gpu"]
+    return [device for device in devices if device["attributes"]["type"]["string"] == "gpu"]
 
 
 def _devices(node: GpuNode, driver: str) -> list[Object]:

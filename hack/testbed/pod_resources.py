@@ -61,7 +61,11 @@ def listed_devices(socket: Path, namespace: str, pod: str, container: str) -> li
         grpc.RpcError: The kubelet does not answer.
     """
     answer = _ask(socket, "List")
-    named = (one for one in answer.pod_resources if (one.namespace, one.name) == (namespace, pod))
+    named = (
+        resource
+        for resource in answer.pod_resources
+        if (resource.namespace, resource.name) == (namespace, pod)
+    )
     return [device for one in named for device in _devices(one, container)]
 
 
@@ -79,16 +83,16 @@ def _devices(pod: Any, container: str) -> list[ToldDevice]:
     return [
         ToldDevice(
             claim=claim.claim_name,
-            driver=one.driver_name,
-            pool=one.pool_name,
-            device=one.device_name,
-            share_id=one.share_id,
-            cdi_ids=tuple(each.name for each in one.cdi_devices),
+            driver=resource.driver_name,
+            pool=resource.pool_name,
+            device=resource.device_name,
+            share_id=resource.share_id,
+            cdi_ids=tuple(each.name for each in resource.cdi_devices),
         )
         for each in pod.containers
         if each.name == container
         for claim in each.dynamic_resources
-        for one in claim.claim_resources
+        for resource in claim.claim_resources
     ]
 
 

@@ -142,7 +142,9 @@ def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: f
 def is_ready(pod: Object) -> bool:
     """Whether the pod runs and all its containers are ready."""
     conditions = pod.get("status", {}).get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def explain(api: Api, pod: Object) -> str:

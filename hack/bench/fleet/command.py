@@ -41,11 +41,13 @@ def main(words: Sequence[str]) -> int:
         return 1
     try:
         inventory = inventory_of(options.profile)
-        pools = {one: VARIANTS[one](inventory, "node") for one in options.variants}
+        pools = {variant: VARIANTS[variant](inventory, "node") for variant in options.variants}
         for nodes in options.nodes:
             check_room(nodes, pools, smallest_profile(inventory), options)
         program = allocator.fetch()
-        one_node = {one: _of_a_node(one, inventory, program) for one in options.variants}
+        one_node = {
+            variant: _of_a_node(variant, inventory, program) for variant in options.variants
+        }
         with control_plane(
             options.name, options.kubernetes, limited=options.default_limits
         ) as cluster:
@@ -152,10 +154,14 @@ def _run(
     rounds: list[dict[str, Object]] = []
     with made_up_nodes(cluster, nodes) as stage:
         for _ in range(options.rounds):
-            found = {one: _measure(stage, one, inventory, options) for one in options.variants}
+            found = {
+                variant: _measure(stage, variant, inventory, options)
+                for variant in options.variants
+            }
             rounds.append(found)
     variants = {
-        one: one_node[one] | middle([found[one] for found in rounds]) for one in options.variants
+        variant: one_node[variant] | middle([found[variant] for found in rounds])
+        for variant in options.variants
     }
     run: Object = {
         "nodes": nodes,

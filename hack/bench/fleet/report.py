@@ -23,9 +23,9 @@ def middle(results: Sequence[Object]) -> Object:
     """
     first = results[0]
     return {
-        key: _middle([one[key] for one in results])
+        key: _middle([result[key] for result in results])
         for key in first
-        if all(key in one for one in results)
+        if all(key in result for result in results)
     }
 
 

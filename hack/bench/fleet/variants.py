@@ -86,12 +86,12 @@ def on_demand_shares(inventory: Inventory, node: str) -> DesiredPool:
 def without_memory(inventory: Inventory, node: str) -> DesiredPool:
     """The same as `on_demand` without the counter `memory`, which keeps no devices apart."""
     published = projection(inventory, mig=_ON_DEMAND)
-    sets = [_without_memory(one) for one in published.counter_sets]
+    sets = [_without_memory(counter_set) for counter_set in published.counter_sets]
     devices = [
-        {**one, "consumesCounters": [*map(_without_memory, objects(one["consumesCounters"]))]}
-        if "consumesCounters" in one
-        else one
-        for one in published.devices
+        {**device, "consumesCounters": [*map(_without_memory, objects(device["consumesCounters"]))]}
+        if "consumesCounters" in device
+        else device
+        for device in published.devices
     ]
     return build_slices(devices, driver=DRIVER_NAME, node_name=node, counter_sets=sets)
 
@@ -99,11 +99,11 @@ def without_memory(inventory: Inventory, node: str) -> DesiredPool:
 def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
     """The same as `on_demand` with two `--mig-profiles`, the smallest and one in the middle."""
     names = {
-        one.name: one.memory_bytes
+        profile.name: profile.memory_bytes
         for gpu in inventory.gpus
         if gpu.mig is not None
-        for one in gpu.mig.profiles
-        if "+" not in one.name
+        for profile in gpu.mig.profiles
+        if "+" not in profile.name
     }
     ordered = sorted(names, key=lambda name: (names[name], name))
     offered = frozenset({ordered[0], ordered[len(ordered) // 2]} if ordered else ())
@@ -116,7 +116,7 @@ def no_partitions(inventory: Inventory, node: str) -> DesiredPool:
     least that a layout with partitions can cost.
     """
     published = projection(inventory, mig=_ON_DEMAND)
-    return _built(published, [one for one in published.devices if is_whole(one)], node)
+    return _built(published, [device for device in published.devices if is_whole(device)], node)
 
 
 def whole_last(inventory: Inventory, node: str) -> DesiredPool:

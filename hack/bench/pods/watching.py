@@ -106,7 +106,7 @@ class Sightings:
         if pod["spec"].get("nodeName"):
             self.mark(_name(pod), Mark.SCHEDULED)
         statuses = pod.get("status", {}).get("containerStatuses", [])
-        if any("running" in one.get("state", {}) for one in statuses):
+        if any("running" in status.get("state", {}) for status in statuses):
             self.mark(_name(pod), Mark.RUNNING)
 
     def _tell_claim(self, claim: Object) -> None:

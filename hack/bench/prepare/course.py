@@ -194,11 +194,11 @@ def _devices(api: Api) -> dict[str, str]:
 
     def published() -> dict[str, str]:
         slices = api.all("ResourceSlice")
-        devices = [one for found in slices for one in found["spec"].get("devices", [])]
+        devices = [device for found in slices for device in found["spec"].get("devices", [])]
         return {
-            one["name"]: one["attributes"]["uuid"]["string"]
-            for one in devices
-            if one["attributes"]["type"]["string"] == "gpu"
+            device["name"]: device["attributes"]["uuid"]["string"]
+            for device in devices
+            if device["attributes"]["type"]["string"] == "gpu"
         }
 
     return wait_until(published, "the driver to publish its GPUs", timeout=30)

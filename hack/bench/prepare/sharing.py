@@ -98,7 +98,7 @@ def _write(configs: Path, text: str) -> None:
 def _wait_shares(stage: Stage, *, any_there: bool) -> None:
     def look() -> bool:
         slices = stage.api.all("ResourceSlice")
-        names = [one["name"] for found in slices for one in found["spec"].get("devices", [])]
+        names = [device["name"] for found in slices for device in found["spec"].get("devices", [])]
         return bool(names) and any("-share-" in name for name in names) is any_there
 
     wait_until(look, "the share config to be applied", timeout=60)

@@ -29,7 +29,7 @@ def check_claim_status(new: Object, old: Object | None) -> None:
     status, before = new["status"], allocated((old or {}).get("status") or {})
     now = allocated(status)
     given_back = before - now
-    status["devices"] = [one for one in status["devices"] if key_of(one) not in given_back]
+    status["devices"] = [device for device in status["devices"] if key_of(device) not in given_back]
     if not status["devices"]:
         del status["devices"]
         return
@@ -38,9 +38,9 @@ def check_claim_status(new: Object, old: Object | None) -> None:
         for index, entry in enumerate(status["devices"])
         for field, what in _problems(entry, now)
     ]
-    keys = [key_of(one) for one in status["devices"]]
+    keys = [key_of(device) for device in status["devices"]]
     problems += [
-        ("status.devices", f"Duplicate value: {one}") for one in set(keys) if keys.count(one) > 1
+        ("status.devices", f"Duplicate value: {key}") for key in set(keys) if keys.count(key) > 1
     ]
     _refuse(new["metadata"]["name"], problems)
 
@@ -104,11 +104,11 @@ def key_of(entry: Object) -> Key:
 def allocated(status: Object) -> set[Key]:
     """Return what is allocated, as entries name it."""
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-    return {key_of(one) for one in results}
+    return {key_of(result) for result in results}
 
 
 def _entries(item: Object) -> dict[Key, Object]:
-    return {key_of(one): one for one in (item.get("status") or {}).get("devices") or ()}
+    return {key_of(device): device for device in (item.get("status") or {}).get("devices") or ()}
 
 
 def _problems(entry: Object, now: set[Key]) -> Problems:
@@ -119,7 +119,7 @@ def _problems(entry: Object, now: set[Key]) -> Problems:
     conditions = entry.get("conditions") or []
     if len(conditions) > 8:
         yield ".conditions", f"Too many: {len(conditions)}: must have at most 8 items"
-    types = [one.get("type") for one in conditions]
+    types = [condition.get("type") for condition in conditions]
     if len(set(types)) != len(types):
         yield ".conditions", "Duplicate value: types"
     for index, one in enumerate(conditions):
