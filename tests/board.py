@@ -49,17 +49,17 @@ class Panel:
 
 def panels(board: dict[str, Any]) -> Iterator[Panel]:
     """All panels of a dashboard, its rows among them, from the top."""
-    for one in board["panels"]:
-        place = one["gridPos"]
+    for panel in board["panels"]:
+        place = panel["gridPos"]
         yield Panel(
-            kind=one["type"],
-            title=one["title"],
+            kind=panel["type"],
+            title=panel["title"],
             x=place["x"],
             y=place["y"],
             width=place["w"],
             height=place["h"],
-            queries=tuple(_query(each) for each in one.get("targets", ())),
-            source=one,
+            queries=tuple(_query(each) for each in panel.get("targets", ())),
+            source=panel,
         )
 
 

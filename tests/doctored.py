@@ -97,8 +97,8 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
     """Severities by the id of the check."""
     document: Document = json.loads(capsys.readouterr().out)
     found: dict[str, list[str]] = {}
-    for one in document["findings"]:
-        found.setdefault(one["id"], []).append(one["severity"])
+    for finding in document["findings"]:
+        found.setdefault(finding["id"], []).append(finding["severity"])
     return found
 
 
@@ -106,7 +106,7 @@ def told(capsys: pytest.CaptureFixture[str], check: str) -> list[tuple[str, str,
     """Severity, what was seen and what to do, of one check."""
     document: Document = json.loads(capsys.readouterr().out)
     return [
-        (one["severity"], one["seen"], one["advice"])
-        for one in document["findings"]
-        if one["id"] == check
+        (finding["severity"], finding["seen"], finding["advice"])
+        for finding in document["findings"]
+        if finding["id"] == check
     ]

@@ -88,7 +88,7 @@ def archive(
         content = {
             "config": blob(_json({"architecture": arch, "config": config}), "config.v1+json"),
             "layers": [
-                blob(gzip.compress(_tar(one), mtime=0), "layer.v1.tar+gzip") for one in layers
+                blob(gzip.compress(_tar(layer), mtime=0), "layer.v1.tar+gzip") for layer in layers
             ],
         }
         platform = {"architecture": arch, "os": "linux"}

@@ -52,7 +52,7 @@ def charge(slices: Sequence[Object], request: Request, source: Source) -> int:
     matched = [
         device
         for device in _devices(slices, source.driver)
-        if all(one.selects(device.subject) for one in selectors)
+        if all(selector.selects(device.subject) for selector in selectors)
     ]
     if len(matched) < request.count:
         raise InadmissibleError(

@@ -72,8 +72,8 @@ def test_the_same_input_gives_the_same_bytes(busybox: Path, tmp_path: Path) -> N
 def test_an_image_can_have_several_names(busybox: Path, tmp_path: Path) -> None:
     files = archive_of([gpu_test_image(busybox, ("a.local/x:1", "b.local/y:2"))], tmp_path)
     manifests = json.loads(files["index.json"])["manifests"]
-    assert len({one["digest"] for one in manifests}) == 1
-    names = {one["annotations"]["io.containerd.image.name"] for one in manifests}
+    assert len({manifest["digest"] for manifest in manifests}) == 1
+    names = {manifest["annotations"]["io.containerd.image.name"] for manifest in manifests}
     assert names == {"a.local/x:1", "b.local/y:2"}
 
 

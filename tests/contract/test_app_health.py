@@ -232,7 +232,7 @@ def test_xids_of_programs_are_told_as_nvidias_driver_tells_them_where_its_gate_i
         machine.emit_xid(uuid_of(machine, minor), xid)
     tainted(node, {"gpu-1": XID, "gpu-2": XID})
     told = {
-        device["name"]: [(one["value"], one["effect"]) for one in device["taints"]]
+        device["name"]: [(taint["value"], taint["effect"]) for taint in device["taints"]]
         for spec in specs(node)
         for device in spec["devices"]
         if device.get("taints")

@@ -25,7 +25,7 @@ def conditions(node: ProcessNode, name: str) -> dict[str, dict[str, Any]]:
     for claim in node.api.objects("resourceclaims"):
         if claim["metadata"]["name"] == name:
             for device in claim["status"].get("devices", ()):
-                return {one["type"]: one for one in device["conditions"]}
+                return {condition["type"]: condition for condition in device["conditions"]}
     return {}
 
 

@@ -39,8 +39,8 @@ class Told:
                 self._take(message)
 
     def _take(self, message: Any) -> None:
-        self.messages = {one.device.device_name: one.message for one in message.devices}
-        self.health = {one.device.device_name: one.health for one in message.devices}
+        self.messages = {device.device.device_name: device.message for device in message.devices}
+        self.health = {device.device.device_name: device.health for device in message.devices}
         self.ever |= {*self.health.values()}
         self.sent += 1
 
@@ -136,7 +136,7 @@ def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
         told.wait(well | {names["mine"]: UNHEALTHY, "gpu-3": UNHEALTHY})
         # A look that it went away under has still counted it.
         words = ("no longer found on this node", "out of reach")
-        assert any(one in told.messages["gpu-3"] for one in words)
+        assert any(word in told.messages["gpu-3"] for word in words)
 
 
 def test_shares_of_one_gpu_and_no_other(node: ProcessNode) -> None:

@@ -104,7 +104,7 @@ def test_shares_are_limited_whatever_becomes_of_the_driver(scene: Scene) -> None
     mine = scene.reserve("mine", "gpu-0-share-0-of-4", pod)
     scene.start()
     notes = read_notes(scene.node.place.plugins / "gpu.nvidia.com")
-    assert {one.limited_by for one in notes.devices} == {"control groups (NVML)"}
+    assert {device.limited_by for device in notes.devices} == {"control groups (NVML)"}
     with KubeletClient(scene.node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(mine)["uid-mine"].error == ""
@@ -121,7 +121,7 @@ def test_shares_are_limited_whatever_becomes_of_the_driver(scene: Scene) -> None
     scene.node.driver.kill()
     scene.node.driver.start()
     eventually(scene.events, "the event of the later pod")
-    assert {(one["reason"], one["regarding"]["uid"]) for one in scene.events()} == {
+    assert {(event["reason"], event["regarding"]["uid"]) for event in scene.events()} == {
         ("NoGPUMemory", other)
     }
     with KubeletClient(scene.node.place.registry) as kubelet:

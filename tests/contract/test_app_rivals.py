@@ -55,7 +55,7 @@ def test_of_two_drivers_the_one_that_the_kubelet_registered_last_publishes(
         node.wait_devices(4)  # the kubelet calls the old one again
     finally:
         new.kill()
-    said = " ".join(str(one["error"]) for one in old.events("publishing failed"))
+    said = " ".join(str(event["error"]) for event in old.events("publishing failed"))
     assert "the driver that the kubelet registered last publishes" in said
     assert "dra-new.sock" in said
 

@@ -113,7 +113,7 @@ def test_claims_on_gpus_that_are_left_out_are_taken_over_and_taken_back_too(
         kubelet.register(driver=node.driver)
         kubelet.must_prepare(*claims)
         assert len(node.place.records()) == len(claims)
-        said = [one["gpu"] for one in node.driver.events("gpu left out")]
+        said = [event["gpu"] for event in node.driver.events("gpu left out")]
         assert sum("; a claim that already has it" in line for line in said) == 3
         assert len(said) == 8
         kubelet.must_unprepare(*claims)

@@ -80,7 +80,7 @@ def test_the_plugins_image_is_not_run_as_this_driver(helm: str) -> None:
 @pytest.mark.parametrize("value", ["null", "false", ""])
 def test_a_value_that_says_nothing_is_passed_over(helm: str, value: str) -> None:
     words = [f"{key}={value}" for key in ("failOnInitError", "migStrategy", "devicePlugin")]
-    assert said(helm, *(part for one in words for part in ("--set", one))) == ""
+    assert said(helm, *(part for word in words for part in ("--set", word))) == ""
 
 
 def test_what_the_schema_lets_through_is_looked_at() -> None:

@@ -95,9 +95,9 @@ def test_other_folders_of_the_kubelet_are_mounted_where_the_driver_looks(render:
 def test_a_driver_that_comes_later_does_not_keep_the_pod_from_starting(render: Render) -> None:
     def kind(*words: str) -> str:
         (found,) = (
-            one["hostPath"]["type"]
-            for one in driver_pod(render(*words))["volumes"]
-            if one["name"] == "driver-root"
+            volume["hostPath"]["type"]
+            for volume in driver_pod(render(*words))["volumes"]
+            if volume["name"] == "driver-root"
         )
         return str(found)
 

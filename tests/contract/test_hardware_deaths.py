@@ -123,7 +123,7 @@ def test_the_next_run_takes_a_killed_one_back_before_it_looks_at_the_card(killed
 def test_what_cannot_be_put_back_yet_stays_in_the_journal(killed: Killed) -> None:
     tried = killed.at("mig-device-names", "made, first time, in mig-device-names")
     machine = tried.machine
-    (made,) = [one.uuid for one in tried.devices(machine.gpus[0].uuid)]
+    (made,) = [device.uuid for device in tried.devices(machine.gpus[0].uuid)]
     machine.hold_instance(made)
     said: list[str] = []
     journal = Journal(tried.state)
@@ -141,7 +141,7 @@ def test_a_mig_device_that_others_made_after_the_death_is_left(killed: Killed) -
     machine, said = tried.machine, []
     others = machine.create_mig(machine.gpus[0].uuid, "1g.10gb", 4)
     assert restore_leftovers(Journal(tried.state), said.append)
-    assert [one.uuid for one in tried.devices(machine.gpus[0].uuid)] == [others]
+    assert [device.uuid for device in tried.devices(machine.gpus[0].uuid)] == [others]
     assert said[-2:] == [
         "not as before: MIG devices were none and are profile 19 at 4",
         "set these back by hand, unless others changed them",
@@ -160,7 +160,7 @@ def test_a_mig_device_that_others_made_where_the_run_had_one_is_left(
     machine.set_mig_mode(gpu, enabled=True)
     others = machine.create_mig(gpu, "1g.10gb", 0)
     assert restore_leftovers(Journal(tried.state), [].append)
-    assert [one.uuid for one in tried.devices(gpu)] == [others]
+    assert [device.uuid for device in tried.devices(gpu)] == [others]
 
 
 def test_the_command_takes_a_killed_run_back(killed: Killed) -> None:

@@ -147,7 +147,7 @@ def test_shares_by_the_drivers_last_good_config_are_shown(
     assert main(words(machine, f"--kubelet-plugins-directory-path={plugins}")) == 0
 
     shown = capsys.readouterr()
-    (line,) = (one for one in shown.out.splitlines() if "shares of" in one)
+    (line,) = (row for row in shown.out.splitlines() if "shares of" in row)
     assert line.endswith(": 4 of nvidia.com/gpu by MPS")
     assert f"would publish {len(machine.gpus) + 4} devices" in shown.out
 

@@ -129,7 +129,7 @@ def test_a_large_cluster_comes_in_pages(
     assert main([*words, "--output=json"]) == 0
 
     found = json.loads(capsys.readouterr().out)
-    numbers = [one for node in found["nodes"] for one in node["resources"]]
+    numbers = [resource for node in found["nodes"] for resource in node["resources"]]
     assert len(numbers) == 130
     assert {(one["offered"], one["used"], one["free"]) for one in numbers} == {(1, 1, 0)}
     assert len(api.seen("list", "resourceslices")) == 2

@@ -70,7 +70,7 @@ class Checks:
         """Have as many under way as are wanted, for ever."""
         ask = health_pb2.HealthCheckRequest(service="liveness")
         while True:
-            self.calls = [one for one in self.calls if not one.done()]
+            self.calls = [call for call in self.calls if not call.done()]
             for stub in islice(cycle(self._stubs), CHECKS - len(self.calls)):
                 self.calls.append(stub.Check.future(ask, timeout=30))
                 self.made += 1

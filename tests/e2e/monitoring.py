@@ -34,9 +34,9 @@ def told(scene: Scene, pod: str, ctr: str = "ctr") -> list[ToldDevice]:
         for claim in {one.claim for one in found}
     }
     allocated = [
-        (claim, one["driver"], one["pool"], one["device"], one.get("shareID", ""))
+        (claim, result["driver"], result["pool"], result["device"], result.get("shareID", ""))
         for claim, status in statuses.items()
-        for one in status["allocation"]["devices"]["results"]
+        for result in status["allocation"]["devices"]["results"]
     ]
     said = [(one.claim, one.driver, one.pool, one.device, one.share_id) for one in found]
     assert sorted(said) == sorted(allocated)

@@ -41,7 +41,7 @@ class NvidiaSpecs:
         kind = (f"--vendor={VENDOR}", "--class=claim", "--device-name-strategy=uuid")
         places = (f"--driver-root={driver_root}", f"--nvidia-cdi-hook-path={hook}")
         self._made: Spec = yaml.safe_load(run((*generate, *kind, *places)))
-        self._of_gpus = {one["name"]: _known(one) for one in self._made["devices"]}
+        self._of_gpus = {device["name"]: _known(device) for device in self._made["devices"]}
 
     def of(self, record: ClaimRecord, ours: Mapping[str, Any], env: Sequence[str]) -> str:
         """The spec of a claim, of which this driver has a record and has written a spec.

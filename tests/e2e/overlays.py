@@ -47,7 +47,7 @@ def _write(folder: Path, resource: str, tag: str, *patches: str) -> None:
         "kind": "Kustomization",
         "resources": [resource],
         "images": [{"name": IMAGE, "newTag": tag}],
-        "patches": [{"patch": one} for one in patches],
+        "patches": [{"patch": patch} for patch in patches],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 

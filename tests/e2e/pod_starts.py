@@ -78,9 +78,9 @@ def starting_pods(scene: Scene) -> Iterator[Starts]:
             seconds = time.monotonic() - made
             events = scene.api.all("Event", NAMESPACE, fieldSelector=f"involvedObject.name={pod}")
             warnings.extend(
-                f"{pod}: {one['reason']}: {one['message']}"
-                for one in events
-                if one["type"] == "Warning" and one["reason"] != "FailedScheduling"
+                f"{pod}: {event['reason']}: {event['message']}"
+                for event in events
+                if event["type"] == "Warning" and event["reason"] != "FailedScheduling"
             )
             scene.delete(pod)
             starts.done.append(Start(pod=pod, made=made, seconds=seconds))
@@ -108,7 +108,7 @@ def too_long(some: list[Start], usual: list[Start]) -> list[Start]:
 
 def summary(starts: list[Start]) -> str:
     """How many there were, with their median and the longest, for people."""
-    seconds = [one.seconds for one in starts]
+    seconds = [start.seconds for start in starts]
     return (
         f"{len(starts)} starts, median {statistics.median(seconds):.1f} s, "
         f"longest {max(seconds):.1f} s"

@@ -60,7 +60,7 @@ def device(scene: Scene) -> Object:
 
 def taints(scene: Scene) -> dict[str, str]:
     """The taints of the GPU: effects by key."""
-    return {one["key"]: one["effect"] for one in device(scene).get("taints", [])}
+    return {taint["key"]: taint["effect"] for taint in device(scene).get("taints", [])}
 
 
 def all_taints(scene: Scene) -> dict[str, list[str]]:
@@ -95,9 +95,9 @@ def in_pod(scene: Scene, pod: str) -> list[Told]:
     """What the status of a pod's container says of its devices."""
     (status,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
     return [
-        Told(one.get("health", "Unknown"), one.get("message", ""))
+        Told(resource.get("health", "Unknown"), resource.get("message", ""))
         for each in status.get("allocatedResourcesStatus", [])
-        for one in each["resources"]
+        for resource in each["resources"]
     ]
 
 
@@ -105,12 +105,12 @@ def in_claim(scene: Scene, pod: str) -> list[Told]:
     """What the status of a pod's claims says of their devices."""
     words = {"True": "Healthy", "False": "Unhealthy", "Unknown": "Unknown"}
     return [
-        Told(words[one["status"]], one["message"])
+        Told(words[condition["status"]], condition["message"])
         for claim in scene.api.all("ResourceClaim", NAMESPACE)
         if any(user["name"] == pod for user in claim.get("status", {}).get("reservedFor", []))
         for entry in claim["status"].get("devices", [])
-        for one in entry["conditions"]
-        if one["type"] == "Healthy"
+        for condition in entry["conditions"]
+        if condition["type"] == "Healthy"
     ]
 
 

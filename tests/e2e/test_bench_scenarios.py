@@ -34,9 +34,9 @@ def has_run_as_it_says(case: Case) -> None:
     assert running == f"{strategy.tenants} of {strategy.tenants} pods running"
     names = devices.split(", ")
     if strategy.sharing is Sharing.MIG:
-        profiles = Counter(one.replace(".", "") for one in strategy.profiles)
-        assert Counter(one.partition("-mig-")[2].split("-")[0] for one in names) == profiles
-        assert len({one.partition("-mig-")[0] for one in names}) == 1  # all of one GPU
+        profiles = Counter(profile.replace(".", "") for profile in strategy.profiles)
+        assert Counter(name.partition("-mig-")[2].split("-")[0] for name in names) == profiles
+        assert len({name.partition("-mig-")[0] for name in names}) == 1  # all of one GPU
     else:
         assert len(names) == strategy.gpus
     said = STRATEGIES.get(strategy.sharing, "MPS")

@@ -147,7 +147,7 @@ def test_what_the_chart_makes_is_accepted_without_a_warning(
 ) -> None:
     text = helm("template", "dra-driver", CHART, "--values", values, *words)
     things: list[Object] = [one for one in yaml.safe_load_all(text) if one]
-    known = [one for one in things if one["kind"] not in OF_OTHERS]
+    known = [thing for thing in things if thing["kind"] not in OF_OTHERS]
     done = cluster.kubectl(
         *("apply", "-f", "-", "--dry-run=server", "--warnings-as-errors", "--output", "name"),
         stdin=yaml.safe_dump_all(known),

@@ -147,10 +147,10 @@ def test_the_driver_of_the_node_speaks_of_its_own_device(
     cluster: Cluster, allocated: Object, here: Api
 ) -> None:
     apply(here, entry(cluster.node, data={"uuid": "GPU-1"}))
-    found = [(one["device"], one.get("data")) for one in stored(cluster)["devices"]]
+    found = [(device["device"], device.get("data")) for device in stored(cluster)["devices"]]
     assert found == [("nic-0", None), ("gpu-0", {"uuid": "GPU-1"})]
     apply(here)
-    assert [one["device"] for one in stored(cluster)["devices"]] == ["nic-0"]
+    assert [device["device"] for device in stored(cluster)["devices"]] == ["nic-0"]
 
 
 def test_the_driver_of_another_node_does_not(

@@ -94,7 +94,7 @@ def test_whole_gpus_are_named_as_the_container_sees_them_until_they_are_given_ba
     scene.running(pod)
     found = entries(scene, 2)
     assert sorted(one["data"]["uuid"] for one in found) == sorted(scene.gpus(pod))
-    allocated = [(one["driver"], one["pool"], one["device"]) for one in results(scene)]
+    allocated = [(result["driver"], result["pool"], result["device"]) for result in results(scene)]
     assert [(one["driver"], one["pool"], one["device"]) for one in found] == sorted(allocated)
     published = {
         device["name"]: device["attributes"]

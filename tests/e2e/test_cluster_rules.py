@@ -70,7 +70,7 @@ def test_the_selectors_of_the_migration_page_are_accepted(scene: Scene) -> None:
     rows = re.findall(r"^\| `nvidia\.com/.* \| `([^`]*)`", page, re.MULTILINE)
     own = "device.attributes['gpu.nvidia.com']"
     selectors = [re.sub(r"\ba\.", f"{own}.", row) for row in rows]
-    selectors = [one for one in selectors if "==" in one or ">=" in one]
+    selectors = [selector for selector in selectors if "==" in selector or ">=" in selector]
     assert len(selectors) >= 7
     for expression in selectors:
         one = [{"cel": {"expression": expression}}]

@@ -122,7 +122,7 @@ def test_without_what_is_named_the_scheduler_has_devices_or_something_else_is_na
     for one, answer, said in zip(asked, told, said_of, strict=True):
         kind, devices = theirs(one, said)
         assert (kind == "fits") == answer.fits
-        picked = [(one.claim, one.request, str(one.device)) for one in answer.picks or ()]
+        picked = [(pick.claim, pick.request, str(pick.device)) for pick in answer.picks or ()]
         assert picked == devices
 
 

@@ -107,7 +107,7 @@ class DriverManager:
         wait_gone(self._node.cluster.api, SCENES, pods, timeout=PATIENCE)
 
     def _label(self, value: str) -> None:
-        labels = (LABEL, *(f"nvidia.com/gpu.deploy.{one}" for one in OPERANDS))
+        labels = (LABEL, *(f"nvidia.com/gpu.deploy.{operand}" for operand in OPERANDS))
         words = (f"{label}={value}" for label in labels)
         self._kubectl("label", "--overwrite", "node", self._name, *words)
 

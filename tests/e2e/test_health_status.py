@@ -40,7 +40,7 @@ def machine_as_before(scene: Scene) -> Iterator[None]:
 def said(scene: Scene, pod: str) -> object:
     """All that is said of a pod's device, and the versions of the claims that say it."""
     claims = scene.api.all("ResourceClaim", NAMESPACE)
-    versions = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in claims}
+    versions = {claim["metadata"]["name"]: claim["metadata"]["resourceVersion"] for claim in claims}
     mine = {name: version for name, version in versions.items() if name.startswith(pod)}
     return in_pod(scene, pod), in_claim(scene, pod), mine
 

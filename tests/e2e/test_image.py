@@ -101,16 +101,16 @@ def _config(
     root: Path, env: list[str], words: Sequence[str], user: int, binds: Sequence[Path]
 ) -> dict[str, Any]:
     binds_at = [
-        {"destination": str(one), "type": "bind", "source": str(one), "options": ["rbind"]}
-        for one in binds
+        {"destination": str(bind), "type": "bind", "source": str(bind), "options": ["rbind"]}
+        for bind in binds
     ]
     standard = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
         {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
     ]
-    for one in binds:
-        (root / str(one).lstrip("/")).mkdir(parents=True, exist_ok=True)
+    for bind in binds:
+        (root / str(bind).lstrip("/")).mkdir(parents=True, exist_ok=True)
     return {
         "ociVersion": "1.2.0",
         "root": {"path": str(root), "readonly": True},
@@ -140,7 +140,7 @@ def test_the_image_is_quick_to_download(place: Place) -> None:
 
 def test_the_bill_of_materials_names_every_package_and_no_other(place: Place) -> None:
     bill = json.loads(sbom.document(place.image, NAME, version()))
-    named = [PackageURL.from_string(one["purl"]) for one in bill["components"]]
+    named = [PackageURL.from_string(component["purl"]) for component in bill["components"]]
     locked = re.findall(r"^(\S+)==(\S+)", (LOCKS / "runtime.lock").read_text(), re.MULTILINE)
     python = {(one.name, one.version) for one in named if one.type == "pypi"}
     assert python == {*locked, (NAME, version())}

@@ -203,8 +203,8 @@ def doctor_in_the_pod(node: InstalledNode) -> dict[str, set[str]]:
 
 def severities(document: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for one in json.loads(document)["findings"]:
-        found.setdefault(one["id"], set()).add(one["severity"])
+    for finding in json.loads(document)["findings"]:
+        found.setdefault(finding["id"], set()).add(finding["severity"])
     return found
 
 
@@ -262,7 +262,7 @@ def test_doctor_tells_of_a_pod_that_crashes_and_of_a_share_config_that_is_wrong(
         config = ("--kubeconfig", installed.cluster.env["KUBECONFIG"])
         # It ends with status 1.
         said = subprocess.run((DRIVER, *words, *config), capture_output=True, check=False).stdout
-        found = [one for one in json.loads(said)["findings"] if one["id"] == check]
+        found = [finding for finding in json.loads(said)["findings"] if finding["id"] == check]
         return "\n".join(one["seen"] for one in found if one["severity"] == "error")
 
     assert (wrong("driver-pods"), wrong("share-config")) == ("", "")
@@ -334,7 +334,7 @@ def test_usage_names_the_pods_of_an_mps_claim_with_their_memory_and_the_server(
         assert of_servers == [30]
         said = json.loads(installed.in_driver_pod("status", "--gpu", gpu, "--output", "json"))
         ((device,),) = (one["devices"] for one in said["gpus"])
-        assert {one["pod"]: [p["pid"] for p in one["processes"]] for one in device["users"]} == {
+        assert {user["pod"]: [p["pid"] for p in user["processes"]] for user in device["users"]} == {
             pod: [pid] for pod, pid in pids.items()
         }
     finally:

@@ -170,7 +170,7 @@ def parts(scene: Scene) -> list[str]:
 
 def mig_modes(scene: Scene) -> list[str]:
     """The MIG mode of each GPU."""
-    return [one.mig_mode for one in scene.node.machine.settings().values()]
+    return [setting.mig_mode for setting in scene.node.machine.settings().values()]
 
 
 @pytest.mark.long(

@@ -57,7 +57,7 @@ def test_pods_get_the_gpus_beside_the_nics_and_a_third_waits(
     assert {uuid for pod in pods for uuid in scene.gpus(pod)} == beside
     for claim in scene.api.all("ResourceClaim", NAMESPACE):
         results = claim["status"]["allocation"]["devices"]["results"]
-        assert len(results) == 1 or {one["request"] for one in results} == {"gpu", "nic"}
+        assert len(results) == 1 or {result["request"] for result in results} == {"gpu", "nic"}
     third = scene.pod("worker-2", templates=[template])
     assert "cannot allocate all claims" in scene.unschedulable(third)
     scene.delete(pods[0])

@@ -39,7 +39,7 @@ def talkative(scene: Scene) -> Iterator[GpuNode]:
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
 def test_pods_of_every_variant_run_and_the_driver_has_its_share(talkative: GpuNode) -> None:
-    variants = tuple(one for one in VARIANTS if one != MPS or talkative.can_run_mps)
+    variants = tuple(variant for variant in VARIANTS if variant != MPS or talkative.can_run_mps)
     plan = Plan(variants=variants, at_once=(AT_ONCE,), rounds=1, warm_up=0, rest=0)
     result = measure(talkative, plan)
     (case,) = result["cases"]
@@ -56,7 +56,7 @@ def test_pods_of_every_variant_run_and_the_driver_has_its_share(talkative: GpuNo
             assert sum(took[part] for part in parts) == pytest.approx(
                 took["scheduled → program"], abs=0.1
             )
-    assert {one["refused"] for one in case["variants"].values()} == {0}
+    assert {variant["refused"] for variant in case["variants"].values()} == {0}
     assert case["ratios"].keys() == set(variants) - {BASELINE}
 
 

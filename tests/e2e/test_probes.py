@@ -94,7 +94,7 @@ class Seen:
 def test_no_flood_from_a_pod_has_driver_or_supervisor_restarted(
     node: InstalledNode, scene: Scene, seconds: int
 ) -> None:
-    before = {one: Seen.of(node, one) for one in PORTS}
+    before = {port: Seen.of(node, port) for port in PORTS}
     had = {one: seen.resident() for one, seen in before.items()}
     targets = [
         f"{seen.address}:{http}:{health}"
@@ -109,15 +109,15 @@ def test_no_flood_from_a_pod_has_driver_or_supervisor_restarted(
     while time.monotonic() < end:
         time.sleep(5)
         looks += 1
-        most = {one: max(most[one], before[one].resident()) for one in PORTS}
+        most = {port: max(most[port], before[port].resident()) for port in PORTS}
         with suppress(OSError):
             served += "nvidia_dra_kubelet_registered" in node.metrics()
         ready += all(map(_is_ready, node.driver_pods()))
     log = node.cluster.kubectl("logs", "--namespace", SCENES, attacker)
     said = [line for line in log.splitlines() if line.startswith("flooding: ")]
     sys.stdout.write(f"{had=} {most=} {served=} {ready=} {looks=} {said[-1:]}\n")
-    assert {one: Seen.of(node, one) for one in PORTS} == before
-    assert {one: most[one] - had[one] < MORE for one in PORTS} == dict.fromkeys(PORTS, True)
+    assert {port: Seen.of(node, port) for port in PORTS} == before
+    assert {port: most[port] - had[port] < MORE for port in PORTS} == dict.fromkeys(PORTS, True)
     assert len(said) > seconds / 10, log
     assert probe_warnings(node) == []
     assert ready == looks

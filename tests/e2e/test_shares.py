@@ -303,10 +303,10 @@ def test_whole_gpus_are_offered_beside_their_shares_where_that_costs_the_schedul
     shares: Shares, scene: Scene
 ) -> None:
     shares.set(config("timeSlicing", 4), 4)
-    devices = [one for each in scene.node.slices() for one in each.get("devices", [])]
-    beside = {one["name"] for one in devices if "-share-" not in one["name"]}
+    devices = [device for each in scene.node.slices() for device in each.get("devices", [])]
+    beside = {device["name"] for device in devices if "-share-" not in device["name"]}
     assert beside == ({"gpu-0"} if counters_are_cheap() else set())
-    counted = {"consumesCounters" in one for one in devices}
+    counted = {"consumesCounters" in device for device in devices}
     assert counted == {counters_are_cheap()}
 
 

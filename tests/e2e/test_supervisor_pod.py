@@ -227,9 +227,9 @@ def manifest(scene: Scene, change: Change = lambda _pod: None) -> str:
         if one["name"] == "driver-root":
             one["readOnly"] = False  # settings of simulated GPUs are kept in a file there
             del one["mountPropagation"]  # this machine's root need not be a shared mount
-    for one in pod["volumes"]:
-        if one["name"] in {"plugins", "driver-root"}:
-            one["hostPath"]["path"] = plugins if one["name"] == "plugins" else root
+    for volume in pod["volumes"]:
+        if volume["name"] in {"plugins", "driver-root"}:
+            volume["hostPath"]["path"] = plugins if volume["name"] == "plugins" else root
     for number, path in enumerate(("/usr", sys.base_prefix, str(REPOSITORY))):
         name = f"this-machine-{number}"
         pod["volumes"].append({"name": name, "hostPath": {"path": path}})

@@ -82,9 +82,9 @@ def users(scene: Scene) -> dict[str, dict[str, Any]]:
 def metric(text: str, name: str, pod: str) -> tuple[str, float]:
     """The UUID and the value of the one series of a pod."""
     (line,) = [
-        one
-        for one in text.splitlines()
-        if one.startswith(f"nvidia_dra_{name}{{") and f'pod="{pod}"' in one
+        row
+        for row in text.splitlines()
+        if row.startswith(f"nvidia_dra_{name}{{") and f'pod="{pod}"' in row
     ]
     found = re.search(r'uuid="([^"]+)"', line)
     assert found is not None
@@ -190,7 +190,7 @@ def test_a_container_cannot_pass_for_another_pod(shares: Shares, scene: Scene, j
     try:
         assert any(uid in line for line in groups_of(pid).splitlines())
         found = users(scene)
-        assert [one["pid"] for one in found[liar]["processes"]] == [pid]
+        assert [process["pid"] for process in found[liar]["processes"]] == [pid]
         assert found[victim]["processes"] == []
     finally:
         for below in made:

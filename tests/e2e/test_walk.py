@@ -113,4 +113,4 @@ def gathered_in_the_pod(node: InstalledNode, reader: Reader, folder: Path) -> Ar
 
 
 def shares(node: InstalledNode) -> list[str]:
-    return [one for one in node.devices() if "-share-" in one]
+    return [device for device in node.devices() if "-share-" in device]

@@ -40,9 +40,9 @@ def test_on_the_card(step: Step, plugin: Plugin) -> None:
     if step.changes <= run.wishes.allow:  # others were named before
         run.say(outcome.sentence())
     mark = "(simulator) " if run.card.is_simulated else ""
-    for one in QUESTIONS:
-        if one.id in outcome.answers:
-            run.say(f"  {one.text} {mark}{outcome.answers[one.id]}")
+    for question in QUESTIONS:
+        if question.id in outcome.answers:
+            run.say(f"  {question.text} {mark}{outcome.answers[question.id]}")
     if outcome.verdict is Verdict.LEFT_OUT:
         pytest.skip(outcome.reason)
     assert outcome.verdict is Verdict.PASSED, outcome.reason

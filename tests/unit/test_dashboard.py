@@ -72,14 +72,14 @@ def test_a_panel_has_all_that_grafana_needs(panel: board.Panel) -> None:
     assert source["datasource"] == SOURCE
     assert panel.unit in UNITS
     targets = source["targets"]
-    assert [one["refId"] for one in targets] == [chr(65 + n) for n in range(len(targets))]
-    for one in targets:
-        assert one["datasource"] == SOURCE
-        assert one["range"] is not one["instant"]
+    assert [target["refId"] for target in targets] == [chr(65 + n) for n in range(len(targets))]
+    for target in targets:
+        assert target["datasource"] == SOURCE
+        assert target["range"] is not target["instant"]
         # A bar or cell counts what happened since the one before, and nothing twice.
-        assert ("$__interval" in one["expr"]) is ("interval" in source)
+        assert ("$__interval" in target["expr"]) is ("interval" in source)
     shown_once = {"stat", "bargauge", "table"}
-    assert {one["instant"] for one in targets} <= {panel.kind in shown_once}
+    assert {target["instant"] for target in targets} <= {panel.kind in shown_once}
 
 
 def test_ids_are_unique_and_panels_do_not_overlap() -> None:
@@ -94,8 +94,8 @@ def test_ids_are_unique_and_panels_do_not_overlap() -> None:
     }
     for first, second in combinations(cells, 2):
         assert not cells[first] & cells[second], (first, second)
-    assert {x for one in cells.values() for x, _ in one} == set(range(24))
-    lines = [y for one in cells.values() for _, y in one]
+    assert {x for cell in cells.values() for x, _ in cell} == set(range(24))
+    lines = [y for cell in cells.values() for _, y in cell]
     assert set(lines) == set(range(max(lines) + 1))
     assert {panel.width for panel in PANELS if panel.kind == "row"} == {24}
 
@@ -128,7 +128,7 @@ def test_it_can_be_imported_and_provided_by_files() -> None:
     assert BOARD["id"] is None
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", BOARD["uid"])
     assert BOARD["schemaVersion"] >= 39
-    kinds = {one["id"] for one in BOARD["__requires"] if one["type"] == "panel"}
+    kinds = {require["id"] for require in BOARD["__requires"] if require["type"] == "panel"}
     assert kinds == {panel.kind for panel in DRAWN}
 
 
@@ -144,7 +144,7 @@ def test_a_table_names_and_sorts_by_columns_that_there_are() -> None:
         columns = panel.source["transformations"][1]["options"]["renameByName"]
         (by,) = panel.source["options"]["sortBy"]
         assert by["displayName"] in columns.values()
-        values = {one for one in columns if one.startswith("Value")}
+        values = {column for column in columns if column.startswith("Value")}
         assert len(values) == len(panel.queries)
         for query in panel.queries:
             assert columns.keys() - values == result_labels(query.expr, EXPORTED)

@@ -78,7 +78,7 @@ def test_until_its_release_a_versions_samples_are_what_it_writes(tmp_path: Path)
     sections = changelog.sections((REPOSITORY / "CHANGELOG.md").read_text())
     written, kept = tmp_path, FOLDER / version()
     write_all(written)
-    if version() not in {one.title.split(" ")[0] for one in sections}:
+    if version() not in {section.title.split(" ")[0] for section in sections}:
         assert names(written) == names(kept)
     for kind in KINDS:
         assert kind.read(written) == kind.value

@@ -67,7 +67,7 @@ def test_programs_get_the_same(tmp_path: Path) -> None:
     assert told["problem"] is None
     conditions = told["conditions"]
     assert isinstance(conditions, list)
-    assert [one["device"] for one in conditions] == ["gpu-0", "gpu-3", "gpu-3"]
+    assert [condition["device"] for condition in conditions] == ["gpu-0", "gpu-3", "gpu-3"]
     assert conditions[1] == {
         "gpu": "GPU-b",
         "device": "gpu-3",

@@ -42,7 +42,7 @@ LIMITED = Strategy(sharing=Sharing.MPS_LIMITS, tenants=2, thread_percentage=40, 
 def test_no_tenant_begins_before_the_common_moment_and_each_has_its_result(tmp_path: Path) -> None:
     case = runner(tmp_path).run(TWO, WORK)
     assert case.state == "measured", case.reason
-    found = [one.result for one in case.tenants]
+    found = [tenant.result for tenant in case.tenants]
     assert [one.throughput for one in found if one] == [5.0, 10.0]
     assert all(one is not None and one.late_seconds >= 0 for one in found)
     assert all(one is not None and one.launch_seconds for one in found)
@@ -51,7 +51,7 @@ def test_no_tenant_begins_before_the_common_moment_and_each_has_its_result(tmp_p
 def test_a_tenant_that_is_refused_is_one_without_a_result(tmp_path: Path) -> None:
     case = runner(tmp_path, {"MODE": "refused"}).run(TWO, WORK)
     assert case.state == "measured"
-    assert [one.failure for one in case.tenants] == ["", "out of memory"]
+    assert [tenant.failure for tenant in case.tenants] == ["", "out of memory"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_case_whose_tenants_fail_says_why(tmp_path: Path, mode: str, reason: s
 def test_a_tenant_that_is_killed_is_told_with_its_signal_and_last_words(tmp_path: Path) -> None:
     case = runner(tmp_path, {"MODE": "killed"}).run(TWO, WORK)
     assert case.state == "measured"
-    assert [one.failure for one in case.tenants] == [
+    assert [tenant.failure for tenant in case.tenants] == [
         "",
         "it was killed by SIGKILL: the last words",
     ]
@@ -126,7 +126,7 @@ def test_a_command_is_timed_and_its_failure_is_one(tmp_path: Path) -> None:
     good = Workload(kind=WorkloadKind.COMMAND, seconds=20.0, command=("sleep", "0.3"))
     case = runner(tmp_path).run(TWO, good)
     assert case.state == "measured"
-    assert all(one.result and 0.3 <= one.result.seconds < 10 for one in case.tenants)
+    assert all(tenant.result and 0.3 <= tenant.result.seconds < 10 for tenant in case.tenants)
     assert case.usage is not None
     assert case.usage.sm_percent == 50
     absent = command("no-such-program")

@@ -70,11 +70,11 @@ def test_a_node_with_gpus_is_looked_at_without_a_cluster(
     # No driver runs there.
     assert main([*node.words, "-o", "json"]) == 1
     document: Document = json.loads(capsys.readouterr().out)
-    found = {one["id"]: one for one in document["findings"]}
+    found = {finding["id"]: finding for finding in document["findings"]}
     assert found["registration"]["severity"] == "error"
-    assert [one["id"] for one in document["findings"] if one["severity"] == "error"] == [
-        "registration"
-    ]
+    assert [
+        finding["id"] for finding in document["findings"] if finding["severity"] == "error"
+    ] == ["registration"]
     assert found["kernel-driver"]["seen"].endswith("2 GPUs on PCI")
     assert found["gpus"]["seen"].startswith("2 GPUs (NVIDIA L4)")
     assert found["persistence-mode"]["severity"] == "warning"
@@ -160,7 +160,7 @@ def test_a_cluster_as_installed_is_well(
     assert {kind: cluster.objects(kind) for kind in before} == before
     writes = [one for one in cluster.log if one.verb in WRITING and one.plural]
     assert writes
-    assert {(one.verb, one.query.get("dryRun")) for one in writes} == {("create", "All")}
+    assert {(write.verb, write.query.get("dryRun")) for write in writes} == {("create", "All")}
 
 
 def kai(api: ApiServer, version: str) -> None:
@@ -190,7 +190,7 @@ def test_kai_scheduler_is_recognised_and_told_what_it_cannot_place(
     cluster.put(*slices([device("gpu-0", {"memory": "80Gi"})], (counter_set(memory="80Gi"),)))
     assert main(of_cluster) == 0
     document: Document = json.loads(capsys.readouterr().out)
-    (told,) = [one for one in document["findings"] if one["id"] == "schedulers"]
+    (told,) = [finding for finding in document["findings"] if finding["id"] == "schedulers"]
     assert told["severity"] == "warning"
     assert told["seen"].startswith("KAI-Scheduler v0.17.0 is installed")
 
@@ -245,7 +245,7 @@ def test_a_server_that_is_away_is_one_error_and_the_rest_is_left_out(
     cluster.stop()
     assert main(of_cluster) == 1
     document: Document = json.loads(capsys.readouterr().out)
-    assert [one["id"] for one in document["findings"]] == ["api-server"]
+    assert [finding["id"] for finding in document["findings"]] == ["api-server"]
     reasons = {one["reason"] for one in document["skipped"] if one["id"] == "slices"}
     assert reasons == {"the API server does not answer (see api-server)"}
 

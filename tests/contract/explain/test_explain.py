@@ -177,8 +177,8 @@ def test_a_node_where_it_fails_keeps_the_pod_from_those_where_it_would_not(
 ) -> None:
     """As the scheduler has it: the error of one node ends the attempt."""
     other = gpus(node="node-2")
-    for one in other[0]["spec"]["devices"]:
-        one["attributes"]["nope"] = {"int": 1}
+    for device in other[0]["spec"]["devices"]:
+        device["attributes"]["nope"] = {"int": 1}
     wanted = claim(request(selector=f"{OWN}.nope == 1"))
     said = command.says(*gpus(), *other, *explained.classes(), *NODES, wanted, pod("wanted"))
     assert "found on node-1, such as at device" in said

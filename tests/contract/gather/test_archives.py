@@ -91,7 +91,7 @@ def test_a_cdi_spec_has_its_gpus_and_libraries(
     assert main(words(node, "inspect", "--cdi", "-o", "json")) == 0
 
     spec = json.loads(capsys.readouterr().out)
-    paths = {edit["path"] for one in spec["devices"] for edit in edits(one, "deviceNodes")}
+    paths = {edit["path"] for device in spec["devices"] for edit in edits(device, "deviceNodes")}
     well = [one.gpu.minor for one in node.machine.status() if not (one.lost or one.mig_mode)]
     assert {f"/dev/nvidia{minor}" for minor in well} <= paths
     mounts = {mount["containerPath"] for mount in edits(spec, "mounts")}

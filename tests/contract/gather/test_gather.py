@@ -103,7 +103,7 @@ def archive_of(node: GatheredNode, *more: str) -> Archive:
 def everything_in(path: Path) -> str:
     with tarfile.open(path) as tar:
         contents = [tar.extractfile(member) for member in tar]
-        return "".join(one.read().decode() for one in contents if one)
+        return "".join(content.read().decode() for content in contents if content)
 
 
 def missing(archive: Archive) -> dict[str, str]:
@@ -123,7 +123,7 @@ def test_an_archive_has_what_a_node_is(node: GatheredNode) -> None:
     assert here["majors"]["nvidia"] == 195
     pci = documents[gathered.PCI]["devices"]
     assert {(one["vendor"], one["numaNode"]) for one in pci} == {("0x10de", -1)}
-    libraries = {one["soname"] for one in documents[gathered.FILES]["libraries"]}
+    libraries = {library["soname"] for library in documents[gathered.FILES]["libraries"]}
     assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= libraries
     (runtime,) = documents[gathered.CONFIG]["runtimes"]
     assert (runtime["name"], runtime["cdi"]) == ("containerd", True)
@@ -148,7 +148,7 @@ def test_nothing_says_which_node_it_is(node: GatheredNode) -> None:
     identities = [UID, "team-a", "training", "trainer-0", "10.9.8.7", "x7k2p", "worker-17"]
     for gpu in node.machine.gpus:
         identities += [gpu.uuid, gpu.serial]
-    assert [one for one in identities if one in text] == []
+    assert [identity for identity in identities if identity in text] == []
     (container,) = gathered.unpack(path).documents[gathered.LOG]
     assert container["lines"][0]["reason"] == "192.0.2.1 says [removed] for pod pod-1"
     assert container["lines"][0]["claim"] == "namespace-1/claim-3"
@@ -205,7 +205,7 @@ def test_no_secret_of_any_file_that_is_read_enters(
     read = [
         path
         for path in before.files()
-        if not any(path.is_relative_to(one) for one in binaries) and path.suffix != ".gz"
+        if not any(path.is_relative_to(binary) for binary in binaries) and path.suffix != ".gz"
     ]
     assert len(read) > 30
     for path in read:
@@ -301,7 +301,7 @@ def test_in_the_drivers_pod_the_node_is_seen_below_the_driver_root(
     write(root / "etc/os-release", "ID=flatcar\n")
     write(root / "var/lib/kubelet/config.yaml", KUBELET)
     path = node.folder / "pod.tar.gz"
-    words = [one for one in node.words(path) if not one.startswith("--host-root")]
+    words = [word for word in node.words(path) if not word.startswith("--host-root")]
 
     assert main([*words, "--nvidia-driver-root=/"]) == 0
 

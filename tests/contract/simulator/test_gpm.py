@@ -131,7 +131,7 @@ def test_a_gpu_in_mig_mode_is_asked_for_its_instances_by_their_ids(
     busy, idle = (machine.create_mig(gpu, "1g.10gb") for _ in range(2))
     machine.hold_instance(busy, pid=21, memory=MIB)
     let_do(machine, 21, Activity(sm=50, memory_access=5))
-    ids = {one.uuid: one.gpu_instance for one in machine.mig_devices(gpu)}
+    ids = {device.uuid: device.gpu_instance for device in machine.mig_devices(gpu)}
     with nvml(machine):
         for uuid, value in ((busy, 50.0), (idle, 0.0)):
             found = between(
@@ -160,7 +160,7 @@ def test_a_container_sees_its_own_instance_alone_and_not_what_all_have_together(
     machine.set_mig_mode(gpu.uuid, enabled=True)
     for _ in range(2):
         machine.create_mig(gpu.uuid, "1g.10gb")
-    mine, other = (one.gpu_instance for one in machine.mig_devices(gpu.uuid))
+    mine, other = (device.gpu_instance for device in machine.mig_devices(gpu.uuid))
     dev = mig_container_dev(tmp_path, gpu.minor, mine)
     monkeypatch.setenv("NVML_SIMULATOR_DEV", str(dev))
     with nvml(machine):

@@ -142,13 +142,13 @@ def test_a_reference_reads_as_it_was_written() -> None:
     written = ["0", "1:2", f"GPU-{UUID}", f"MIG-{UUID}", f"MIG-GPU-{UUID}/3/0"]
     choice = only(sharing(gpu(devices=written))).devices
     assert isinstance(choice, DeviceList)
-    assert [str(one) for one in choice.references] == written
+    assert [str(reference) for reference in choice.references] == written
 
 
 def test_one_resource_may_be_divided_in_two_ways_on_different_devices() -> None:
     first, second = gpu(devices=[0], rename="a"), gpu(devices=[1], replicas=2)
     config = decode_node_config(sharing(first, second))
-    assert [(one.served_as, one.replicas) for one in config.resources] == [
+    assert [(resource.served_as, resource.replicas) for resource in config.resources] == [
         ("nvidia.com/a", 4),
         ("nvidia.com/gpu", 2),
     ]

@@ -92,7 +92,7 @@ def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:
         Tenant(number=1, failure="its exit status was 3"),
     )
     case = case_of(two, [worked, ended], is_simulated=False)
-    assert [one.result and one.result.throughput for one in case.tenants] == [5.0, 0.5]
+    assert [tenant.result and tenant.result.throughput for tenant in case.tenants] == [5.0, 0.5]
     lame = case_of(two, [worked, broken], is_simulated=False)
     assert (lame.state, lame.tenants[1].failure) == ("measured", "its exit status was 3")
     assert case_of(two, [worked, ended], is_simulated=True) == Case(strategy=two, state="passed")

@@ -46,7 +46,7 @@ def drawn() -> str:
 def test_the_page_needs_nothing_from_elsewhere(drawn: str) -> None:
     seen = Seen(drawn)
     assert not {"script", "link", "img", "iframe", "image"} & set(seen.tags)
-    assert all(one.startswith("#") for one in seen.references), seen.references
+    assert all(reference.startswith("#") for reference in seen.references), seen.references
     assert "@import" not in drawn
     assert not re.search(r"url\((?!#)", drawn)
 
@@ -130,7 +130,7 @@ def test_what_makes_figures_worth_less_is_said() -> None:
     assert of_mig.startswith(
         "SM % and mem % are not available for MIG devices: NVML does not report"
     )
-    whole = [one for one in report().cases if one.strategy.sharing is not Sharing.MIG]
+    whole = [case for case in report().cases if case.strategy.sharing is not Sharing.MIG]
     assert remarks(report(cases=tuple(whole))) == []
 
 

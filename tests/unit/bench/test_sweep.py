@@ -41,18 +41,18 @@ def test_every_step_is_a_larger_share_and_a_valid_config(over: str) -> None:
     for one in found:
         for text in (as_claim(one), as_share_config(one)):
             # A step of one share is the whole GPU, of which a share config is warned.
-            found_in = [one.text for one in check_manifest(text).findings]
+            found_in = [finding.text for finding in check_manifest(text).findings]
             assert all("one replica is the whole device" in one for one in found_in)
     assert check_manifest(told.share_config).configs == 1
 
 
 def test_every_step_fills_the_gpu() -> None:
     for over in OVER:
-        for one in steps(over, memory_mib=MEMORY, most=8, profiles=PROFILES):
-            assert one.tenants <= 8
-            percent = share_percent(one, MEMORY, PROFILES)
+        for step in steps(over, memory_mib=MEMORY, most=8, profiles=PROFILES):
+            assert step.tenants <= 8
+            percent = share_percent(step, MEMORY, PROFILES)
             # A 75 % share is alone on its GPU, and of 7 slices a 3g has 3.
-            assert 75 <= percent * one.tenants <= 100.5, one.name
+            assert 75 <= percent * step.tenants <= 100.5, step.name
     with pytest.raises(SetupError, match="for 2 tenants: allow them"):
         steps("mig", memory_mib=MEMORY, most=1, profiles={"1g.10gb": 7, "3g.40gb": 2})
 
@@ -155,7 +155,7 @@ def test_mig_devices_are_of_one_gpu_and_a_pod_has_one_each() -> None:
     made = claim(three)
     assert made is not None
     devices = made["spec"]["devices"]  # type: ignore[index]
-    names = [one["name"] for one in devices["requests"]]
+    names = [request["name"] for request in devices["requests"]]
     assert names == ["gpu-0", "gpu-1", "gpu-2"]
     assert devices["constraints"] == [
         {"requests": names, "matchAttribute": "gpu.nvidia.com/parentUUID"}

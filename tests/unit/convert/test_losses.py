@@ -314,7 +314,7 @@ def test_a_label_of_gpu_feature_discovery_in_a_node_selector_is_told() -> None:
 
 
 def lost_of(text: str) -> list[str]:
-    return [one.text for one in convert({"f": text}).reports["f"].findings]
+    return [finding.text for finding in convert({"f": text}).reports["f"].findings]
 
 
 POD_OF_LIMITS = """\

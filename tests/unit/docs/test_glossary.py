@@ -12,13 +12,13 @@ TABLE = "| word | means | not |\n|---|---|---|\n"
 
 
 def test_each_word_stands_once_in_alphabetical_order() -> None:
-    names = [one.name.lower() for one in terms(PAGE.read_text())]
+    names = [term.name.lower() for term in terms(PAGE.read_text())]
     assert names == sorted({*names})
     assert len(names) > 20
 
 
 def test_a_word_is_refused_for_one_other() -> None:
-    avoided = [word for one in terms(PAGE.read_text()) for word in one.avoided]
+    avoided = [word for term in terms(PAGE.read_text()) for word in term.avoided]
     assert len(avoided) == len({*avoided}) > 20
 
 

@@ -129,12 +129,12 @@ def test_every_expression_of_the_page_is_tried() -> None:
 def test_an_expression_selects_the_devices_of_the_card_that_its_label_names(label: str) -> None:
     selector, row = Selector.of(expressions()[label]), ROWS[label]
     devices = row.on.devices()
-    selected = {one.id.device for one in devices if selector.selects(one.subject)}
-    names = {one.id.device for one in devices}
+    selected = {device.id.device for device in devices if selector.selects(device.subject)}
+    names = {device.id.device for device in devices}
     assert selected == {name for name in names if re.fullmatch(row.selects, name)}
     assert selected
     for node in row.others:
-        assert not any(selector.selects(one.subject) for one in node.devices())
+        assert not any(selector.selects(device.subject) for device in node.devices())
 
 
 def test_the_labels_of_the_page_are_those_of_the_card() -> None:

@@ -43,7 +43,7 @@ def test_the_page_has_every_error_and_no_other() -> None:
     _, _, table = PAGE.partition("\n## Errors\n")
     cells = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
     excerpts = [one for cell in cells for one in re.findall(r"`([^`]+)`", cell)]
-    patterns = [".*".join(map(re.escape, one.split("…"))) for one in excerpts]
+    patterns = [".*".join(map(re.escape, excerpt.split("…"))) for excerpt in excerpts]
     errors = [error for _, errors in ROWS for error in errors.split("; FILE:")]
     assert [one for one in patterns if not any(re.search(one, error) for error in errors)] == []
     assert [one for one in errors if not any(re.search(pattern, one) for pattern in patterns)] == []

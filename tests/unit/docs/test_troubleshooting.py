@@ -84,12 +84,12 @@ def test_every_error_text_is_on_the_page() -> None:
 
 
 def test_every_excerpt_is_the_text_of_an_error() -> None:
-    stale = [one for one in excerpts() if not any(quotes(one, site) for site in SITES)]
+    stale = [excerpt for excerpt in excerpts() if not any(quotes(excerpt, site) for site in SITES)]
     assert stale == []
 
 
 def test_excerpts_say_enough_to_be_known_by() -> None:
-    short = [one for one in excerpts() if letters(one) < LEAST_LETTERS]
+    short = [excerpt for excerpt in excerpts() if letters(excerpt) < LEAST_LETTERS]
     assert short == []
 
 

@@ -91,7 +91,7 @@ def selectors(request: dict[str, Any]) -> list[Selector]:
     """What a device has to meet, in the scheduler's order: the class's selectors come first."""
     of_class = shipped.device_classes()[request["deviceClassName"]]
     expressions = [*values(of_class, "expression"), *values(request, "expression")]
-    return [Selector.of(one) for one in expressions]
+    return [Selector.of(expression) for expression in expressions]
 
 
 @pytest.mark.parametrize("number", SECTIONS)

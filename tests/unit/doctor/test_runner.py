@@ -113,6 +113,6 @@ def test_checks_without_their_place_are_skipped_with_the_reason() -> None:
     node, cluster = check("node", well, Place.NODE), check("cluster", well, Place.CLUSTER)
     outcomes = run(node, cluster, both, missing={Place.NODE: "no node"})
     assert outcomes[0] == Skipped(id="node", title="Node", reason="no node")
-    assert [type(one) for one in outcomes] == [Skipped, Finding, Finding]
+    assert [type(outcome) for outcome in outcomes] == [Skipped, Finding, Finding]
     nothing = run(both, missing={Place.NODE: "no node", Place.CLUSTER: "no cluster"})
     assert nothing == [Skipped(id="both", title="Both", reason="no node; no cluster")]

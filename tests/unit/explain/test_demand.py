@@ -17,8 +17,8 @@ NODE = Node.of(explained.node())
 
 
 def demand(pod: Object, *things: Object, classes: list[Object] | None = None) -> Demand:
-    claims = {full_name(one): one for one in things if one["kind"] == "ResourceClaim"}
-    made = {full_name(one): one for one in things if one["kind"] == "ResourceClaimTemplate"}
+    claims = {full_name(thing): thing for thing in things if thing["kind"] == "ResourceClaim"}
+    made = {full_name(thing): thing for thing in things if thing["kind"] == "ResourceClaimTemplate"}
     return of_pod(
         pod,
         lambda name: claims.get(f"default/{name}"),

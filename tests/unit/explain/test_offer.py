@@ -58,7 +58,7 @@ def test_a_pool_of_which_slices_lack_is_incomplete() -> None:
 )
 def test_a_pool_that_contradicts_itself_is_invalid(change: dict[str, Any], problem: str) -> None:
     things = slices([device("gpu-0"), device("gpu-1")], [counter_set(slices=7)])
-    (devices,) = (one["spec"]["devices"] for one in things if "devices" in one["spec"])
+    (devices,) = (thing["spec"]["devices"] for thing in things if "devices" in thing["spec"])
     devices[1].update(change)
     (pool,) = offer(things).on(NODE)
     assert (pool.fault, pool.problem) == (Fault.INVALID, problem)

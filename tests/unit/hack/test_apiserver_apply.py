@@ -80,7 +80,7 @@ def test_fields_of_others_stay_and_a_conflict_is_named() -> None:
 def test_shares_of_one_device_are_entries_of_their_own() -> None:
     found = apply(old(), entry(shareID="s1", data={"n": 1}), entry(shareID="s2", data={"n": 2}))
     whole = apply(found, entry(data={"n": 0}), who="other")
-    by_share = {one.get("shareID"): one["data"]["n"] for one in whole["status"]["devices"]}
+    by_share = {device.get("shareID"): device["data"]["n"] for device in whole["status"]["devices"]}
     assert by_share == {"s1": 1, "s2": 2, None: 0}
 
 

@@ -206,7 +206,7 @@ def test_the_share_config_of_a_demo_is_right(path: Path) -> None:
     config = read_node_config(path.read_bytes(), path.name)
     asked = (path.parent / "demo.yaml").read_text()
     assert config.resources
-    assert all(f"{one.served_as}: " in asked for one in config.resources)
+    assert all(f"{resource.served_as}: " in asked for resource in config.resources)
 
 
 def test_the_pods_of_a_deployment_are_counted() -> None:

@@ -119,11 +119,11 @@ def test_a_bill_of_materials_names_what_is_in_the_image(tmp_path: Path) -> None:
     bill = json.loads(text)
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert bill["metadata"]["component"]["name"] == "dra-driver"
-    assert {one["purl"] for one in bill["components"]} == {
+    assert {component["purl"] for component in bill["components"]} == {
         "pkg:deb/debian/libc6@2.41-12?arch=amd64&distro=debian-13&upstream=glibc",
         "pkg:pypi/pyyaml@6.0.3",
     }
-    (python,) = (one for one in bill["components"] if one["name"] == "PyYAML")
+    (python,) = (component for component in bill["components"] if component["name"] == "PyYAML")
     assert python["licenses"] == [{"license": {"name": "MIT"}}]
     assert sbom.document(image_of(tmp_path), "dra-driver", "1.2.3") == text
 

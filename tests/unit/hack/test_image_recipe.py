@@ -196,7 +196,7 @@ def test_the_base_is_made_once_and_an_image_anew_when_asked(
     for fresh in (False, False, True):
         builder.archive(recipe(repository), fresh=fresh)
     assert len(programs.calls("debootstrap")) == 1
-    assert len([one for one in programs.calls("buildah") if " push " in one]) == 2
+    assert len([call for call in programs.calls("buildah") if " push " in call]) == 2
 
 
 def test_archives_that_were_not_used_for_longest_go(

@@ -147,8 +147,8 @@ def changed(text: str) -> set[str]:
     """All mutants of a text, each as the lines that it has in place of others."""
     module = Module("m.py", text)
     return {
-        " ".join(line[2:] for line in difference(text, module.mutated(one)) if line[0] == "+")
-        for one in module.mutants()
+        " ".join(line[2:] for line in difference(text, module.mutated(mutant)) if line[0] == "+")
+        for mutant in module.mutants()
     }
 
 
@@ -174,22 +174,22 @@ def test_of_a_fault_in_the_last_lines_those_alone_are_shown() -> None:
 
 def test_a_call_in_a_body_that_does_not_run_is_asked_of_no_test_of_the_condition() -> None:
     module = Module("m.py", "if ready:\n    start()\n")
-    places = {(one.line, one.last) for one in module.mutants()}
+    places = {(mutant.line, mutant.last) for mutant in module.mutants()}
     assert places == {(1, 1), (2, 2)}
 
 
 def test_a_changed_statement_draws_other_faults_of_itself_alone() -> None:
-    before = {one.lot for one in Module("code.py", CODE).mutants()}
+    before = {mutant.lot for mutant in Module("code.py", CODE).mutants()}
     text = '"""What it is for."""\n\n\n' + CODE.replace("LIMIT = 3", "LIMIT = 5")
 
-    after = {one.lot for one in Module("code.py", text).mutants()}
+    after = {mutant.lot for mutant in Module("code.py", text).mutants()}
 
     assert {words.split("\0")[1] for words in before - after} == {"LIMIT = 3"}
     assert {words.split("\0")[1] for words in after - before} == {"LIMIT = 5"}
 
 
 def test_no_two_faults_of_a_module_have_one_lot() -> None:
-    lots = [one.lot for one in Module("code.py", "def f():\n    g()\n    g()\n").mutants()]
+    lots = [mutant.lot for mutant in Module("code.py", "def f():\n    g()\n    g()\n").mutants()]
     assert len(lots) == len({*lots}) > 1
 
 

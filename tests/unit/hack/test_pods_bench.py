@@ -49,7 +49,7 @@ class TestVariants:
     @pytest.mark.parametrize("variant", CLAIMS)
     def test_the_driver_takes_the_configs(self, variant: str) -> None:
         found = check_manifest(json.dumps(template(variant)))
-        assert all(one.severity == "warning" for one in found.findings)
+        assert all(finding.severity == "warning" for finding in found.findings)
         assert found.configs == (variant in {"time-slicing", "mps"})
 
     def test_each_variant_begins_as_many_rounds_as_any_other(self) -> None:

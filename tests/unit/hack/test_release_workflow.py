@@ -62,7 +62,7 @@ def test_everything_is_checked_before_anything_is_published(steps: list[dict[str
     published = ("skopeo copy", "cosign sign", "helm push", "gh release create")
     for one in (*checks, *published):
         assert one in text, one
-    assert max(text.index(one) for one in checks) < min(text.index(one) for one in published)
+    assert max(text.index(check) for check in checks) < min(text.index(one) for one in published)
 
 
 def test_files_and_commands_of_this_repository_are_there(steps: list[dict[str, Any]]) -> None:

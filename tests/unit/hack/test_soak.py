@@ -36,8 +36,8 @@ def test_the_same_seed_gives_the_same_turns_and_another_gives_others() -> None:
 
 def test_every_attack_comes_before_any_comes_a_third_time() -> None:
     some = list(itertools.islice(turns(7), 10))
-    assert {one for turn in some for one in turn.attacks} == {*INSIDE}
-    assert {one for turn in some for one in turn.acts} == {*ACTS, *OUTSIDE}
+    assert {attack for turn in some for attack in turn.attacks} == {*INSIDE}
+    assert {act for turn in some for act in turn.acts} == {*ACTS, *OUTSIDE}
     assert {turn.body for turn in some} == {*BODIES}
 
 
@@ -59,7 +59,7 @@ def test_odd_claims_ask_for_the_hostile_tenants_gpus_alone(act: str) -> None:
 
 
 def test_no_two_tenants_need_a_gpu_of_each_other() -> None:
-    found = [json.dumps([one.stays, one.comes]) for one in tenants(("A", "B", "C", "D"))]
+    found = [json.dumps([tenant.stays, tenant.comes]) for tenant in tenants(("A", "B", "C", "D"))]
     assert [[gpu for gpu in "ABCD" if f"['{gpu}']" in one] for one in found] == [
         ["A", "B"],
         ["C"],

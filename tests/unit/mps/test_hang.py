@@ -15,7 +15,7 @@ UUIDS = (
     "GPU-00000000-0000-0000-0000-000000000001",
     "GPU-00000000-0000-0000-0000-000000000002",
 )
-DOMAIN = Domain(id=DomainId("shared_one"), devices=tuple(DomainDevice(uuid=one) for one in UUIDS))
+DOMAIN = Domain(id=DomainId("shared_one"), devices=tuple(DomainDevice(uuid=uuid) for uuid in UUIDS))
 
 
 @dataclass
@@ -88,7 +88,7 @@ class World:
 
     def look(self) -> str:
         self.watch.turn()
-        running = {one.pid for one in self.probes if not one.gone}
+        running = {probe.pid for probe in self.probes if not probe.gone}
         clients = frozenset(self.clients | running)
         state = ServerState(pid=self.server, status=self.status, clients=clients)
         return self.watch.look(DOMAIN, (state, *self.others))
@@ -333,7 +333,7 @@ def test_each_device_has_its_turn_and_a_second_probe_is_of_the_same_one() -> Non
         world.now += INTERVAL
         world.look()
         world.end(outcome)
-    assert [one.ordinal for one in world.probes] == [0, 1, 0, 0]
+    assert [probe.ordinal for probe in world.probes] == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ PART = "a part of a device is given out only where the driver runs with --consum
 @pytest.mark.parametrize(("page", "number", "text"), EXAMPLES)
 def test_every_config_that_the_docs_show_is_right(page: str, number: int, text: str) -> None:
     # Which settings the driver has, a claim for a part of a device cannot tell.
-    findings = [one for one in check_manifest(text).findings if PART not in one.text]
+    findings = [finding for finding in check_manifest(text).findings if PART not in finding.text]
     assert findings == []
     for value in yaml.safe_load_all(text):
         if isinstance(value, dict) and value.get("apiVersion") == VERSION:

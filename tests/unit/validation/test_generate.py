@@ -40,7 +40,7 @@ def documents() -> tuple[dict[str, Any], dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_field_of_a_model_is_in_the_policy_and_the_schema(kind: str) -> None:
-    messages = " ".join(one["message"] for one in documents()[0]["validations"])
+    messages = " ".join(validation["message"] for validation in documents()[0]["validations"])
     schema = str(json_schemas()[kind])
     for name in field_names(MODELS[kind]):
         assert f".{name} " in messages
@@ -61,15 +61,15 @@ def test_what_is_not_for_this_driver_is_passed_over_first() -> None:
 
 
 def test_an_admin_can_read_each_validation() -> None:
-    for one in documents()[0]["validations"]:
-        assert set(one) == {"expression", "message"}
-        assert len(one["expression"]) <= 350
-        assert len(one["message"]) <= 200
-        assert one["expression"].startswith("variables.")
+    for validation in documents()[0]["validations"]:
+        assert set(validation) == {"expression", "message"}
+        assert len(validation["expression"]) <= 350
+        assert len(validation["message"]) <= 200
+        assert validation["expression"].startswith("variables.")
 
 
 def test_each_message_is_its_rule_s_alone_and_begins_with_the_field() -> None:
-    messages = [one["message"] for one in documents()[0]["validations"]]
+    messages = [validation["message"] for validation in documents()[0]["validations"]]
     assert len(set(messages)) == len(messages)
     for one, message in zip(policy_checks().validations, messages, strict=True):
         assert message.startswith(f"{'.'.join(('opaque.parameters', *one.path))} ")
@@ -85,11 +85,11 @@ def test_line_breaks_in_the_manifest_change_no_expression() -> None:
 
 def test_a_variable_is_defined_before_it_is_used() -> None:
     known: set[str] = set()
-    for one in documents()[0]["variables"]:
-        assert set(re.findall(r"variables\.(\w+)", one["expression"])) <= known
-        known.add(one["name"])
-    for one in documents()[0]["validations"]:
-        assert set(re.findall(r"variables\.(\w+)", one["expression"])) <= known
+    for variable in documents()[0]["variables"]:
+        assert set(re.findall(r"variables\.(\w+)", variable["expression"])) <= known
+        known.add(variable["name"])
+    for validation in documents()[0]["validations"]:
+        assert set(re.findall(r"variables\.(\w+)", validation["expression"])) <= known
 
 
 class Number(ConfigModel):
