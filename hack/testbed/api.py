@@ -63,6 +63,7 @@ class Api:
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]
             str(path), client_configuration=configuration, persist_config=False
         )
+        configuration.proxy = None  # the servers are on this machine, whatever the environment says
         return cls(configuration, token)
 
     def close(self) -> None:
