@@ -254,6 +254,25 @@ class TestCredentials:
             assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
             client.close()
 
+    def test_an_authority_that_is_replaced_counts_from_the_next_connection_on(
+        self,
+        tmp_path: Path,
+        certificate: tuple[Path, Path],
+        make_certificate: Callable[[Path], tuple[Path, Path]],
+    ) -> None:
+        (tmp_path / "token").write_text("t")
+        shutil.copy(certificate[0], tmp_path / "ca.crt")
+        with ApiServer(tls=certificate) as server:
+            server.put(CLAIM)
+            client = in_pod(server, tmp_path)
+            client.get_claim("default", "web", timeout=5)
+            shutil.copy(make_certificate(tmp_path / "new")[0], tmp_path / "ca.crt")
+            assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
+            server.fail("get", hang_up=True)
+            with pytest.raises(UnavailableError, match="TLS with the API server failed"):
+                client.get_claim("default", "web", timeout=5)
+            client.close()
+
     @pytest.mark.parametrize("token", ["one\r\nX-Other: two", "t\u00f6ken"])
     def test_a_token_that_is_none_is_not_sent(self, tmp_path: Path, token: str) -> None:
         with ApiServer() as server:
@@ -281,6 +300,15 @@ class TestCredentials:
         path = tmp_path / "kubeconfig"
         path.write_text(content)
         with pytest.raises(SetupError, match="kubeconfig"):
+            from_kubeconfig(path)
+
+    @pytest.mark.parametrize("address", ["api:6443", "https://", "ftp://api", "https://api:port"])
+    def test_a_server_without_an_address_is_no_valid_kubeconfig(
+        self, server: ApiServer, tmp_path: Path, address: str
+    ) -> None:
+        path = server.write_kubeconfig(tmp_path / "kubeconfig")
+        path.write_text(path.read_text().replace(server.url, address))
+        with pytest.raises(SetupError, match="is not a valid kubeconfig"):
             from_kubeconfig(path)
 
     def test_a_kubeconfig_that_does_not_exist_is_named(self, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a kubeconfig may say of the way to its server: certificates, names, proxies."""
 
 import base64
+import shutil
 import socket
 import ssl
 import threading
@@ -141,10 +142,56 @@ def test_a_proxy_is_asked_for_the_way(server: ApiServer, asked: Callable[..., st
     proxy.stop()
     (head,) = proxy.asked
     assert head.startswith(b"CONNECT 127.0.0.1:%d " % server.port)
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"user:secret") in head
 
 
 def test_a_proxy_that_refuses_is_named(asked: Callable[..., str]) -> None:
     proxy = Proxy(b"HTTP/1.1 403 Forbidden\r\n\r\n")
-    with pytest.raises(UnavailableError, match="403 Forbidden"):
+    with pytest.raises(
+        UnavailableError, match=r"not reachable \(CONNECT tunnel failed, response 403"
+    ):
         asked(**{"proxy-url": proxy.url})
     proxy.stop()
+
+
+def test_proxies_of_the_environment_are_used_but_for_hosts_that_it_excepts(
+    server: ApiServer, asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert asked() == "n1"
+    assert len(proxy.asked) == 1
+    monkeypatch.setenv("NO_PROXY", "127.0.0.0/8")
+    assert asked() == "n1"
+    proxy.stop()
+    assert len(proxy.asked) == 1
+
+
+def test_a_client_certificate_that_is_replaced_is_shown_from_the_next_connection_on(
+    server: ApiServer,
+    make_certificate: Callable[[Path], Certificate],
+    tmp_path: Path,
+) -> None:
+    former, mine, new = (make_certificate(tmp_path / name) for name in ("former", "mine", "new"))
+    path = server.write_kubeconfig(tmp_path / "kubeconfig")
+    config = yaml.safe_load(path.read_text())
+    config["users"][0]["user"] = {"client-certificate": str(mine[0]), "client-key": str(mine[1])}
+    path.write_text(yaml.safe_dump(config))
+
+    def show(certificate: Certificate) -> None:
+        for source, target in zip(certificate, mine, strict=True):
+            shutil.copy(source, target)
+
+    assert server._server is not None
+    assert server._server._context is not None
+    server._server._context.verify_mode = ssl.CERT_REQUIRED
+    server._server._context.load_verify_locations(new[0])
+    show(former)
+    client = from_kubeconfig(path)
+    with pytest.raises(UnavailableError):
+        name_of(client)
+    show(new)
+    assert name_of(client) == "n1"
+    client.close()
