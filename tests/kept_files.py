@@ -24,9 +24,9 @@ from dra_driver.claims.model.record import ClaimRecord, decode, encode
 from dra_driver.claims.report.mps_events import MpsEvents
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.devices.exclusion import Exclusion, ExclusionNote, read_note, write_note
+from dra_driver.devices.device import DeviceKind
+from dra_driver.devices.exclusion import ExclusionNote, read_note, write_note
 from dra_driver.devices.health.record import HealthFile, HealthRecord, read_health
-from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import MigSlot, Refusal
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.host.envelope import seal, unseal
@@ -86,8 +86,8 @@ class Kind:
 def of_claim(record: ClaimRecord, number: int) -> ClaimRecord:
     """The record as that of another claim, whose UID all of it says."""
     uid = f"{number}" * 8 + record.ref.uid[8:]
-    text = json.dumps(unseal(encode(record))).replace(record.ref.uid, uid)
-    return decode(seal(json.loads(text)))
+    text = json.dumps(unseal(encode(record), newest=2)).replace(record.ref.uid, uid)
+    return decode(seal(json.loads(text), version=2))
 
 
 CLAIMS = {
@@ -128,7 +128,8 @@ DOMAINS = (
     ),
 )
 EXCLUSION = ExclusionNote(
-    exclusion=Exclusion(setting="0,*P4", label="GPU-5c9e7a1b"),
+    setting="0,*P4",
+    label="GPU-5c9e7a1b",
     excluded=('GPU 0: it is left out by "0" of --exclude-gpus',),
     unmatched=('"*P4" of --exclude-gpus leaves nothing out',),
 )
@@ -140,7 +141,7 @@ STATUS = Status(
     reason="the daemon died",
     daemon=Daemon(pid=4711, start_ticks=123456),
     active_thread_percentage=50.0,
-    pinned_memory_mib=((GPU, 10240),),
+    pinned_memory_mib={GPU: 10240},
     restarts=2,
     failures=1,
 )

@@ -6,16 +6,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.devices.kinds import NodeDevice
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
+from dra_driver.devices import device as devices
+from dra_driver.devices.device import Base, Device, NodeDevice
 from dra_driver.devices.model import (
     BareInstance,
     Gpu,
     GpuUuid,
     Inventory,
-    Mig,
     MigDevice,
+    MigFacts,
     MigMode,
     MigProfile,
     MigUuid,
@@ -24,7 +24,6 @@ from dra_driver.devices.model import (
     Vitals,
 )
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.sharing.enforcement import DividedDevice
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
 from resource_nvidia_com.decode import decode
@@ -67,7 +66,17 @@ def vitals(**changes: object) -> Vitals:
 
 def whole(one: Gpu) -> NodeDevice:
     """A whole GPU as a device of its node."""
-    return NodeDevice(gpu=one, device=one)
+    return NodeDevice(gpu=one, device=devices.whole(one))
+
+
+def device(one: Gpu | MigDevice) -> Device:
+    """A GPU, or a MIG device that a look found, as a claim has it."""
+    return devices.whole(one) if isinstance(one, Gpu) else Device(base=devices.mig_of(one))
+
+
+def place(one: Gpu | MigDevice) -> Base:
+    """By what the division of a device is known."""
+    return device(one).place
 
 
 def inventory(*gpus: Gpu, **changes: object) -> Inventory:
@@ -162,13 +171,14 @@ def record(*gpus: Gpu, **changes: Any) -> ClaimRecord:
         "devices": tuple(
             DeviceRecord(
                 name=f"gpu-{one.minor}",
-                device=recorded(one),
+                device=device(one),
                 pool="node-1",
                 request_names=("gpu",),
                 cdi_device_ids=(f"k8s.gpu.nvidia.com/claim={uid}-gpu-{one.minor}",),
             )
             for one in gpus or (gpu(0),)
         ),
+        "steps": (),
     }
     return ClaimRecord(**(facts | changes))
 
@@ -205,7 +215,7 @@ H100_PROFILES = (
 )
 
 
-def mig(*instances: MigDevice | BareInstance, **changes: object) -> Mig:
+def mig(*instances: MigDevice | BareInstance, **changes: object) -> MigFacts:
     """What an H100 says of MIG, with the given instances on it."""
     facts: dict[str, object] = {
         "profiles": H100_PROFILES,
@@ -213,7 +223,7 @@ def mig(*instances: MigDevice | BareInstance, **changes: object) -> Mig:
         "needs_reset": False,
         "instances": instances,
     }
-    return Mig(**(facts | changes))  # type: ignore[arg-type]
+    return MigFacts(**(facts | changes))  # type: ignore[arg-type]
 
 
 def mig_device(
@@ -251,7 +261,7 @@ def profile_like(shape: MigProfile, *, size: int, starts: Iterable[int]) -> MigP
 class _NoGroups(MemoryGroups):
     """Control groups that cannot be had, for no reason that a record would hold."""
 
-    def why_not(self, device: DividedDevice) -> str:
+    def why_not(self, base: Base) -> str:
         return ""
 
 

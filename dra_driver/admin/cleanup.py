@@ -25,7 +25,7 @@ from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import roots_of
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.prepare.parts import NodeParts, open_claims
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import checkpoint_file, peer_claims, take_over
@@ -289,7 +289,8 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         clock=clock,
     )
     holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
-    parts = NodeParts(
+    claims = NodeClaims(
+        holdings,
         inventory=seen,
         edits=EditsCache(
             roots,
@@ -299,7 +300,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
             nvml_version=lambda: seen.current().driver_version,
         ),
         specs=SpecStore(settings.cdi_root),
-        strategies=sharing.strategies,
+        sharing=sharing.sharing,
         mig=MigInstances(session.mig, holders.of),
         switches=Refusals(holders.of, clock, lambda: None),
         switches_modes=False,  # what was switched for claims is put back all the same
@@ -307,7 +308,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     )
     locks = NodeLocks(directory / "locks", clock)
     try:
-        removal = Removal(open_claims(holdings, parts), locks, clock)
+        removal = Removal(claims, locks, clock)
         # Where their file does not say whether MIG devices were made for claims, they stay.
         take_over = TakeOver(holdings, locks, seen, lambda: False, clock)
         yield _Node(

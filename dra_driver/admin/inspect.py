@@ -45,9 +45,8 @@ from dra_driver.common_settings import (
     MigSetting,
     WholeGpusBesideShares,
 )
+from dra_driver.devices.device import Device, Mig, NodeDevice, mig_of, name_of, whole
 from dra_driver.devices.exclusion import Exclusion, read_note, without_excluded
-from dra_driver.devices.kinds import NodeDevice, name_of
-from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import (
     ExcludedGpu,
     Gpu,
@@ -55,12 +54,11 @@ from dra_driver.devices.model import (
     Inventory,
     MigDevice,
     MigMode,
-    Partition,
     Refusal,
 )
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.session import DriverSession
-from dra_driver.devices.shares import Share
+from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
 from dra_driver.host.boot import read_boot_id
@@ -213,9 +211,9 @@ def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits]
 def _devices(gpu: Gpu) -> Iterable[NodeDevice]:
     """Yield the GPU, unless MIG mode keeps containers off the whole of it, and its MIG devices."""
     if gpu.mig_mode is not MigMode.ENABLED:
-        yield NodeDevice(gpu=gpu, device=gpu)
+        yield NodeDevice(gpu=gpu, device=whole(gpu))
     for device in _mig_devices(gpu):
-        yield NodeDevice(gpu=gpu, device=device)
+        yield NodeDevice(gpu=gpu, device=Device(base=mig_of(device)))
 
 
 def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: Output) -> str:
@@ -320,7 +318,7 @@ def _mig_rows(gpu: Gpu) -> Iterable[tuple[str, ...]]:
     for device in _mig_devices(gpu):
         place = device.placement
         yield (
-            partition_name(gpu, device),
+            name_of(gpu, Device(base=mig_of(device))),
             device.profile.name,
             f"{place.start}-{place.start + place.size - 1}",
             device.uuid,
@@ -332,7 +330,7 @@ def _mig_rows(gpu: Gpu) -> Iterable[tuple[str, ...]]:
 def _mig_facts(gpu: Gpu) -> list[dict[str, object]]:
     return [
         {
-            "name": partition_name(gpu, device),
+            "name": name_of(gpu, Device(base=mig_of(device))),
             "uuid": device.uuid,
             "profile": device.profile.name,
             "profileID": device.profile.id,
@@ -380,8 +378,9 @@ def _excluded_facts(gpu: ExcludedGpu) -> dict[str, object]:
 def _published(published: Projection) -> Iterable[str]:
     """Yield what all devices have in common on one line, then what each has beside it."""
     each = list(zip(published.devices, published.sources, strict=True))
-    devices = [wire for wire, source in each if not isinstance(source.device, Partition | Share)]
-    partitions = [source for _, source in each if isinstance(source.device, Partition)]
+    made = [(wire, source.device) for wire, source in each if source.device.exists]
+    devices = [wire for wire, device in made if device.share is None]
+    partitions = [source for _, source in each if not source.device.exists]
     values = [_values(device) for device in devices]
     yield f"would publish {count(len(published.devices), 'device')}"
     yield from _summary(partitions)
@@ -398,9 +397,9 @@ def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
     """Yield for each GPU how many placements of each profile can be made on it, at most."""
     profiles: dict[str, Counter[str]] = {}
     for one in partitions:
-        if isinstance(one.device, Partition):
+        if isinstance(one.device.base, Mig):
             counts = profiles.setdefault(gpu_name(one.gpu.minor), Counter())
-            counts[one.device.profile.name] += 1
+            counts[one.device.base.profile] += 1
     for parent, counts in profiles.items():
         found = ", ".join(f"{profile} in {places}" for profile, places in counts.items())
         yield f"  on demand on {parent}, places: {found}"
@@ -408,10 +407,10 @@ def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
 
 def _shares(sources: Iterable[NodeDevice]) -> Iterable[str]:
     """Yield for each divided device into how many shares it is divided."""
-    first = (one for one in sources if isinstance(one.device, Share) and one.device.index == 0)
-    for one in first:
-        if isinstance(one.device, Share):
-            division, name = one.device.division, name_of(one.gpu, one.device.of)
+    for one in sources:
+        share = one.device.share
+        if isinstance(share, EqualShare) and share.index == 0:
+            division, name = share.division, name_of(one.gpu, Device(base=one.device.base))
             yield (
                 f"  shares of {name}: {division.count} of {division.served_as} by "
                 f"{division.strategy}"

@@ -14,7 +14,7 @@ from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.prepare.leftovers import gpus_of
-from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import stored_records
@@ -78,9 +78,9 @@ class Removal:
                 self._claims.cleanup.begin_release(record, deadline=end)
                 with self._locks.gpus(record.touched_gpus, end):
                     left = self._claims.cleanup.release(record, deadline=end)
-                return [f"{one.name} on {', '.join(one.gpus)}: {one.reason}" for one in left]
+                return [f"{one.of.name} on {', '.join(one.of.gpus)}: {one.reason}" for one in left]
             leftovers = self._claims.leftovers
-            leftovers.let_go(uid, deadline=end)
+            leftovers.end(uid, deadline=end)
             made = leftovers.made_for(uid)
             with self._locks.gpus(gpus_of(made), end):
                 if not leftovers.sweep(uid, made):

@@ -24,7 +24,8 @@ from pathlib import Path
 from dra_driver.cdi.model import Edits, merged
 from dra_driver.cdi.nodes import character_major, character_node, node_edits, renamed
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.model import Gpu, MigDevice
+from dra_driver.devices.device import MigIds
+from dra_driver.devices.model import Gpu
 from dra_driver.errors import DeviceError, TransientError
 
 _BY_PATH = "dri/by-path"
@@ -105,13 +106,12 @@ _FIELD = re.compile(r"(?P<name>DeviceFile\w+):\s*(?P<value>0[0-7]{0,8}|[1-9][0-9
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
+def mig_edits(gpu: Gpu, device: MigIds, roots: Roots, *, has_graphics: bool) -> Edits:
     """Return the edits for a MIG device. DRM nodes only for a profile with graphics.
 
     Raises DeviceError without the parent's node or MIG capabilities of the kernel driver, and
     TransientError if the instance's capability is not there yet, or not any more.
     """
-    has_graphics = device.profile.has_graphics
     edits = gpu_edits(gpu, roots) if has_graphics else parent_edits(gpu, roots)
     major = character_major(roots.proc, _CAPABILITIES)
     if major is None:
@@ -128,7 +128,7 @@ def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
     return edits
 
 
-def _capability(proc: Path, name: str, device: MigDevice) -> tuple[int, int]:
+def _capability(proc: Path, name: str, device: MigIds) -> tuple[int, int]:
     """Return minor number and file mode of a capability's node."""
     fields = _fields(proc / "driver/nvidia/capabilities" / name)
     if "DeviceFileMinor" in fields:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import assert_never
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from dra_driver.cdi.devices import gpu_edits, mig_edits, watched_nodes
 from dra_driver.cdi.driver_edits import driver_edits
@@ -21,9 +20,8 @@ from dra_driver.cdi.hooks import find_hook_program, watched_places
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.kinds import NodeDevice
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
-from dra_driver.devices.shares import ConsumableShare, Share
+from dra_driver.devices.device import Mig, MigIds, NodeDevice, Whole, profile_of
+from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import StateError
 
@@ -54,20 +52,20 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
         kernel driver does not know the MIG device, yet or any more, and StateError if the device is
         yet to be made.
         """
-        match one.device:
-            case Gpu():
-                return self._gpu(one.device)
-            case Share() | ConsumableShare():
-                return self.device(replace(one, device=one.device.of))
-            case MigDevice():
-                return mig_edits(one.gpu, one.device, self.roots)
-            case Partition():
+        base = one.device.base
+        match base:
+            case Whole():
+                return self._gpu(one.gpu)
+            case Mig(instance=MigIds() as ids):
+                has_graphics = profile_of(one.gpu, base).has_graphics
+                return mig_edits(one.gpu, ids, self.roots, has_graphics=has_graphics)
+            case Mig():
                 raise StateError(
-                    f"{one.device.profile.name} at {one.device.placement.start} of {one.gpu.uuid} "
-                    "cannot be used before it is made"
+                    f"{base.profile} at {base.placement.start} of {one.gpu.uuid} cannot be used "
+                    "before it is made"
                 )
             case _:
-                assert_never(one.device)
+                assert_never(base)
 
     def _gpu(self, gpu: Gpu) -> Edits:
         """Return what a container gets for a whole GPU; kept while its nodes look the same."""

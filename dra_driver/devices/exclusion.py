@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.errors import StateError
 from dra_driver.gpu_words import GpuWord, gpu_word, words
-from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.host.envelope import seal, unseal, value_of
 from dra_driver.host.files import read_whole, write_whole
 from dra_driver.words import count
 
@@ -139,25 +140,26 @@ def _why(source: str, word: GpuWord) -> str:
 class ExclusionNote(Struct, frozen=True, kw_only=True):
     """What is left out, as the driver notes it for the commands on its node.
 
-    `excluded` has a line for each GPU, `unmatched` one for each word that leaves nothing out.
+    `setting` and `label` are those of the exclusion. `excluded` has a line for each GPU,
+    `unmatched` one for each word that leaves nothing out.
     """
 
-    exclusion: Exclusion = field(default_factory=Exclusion)
+    setting: str = ""
+    label: str = ""
     excluded: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
+
+    @property
+    def exclusion(self) -> Exclusion:
+        """What is left out, as it was set."""
+        return Exclusion(setting=self.setting, label=self.label)
 
 
 def write_note(directory: Path, note: ExclusionNote) -> None:
     """Write the note. Raises StateError if the disk cannot be written."""
-    payload = {
-        "setting": note.exclusion.setting,
-        "label": note.exclusion.label,
-        "excluded": note.excluded,
-        "unmatched": note.unmatched,
-    }
     path = directory / NOTE_FILE
     try:
-        write_whole(path, seal(payload), mode=0o600, durable=False)
+        write_whole(path, seal(msgspec.to_builtins(note)), mode=0o600, durable=False)
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -168,11 +170,6 @@ def read_note(directory: Path) -> ExclusionNote:
         found = read_whole(directory / NOTE_FILE)
         if found is None:
             return ExclusionNote()
-        payload = unseal(found[0])
-        return ExclusionNote(
-            exclusion=Exclusion(setting=str(payload["setting"]), label=str(payload["label"])),
-            excluded=tuple(map(str, payload["excluded"])),
-            unmatched=tuple(map(str, payload["unmatched"])),
-        )
-    except (OSError, StateError, *MALFORMED):
+        return value_of(unseal(found[0]), ExclusionNote, "a note")
+    except (OSError, StateError):
         return ExclusionNote()

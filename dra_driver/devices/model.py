@@ -10,7 +10,7 @@ number of NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 
 import re
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import astuple
@@ -101,10 +101,6 @@ class _Placed(Struct, frozen=True, kw_only=True):
         return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
 
 
-class Partition(_Placed, frozen=True, kw_only=True):
-    """A MIG device that could be made, or has been: a profile at one of its placements."""
-
-
 class MigDevice(_Placed, frozen=True, kw_only=True):
     """A MIG device that exists: one GPU instance with one compute instance over all of it.
 
@@ -132,7 +128,7 @@ Instance = MigDevice | BareInstance
 """A GPU instance that exists."""
 
 
-class Mig(Struct, frozen=True, kw_only=True):
+class MigFacts(Struct, frozen=True, kw_only=True):
     """MIG on one GPU: the profiles of the card, and the instances there are now.
 
     Attributes:
@@ -252,7 +248,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     numa_node: int | None = None
     addressing_mode: str | None = None
     is_persistent: bool | None = None
-    mig: Mig | None = None
+    mig: MigFacts | None = None
     nvlinks: tuple[NvLink, ...] = ()
     fabric: Fabric | None = None
     vitals: Vitals = field(default_factory=Vitals)
@@ -363,3 +359,11 @@ class Inventory(Struct, frozen=True, kw_only=True):
     excluded: tuple[ExcludedGpu, ...] = ()
     unmatched: tuple[str, ...] = ()
     problem: str | None = None
+
+
+class InventorySource(Protocol):
+    """Knows the GPUs of this node (devices/watcher.py)."""
+
+    def current(self) -> Inventory:
+        """Return what the latest look found, without waiting."""
+        ...

@@ -4,19 +4,17 @@ A share is no hardware: all shares of a device are the same device to a containe
 its tenants apart is another's concern (sharing/shares.py). Memory and SMs are rounded down, so that
 shares, however they are combined, never sum to more than there is.
 
-There are two kinds. A `Share` is one of several equal ones, a device of its own in a ResourceSlice.
-A `ConsumableShare` is as large as its claim asked for: the scheduler gives the one device to
-several claims, each with a share id, and sums up what they consume of its capacities (KEP-5075).
+There are two kinds. An `EqualShare` is one of several equal ones, a device of its own in a
+ResourceSlice. A `ConsumedShare` is as large as its claim asked for: the scheduler gives the one
+device to several claims, each with a share id, and sums up what they consume of its capacities
+(KEP-5075).
 """
 
 from enum import StrEnum
 
 from msgspec import Struct
 
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
-
-Divisible = Gpu | MigDevice | Partition
-"""What can be divided. Of MIG devices those that exist; a partition stands for one by its place."""
+from dra_driver.devices.model import GpuUuid
 
 MIB = 1024**2
 _PERCENT = 100
@@ -29,7 +27,7 @@ class ShareStrategy(StrEnum):
     MPS = "MPS"
 
 
-class Division(Struct, frozen=True, kw_only=True):
+class Division(Struct, frozen=True, kw_only=True, rename="camel"):
     """Into how many shares a device is divided, and how these are used.
 
     Attributes:
@@ -48,21 +46,8 @@ class Division(Struct, frozen=True, kw_only=True):
     together: tuple[GpuUuid, ...] = ()
 
 
-class Share(Struct, frozen=True, kw_only=True):
-    """One share of a device. `index` counts from 0."""
-
-    of: Divisible
-    index: int
-    division: Division
-
-    @property
-    def slot(self) -> "ShareSlot":
-        """Which share it is."""
-        return ShareSlot(index=self.index, division=self.division)
-
-
-class ShareSlot(Struct, frozen=True, kw_only=True):
-    """Which share of a device, whatever device that is."""
+class EqualShare(Struct, frozen=True, kw_only=True, tag_field="kind", tag="equal"):
+    """One of several equal shares of a device. `index` counts from 0."""
 
     index: int
     division: Division
@@ -77,16 +62,18 @@ class ShareSlot(Struct, frozen=True, kw_only=True):
         """What tells it from the other shares of the device."""
         return str(self.index)
 
-    def is_beside(self, other: "Slot") -> bool:
+    def is_beside(self, other: "Share") -> bool:
         """Tell whether two claims can have both: other shares of the same division."""
         return (
-            isinstance(other, ShareSlot)
+            isinstance(other, EqualShare)
             and self.division == other.division
             and self.index != other.index
         )
 
 
-class ConsumableSlot(Struct, frozen=True, kw_only=True):
+class ConsumedShare(
+    Struct, frozen=True, kw_only=True, rename="camel", tag_field="kind", tag="consumed"
+):
     """What a claim consumes of a device that several claims can be given.
 
     Attributes:
@@ -112,47 +99,20 @@ class ConsumableSlot(Struct, frozen=True, kw_only=True):
         """What tells it from the other shares of the device."""
         return self.share_id
 
-    def is_beside(self, other: "Slot") -> bool:
+    def is_beside(self, other: "Share") -> bool:
         """Tell whether two claims can have both: another share id, and the same strategy.
 
         That they do not sum above the device is the scheduler's care.
         """
         return (
-            isinstance(other, ConsumableSlot)
+            isinstance(other, ConsumedShare)
             and self.strategy is other.strategy
             and self.share_id != other.share_id
         )
 
 
-Slot = ShareSlot | ConsumableSlot
-"""Which share of a device, of either kind."""
-
-
-class ConsumableShare(Struct, frozen=True, kw_only=True):
-    """What a claim consumes of a device that other claims can be given too."""
-
-    of: Divisible
-    slot: ConsumableSlot
-
-
-def shares(device: Divisible, division: Division) -> tuple[Share, ...]:
-    """Return all shares of a device."""
-    return tuple(
-        Share(of=device, index=index, division=division) for index in range(division.count)
-    )
-
-
-def memory_of(device: Divisible) -> int | None:
-    """Return the memory that tenants of a device can have together, in bytes.
-
-    None for a card that does not say. What the GPU driver reserves of a GPU for itself is left
-    out, so that the last tenant gets what it was promised; a MIG device has what its profile says.
-    """
-    if not isinstance(device, Gpu):
-        return device.profile.memory_bytes
-    if device.memory_bytes is None:
-        return None
-    return device.memory_bytes - device.memory_reserved_bytes
+Share = EqualShare | ConsumedShare
+"""A share of a device, of either kind."""
 
 
 def memory_mib(total: int, taken: int, count: int) -> int:

@@ -10,39 +10,46 @@ import json
 import re
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from dra_driver.errors import StateError, VersionError
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading a payload raises that has another form: infinity, for one, is no whole number."""
 
-_VERSION = 1
+T = TypeVar("T")
+
+_UNKNOWN = re.compile(r"Invalid (?:enum )?value ")
+"""How msgspec begins to say that it knows no such member: a newer version has one."""
+
 _START = re.compile(rb'\{"version":([0-9]{1,9}),')
 _ENVELOPE = re.compile(
     rb'\{"version":([0-9]{1,9}),"sha256":"([0-9a-f]{64})","payload":(\{.*\})\}\n', re.DOTALL
 )
 
 
-def seal(payload: Mapping[str, object]) -> bytes:
+def seal(payload: Mapping[str, object], version: int = 1) -> bytes:
     """Return the bytes of a file with this payload; the same payload gives the same bytes."""
     body = json.dumps(payload, separators=(",", ":")).encode()
     digest = sha256(body).hexdigest().encode()
-    return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (_VERSION, digest, body)
+    return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, body)
 
 
-def unseal(data: bytes) -> Mapping[str, Any]:
+def unseal(data: bytes, newest: int = 1) -> Mapping[str, Any]:
     """Return the payload that was sealed into these bytes.
 
-    Raises VersionError if they are of a newer version, and StateError if they are damaged.
+    Raises VersionError if they are of a version above the newest that is known, and StateError if
+    they are damaged.
     """
     start = _START.match(data)
-    if start is not None and int(start[1]) > _VERSION:
+    if start is not None and int(start[1]) > newest:
         raise VersionError(
-            f"it has version {int(start[1])}, but this driver reads only version {_VERSION}"
+            f"it has version {int(start[1])}, but this driver reads none above {newest}"
         )
     match = _ENVELOPE.fullmatch(data)
-    if match is None or int(match[1]) != _VERSION:
+    if match is None or int(match[1]) < 1:
         raise StateError("it is cut off, or not a file of this driver")
     digest, body = match[2].decode(), match[3]
     if sha256(body).hexdigest() != digest:
@@ -52,3 +59,19 @@ def unseal(data: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:  # nested deeper than the stack
         raise StateError(f"its content is not valid JSON: {error}") from error
     return payload
+
+
+def value_of(payload: object, of: type[T], what: str) -> T:
+    """Return the value that a payload is.
+
+    Raises VersionError if it has a member of an enumeration or union that is not known here, and
+    StateError if it has another form; `what` says what it should be.
+    """
+    try:
+        return msgspec.convert(payload, of)
+    except msgspec.ValidationError as error:
+        if _UNKNOWN.match(str(error)):
+            raise VersionError(f"it has what this version does not know: {error}") from error
+        raise StateError(f"its content is not that of {what}: {error}") from error
+    except MALFORMED as error:  # half of a surrogate pair, for one
+        raise StateError(f"its content is not that of {what}: {error!r}") from error

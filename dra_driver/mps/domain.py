@@ -12,14 +12,15 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, NewType
+from typing import NewType
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dra_driver.devices.kinds import DeviceKind, is_uuid_of
-from dra_driver.errors import StateError, VersionError
-from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.devices.device import DeviceKind, is_uuid_of
+from dra_driver.errors import StateError
+from dra_driver.host.envelope import seal, unseal, value_of
 
 DomainId = NewType("DomainId", str)
 """Names a domain's files and folders.
@@ -63,10 +64,10 @@ class DomainDevice(Struct, frozen=True, kw_only=True):
 
     uuid: str
     kind: DeviceKind = DeviceKind.GPU
-    pinned_memory_mib: int | None = None
+    pinned_memory_mib: int | None = field(default=None, name="pinnedMemoryMiB")
 
 
-class Domain(Struct, frozen=True, kw_only=True):
+class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
     """One domain as it is wanted. Raises StateError if it is none that a daemon could serve.
 
     Attributes:
@@ -126,15 +127,15 @@ class Domain(Struct, frozen=True, kw_only=True):
         return sha256(f"{self.visible_devices} {self.multi_user}".encode()).hexdigest()[:16]
 
 
-class Daemon(Struct, frozen=True, kw_only=True):
+class Daemon(Struct, frozen=True, kw_only=True, rename="camel"):
     """A process, unmistakably. `start_ticks` is field 22 of /proc/<pid>/stat, clock ticks."""
 
     pid: int
     start_ticks: int
 
 
-class Status(Struct, frozen=True, kw_only=True):
-    """What the supervisor says of a domain.
+class Status(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the supervisor says of a domain. Raises StateError for an id that none can have.
 
     Attributes:
         supervisor: which supervisor process says it; what an earlier one said may be out of date.
@@ -153,9 +154,12 @@ class Status(Struct, frozen=True, kw_only=True):
     reason: str = ""
     daemon: Daemon | None = None
     active_thread_percentage: float | None = None
-    pinned_memory_mib: tuple[tuple[str, int], ...] = ()
+    pinned_memory_mib: Mapping[str, int] = field(default_factory=dict, name="pinnedMemoryMiB")
     restarts: int = 0
     failures: int = 0
+
+    def __post_init__(self) -> None:
+        check_id(self.id)
 
 
 def mig_domain(claim: str, number: int) -> DomainId:
@@ -197,47 +201,13 @@ def is_id(text: str) -> bool:
 
 
 def domain_json(domain: Domain) -> dict[str, object]:
-    """Return a domain as JSON; the same domain gives the same JSON."""
-    incarnation = {"incarnation": domain.incarnation} if domain.incarnation else {}
-    return {
-        "id": domain.id,
-        "devices": [
-            {
-                "uuid": device.uuid,
-                "kind": device.kind,
-                "pinnedMemoryMiB": device.pinned_memory_mib,
-            }
-            for device in domain.devices
-        ],
-        "activeThreadPercentage": domain.active_thread_percentage,
-        "multiUser": domain.multi_user,
-        **incarnation,
-    }
+    """Return a domain as JSON; the same domain gives the same JSON.
 
-
-def domain_of(value: Any) -> Domain:
-    """Return the domain that `domain_json` made this of.
-
-    Raises VersionError if a newer version of this driver made it, and StateError if something else
-    did, or no daemon could serve it.
+    In every version of the driver, too: `generation` is made of it, by which a driver and a
+    supervisor of another version know that they mean the same.
     """
-    try:
-        return Domain(
-            id=DomainId(_text(value["id"])),
-            devices=tuple(
-                DomainDevice(
-                    uuid=_text(device["uuid"]),
-                    kind=_kind(_text(device["kind"])),
-                    pinned_memory_mib=_number_or_none(device["pinnedMemoryMiB"]),
-                )
-                for device in value["devices"]
-            ),
-            active_thread_percentage=_number_or_none(value["activeThreadPercentage"]),
-            multi_user=bool(value["multiUser"]),
-            incarnation=_text(value.get("incarnation", "")),
-        )
-    except MALFORMED as error:
-        raise StateError(f"its content is not that of a domain: {error!r}") from error
+    found: dict[str, object] = msgspec.to_builtins(domain)
+    return found if domain.incarnation else {k: v for k, v in found.items() if k != "incarnation"}
 
 
 def encode_domain(domain: Domain) -> bytes:
@@ -246,79 +216,19 @@ def encode_domain(domain: Domain) -> bytes:
 
 
 def decode_domain(data: bytes) -> Domain:
-    """Return the domain of a desired-state file; raises as `domain_of`."""
-    return domain_of(unseal(data))
+    """Return the domain of a desired-state file.
+
+    Raises VersionError if a newer version of this driver made it, and StateError if it is damaged,
+    or no daemon could serve it.
+    """
+    return value_of(unseal(data), Domain, "a domain")
 
 
 def encode_status(status: Status) -> bytes:
     """Return the bytes of a status file."""
-    return seal(
-        {
-            "id": status.id,
-            "state": status.state,
-            "supervisor": status.supervisor,
-            "generation": status.generation,
-            "reason": status.reason,
-            "daemon": daemon_json(status.daemon),
-            "activeThreadPercentage": status.active_thread_percentage,
-            "pinnedMemoryMiB": dict(status.pinned_memory_mib),
-            "restarts": status.restarts,
-            "failures": status.failures,
-        }
-    )
+    return seal(msgspec.to_builtins(status))
 
 
 def decode_status(data: bytes) -> Status:
     """Return the status of a status file; StateError if it is damaged."""
-    payload = unseal(data)
-    try:
-        percentage = payload["activeThreadPercentage"]
-        return Status(
-            id=check_id(payload["id"]),
-            state=State(payload["state"]),
-            supervisor=_text(payload["supervisor"]),
-            generation=_text(payload["generation"]),
-            reason=_text(payload["reason"]),
-            daemon=daemon_of(payload["daemon"]),
-            active_thread_percentage=None if percentage is None else float(percentage),
-            pinned_memory_mib=tuple(
-                (_text(uuid), int(limit)) for uuid, limit in payload["pinnedMemoryMiB"].items()
-            ),
-            restarts=int(payload["restarts"]),
-            failures=int(payload["failures"]),
-        )
-    except MALFORMED as error:
-        raise StateError(f"its content is not that of a status: {error!r}") from error
-
-
-def daemon_json(daemon: Daemon | None) -> Mapping[str, int] | None:
-    """Return a daemon as JSON."""
-    return None if daemon is None else {"pid": daemon.pid, "startTicks": daemon.start_ticks}
-
-
-def daemon_of(value: Mapping[str, Any] | None) -> Daemon | None:
-    """Return what `daemon_json` made this of; KeyError, TypeError or ValueError if it did not."""
-    if value is None:
-        return None
-    return Daemon(pid=int(value["pid"]), start_ticks=int(value["startTicks"]))
-
-
-def _kind(text: str) -> DeviceKind:
-    try:
-        return DeviceKind(text)
-    except ValueError as error:
-        raise VersionError(
-            f"it has a device of kind {text!r}, which this version does not know"
-        ) from error
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def _number_or_none(value: object) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+    return value_of(unseal(data), Status, "a status")

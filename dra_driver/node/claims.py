@@ -9,9 +9,8 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.memory.watch import MemoryWatch
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.devices import recorded_kind
-from dra_driver.claims.model.record import MIG
-from dra_driver.claims.prepare.parts import NodeParts, open_claims
+from dra_driver.claims.model.steps import MIG
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import Reported, conditions, reported
@@ -21,8 +20,8 @@ from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
-from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.service import ClaimCalls
@@ -31,7 +30,7 @@ from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
 from dra_driver.node.sharing import node_sharing
 from dra_driver.ops.metrics import DeviceType
-from dra_driver.sharing import nvidia_mps, shares
+from dra_driver.sharing.steps import NvidiaMpsDaemon, UseShares
 from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 
@@ -49,7 +48,7 @@ class ClaimWork:
             memory=offers.memory.shares,
             clock=context.clock,
         )
-        self.claims = open_claims(context.holdings, self._parts(context, gpus))
+        self.claims = self._claims(context, gpus)
         self.locks = NodeLocks(context.directory / "locks", context.clock)
         self.preparer = ClaimPreparer(
             api=context.kube,
@@ -126,7 +125,7 @@ class ClaimWork:
         )
         return memory, daemons
 
-    def _parts(self, context: NodeContext, gpus: NodeGpus) -> NodeParts:
+    def _claims(self, context: NodeContext, gpus: NodeGpus) -> NodeClaims:
         settings = context.settings
         content = EditsCache(
             context.roots,
@@ -136,11 +135,12 @@ class ClaimWork:
             nvml_version=lambda: gpus.watcher.current().driver_version,
             make_uvm_nodes=NvidiaModprobe(context.roots.driver, context.clock).make_uvm_nodes,
         )
-        return NodeParts(
+        return NodeClaims(
+            context.holdings,
             inventory=gpus.watcher,
             edits=content,
             specs=SpecStore(settings.cdi_root),
-            strategies=self.sharing.strategies,
+            sharing=self.sharing.sharing,
             mig=MigInstances(gpus.session.mig, gpus.holders.of),
             switches=gpus.refusals,
             switches_modes=gpus.mig.switches_modes,
@@ -155,7 +155,7 @@ class ClaimWork:
         metrics.watch_prepared(lambda: prepared_by_type(self.claims.holdings))
         metrics.watch_quarantined(lambda: records.quarantined)
         metrics.watch_sharing(
-            (*SharingStrategy, nvidia_mps.NAME, shares.NAME, MIG),
+            (*SharingStrategy, NvidiaMpsDaemon.name, UseShares.name, MIG),
             self.claims.cleanup.count_pending,
         )
         if context.settings.usage_metrics:
@@ -172,7 +172,7 @@ class ClaimWork:
 def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
     """Return how many devices claims have, by what they are called in metrics."""
     return Counter(
-        _device_type(recorded_kind(entry.device))
+        _device_type(entry.device.kind)
         for record in holdings.records.readable()
         if holdings.is_prepared(record)
         for entry in record.devices

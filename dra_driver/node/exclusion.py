@@ -60,7 +60,8 @@ class NodeExclusion:
         found = without_excluded(inventory, exclusion, self._is_in_use)
         self._say(
             ExclusionNote(
-                exclusion=exclusion,
+                setting=exclusion.setting,
+                label=exclusion.label,
                 excluded=tuple(map(_line, found.excluded)),
                 unmatched=found.unmatched,
             )

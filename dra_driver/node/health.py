@@ -16,11 +16,11 @@ import structlog
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.devices import RecordedDevice, RecordedMig
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
 from dra_driver.claims.state.holdings import Holdings
+from dra_driver.devices.device import Device, Mig
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition
 from dra_driver.devices.health.findings import Cause, Severity
@@ -141,15 +141,17 @@ class NodeHealth:
         """Return what is published with the taints of what is not well."""
         return tainted(found, self._tracker.in_force(), self._effects)
 
-    def of_device(self, record: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
+    def of_device(self, record: ClaimRecord, device: Device) -> DeviceHealth:
         """Return how a device of a claim is doing now.
 
         A MIG device that is asked for before the first look is missed by that one already.
         """
 
-        def is_gone(mig: RecordedMig) -> bool:
-            uid = record.ref.uid
-            return self._presence.is_gone(mig.uuid, mig.gpu, claim=uid, record=record)
+        def is_gone(mig: Mig) -> bool:
+            ids, uid = mig.instance, record.ref.uid
+            return ids is not None and self._presence.is_gone(
+                ids.uuid, mig.gpu, claim=uid, record=record
+            )
 
         return health_of(device, self.watcher.current(), self._tracker.in_force(), is_gone)
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import structlog
 from msgspec.structs import replace
 
-from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.devices.kinds import GpuPart, name_of
+from dra_driver.devices.device import Base, Device, Whole, mig_of, name_of, place_of
 from dra_driver.devices.mig.partitions import found_by_others
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, InventorySource, MigDevice, MigMode
+from dra_driver.devices.names import gpu_name
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
@@ -26,7 +26,6 @@ from dra_driver.host.worker import LogOnce
 from dra_driver.shares.divided import Divided
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
-from dra_driver.sharing.enforcement import DividedDevice
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.slices.consumable import (
     ALLOWS_MULTIPLE,
@@ -75,7 +74,7 @@ class NodeShares:
         """Return the GPUs of this node."""
         return frozenset(gpu.uuid for gpu in self._inventory.current().gpus)
 
-    def wanted(self) -> Mapping[GpuPart, Division]:
+    def wanted(self) -> Mapping[Base, Division]:
         """Return how the config wants the devices of this node to be divided."""
         return self._of(self._inventory.current()).divisions
 
@@ -142,7 +141,7 @@ class NodeShares:
         state: ShareConfigState,
         divided: Divided,
         inventory: Inventory,
-        found: Mapping[GpuPart, Division],
+        found: Mapping[Base, Division],
         divisions: Divisions,
     ) -> None:
         names = _names(inventory)
@@ -167,13 +166,11 @@ class NodeShares:
         )
         self._write(notes)
 
-    def _cautions(
-        self, inventory: Inventory, divisions: Mapping[GpuPart, Division]
-    ) -> Iterator[str]:
+    def _cautions(self, inventory: Inventory, divisions: Mapping[Base, Division]) -> Iterator[str]:
         """Yield what may end the limits of those who share GPUs, each text once."""
         found: dict[str, list[str]] = {}
         for gpu in inventory.gpus:
-            is_divided = GpuPart(gpu=gpu.uuid) in divisions
+            is_divided = Whole(gpu=gpu.uuid) in divisions
             if gpu.mig_mode is MigMode.ENABLED or not (is_divided or self._consumable.is_enabled):
                 continue
             try:
@@ -181,7 +178,7 @@ class NodeShares:
             except DriverError:  # `_device` and prepare say why
                 continue
             if caution is not None:
-                found.setdefault(caution, []).append(name_of(gpu, gpu))
+                found.setdefault(caution, []).append(gpu_name(gpu.minor))
         for caution, names in found.items():
             yield f"{', '.join(names)}: {caution}"
 
@@ -199,20 +196,15 @@ class NodeShares:
 
     def _device(
         self,
-        part: GpuPart,
+        part: Base,
         division: Division,
         gpu: Gpu,
-        names: Mapping[GpuPart, str],
+        names: Mapping[Base, str],
         *,
         waits: bool,
     ) -> NotedDevice:
-        device = DividedDevice(
-            gpu=gpu,
-            is_mig=part.placement is not None,
-            strategy=division.strategy,
-        )
         try:
-            choice = self._memory.choose(device)
+            choice = self._memory.choose(gpu, part, division.strategy)
             by, why = choice.with_condition(), choice.why
         except DriverError as error:
             by, why = None, f"not known: {error}"
@@ -236,14 +228,15 @@ def _divided(config: "NodeConfig | None", inventory: Inventory) -> Divided:
     return divide(config, inventory)
 
 
-def _names(inventory: Inventory) -> dict[GpuPart, str]:
+def _names(inventory: Inventory) -> dict[Base, str]:
     """Return the names of all devices that can be divided."""
-    names: dict[GpuPart, str] = {}
+    names: dict[Base, str] = {}
     for gpu in inventory.gpus:
-        names[GpuPart(gpu=gpu.uuid)] = name_of(gpu, gpu)
-        for device in found_by_others(gpu):
-            if isinstance(device, MigDevice):
-                names[GpuPart(gpu=gpu.uuid, placement=device.placement)] = name_of(gpu, device)
+        names[Whole(gpu=gpu.uuid)] = gpu_name(gpu.minor)
+        for found in found_by_others(gpu):
+            if isinstance(found, MigDevice):
+                mig = mig_of(found)
+                names[place_of(mig)] = name_of(gpu, Device(base=mig))
     return names
 
 

@@ -5,7 +5,7 @@ control groups and CDI hooks are, and the claims. Out: the strategies, what choo
 the memory of shares is limited, and what limits pods (for claims/memory/watch.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,19 +15,20 @@ from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.memory.pod_groups import PodGroups
 from dra_driver.claims.memory.pod_limits import PodLimits
+from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing import nvidia_mps, shares
-from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.shares import Memberships, Shares
+from dra_driver.sharing.steps import MpsDomain, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
-from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 
 class NodeMemory(Struct, frozen=True, kw_only=True):
@@ -68,9 +69,9 @@ def node_memory(
 
 
 class NodeSharing(Struct, frozen=True, kw_only=True):
-    """The strategies by name, the MPS domains that are asked for, and those that claims share."""
+    """What carries out sharing, the MPS domains that are asked for, and those that claims share."""
 
-    strategies: Mapping[str, Sharing]
+    sharing: Sharing
     requests: DomainRequests
     shared_domains: SharedDomains
 
@@ -87,20 +88,15 @@ def node_sharing(
     """Return what carries out sharing; a claim waits `mps_ready_seconds` for an MPS daemon."""
     requests = DomainRequests(mps_folder, clock)
     shared_domains = SharedDomains(mps_folder, requests, clock)
-    strategies: dict[str, Sharing] = {
-        EXCLUSIVE: Sharing(),
-        str(SharingStrategy.TIME_SLICING): TimeSlicing(
-            NvidiaSmi(roots.driver, roots.proc, clock), session
-        ),
-        str(SharingStrategy.MPS): Mps(requests, clock, ready_seconds=mps_ready_seconds),
-        nvidia_mps.NAME: nvidia_mps.NvidiaMps(session),
-        shares.NAME: shares.Shares(
-            requests,
-            shared_domains,
-            session,
-            clock,
-            memory=memory,
-            ready_seconds=mps_ready_seconds,
-        ),
-    }
-    return NodeSharing(strategies=strategies, requests=requests, shared_domains=shared_domains)
+    time_slicing = TimeSlicing(NvidiaSmi(roots.driver, roots.proc, clock), session)
+    mps = Mps(requests, clock, ready_seconds=mps_ready_seconds)
+    shares = Shares(memory, session)
+    sharing = Sharing(
+        planners={TimeSlice.name: time_slicing, MpsDomain.name: mps, UseShares.name: shares},
+        time_slices=time_slicing,
+        mps_domains=mps,
+        nvidia_mps=NvidiaMps(session),
+        shares=shares,
+        memberships=Memberships(requests, shared_domains, clock, ready_seconds=mps_ready_seconds),
+    )
+    return NodeSharing(sharing=sharing, requests=requests, shared_domains=shared_domains)

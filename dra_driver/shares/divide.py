@@ -15,7 +15,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base, Device, Mig, Whole, mig_of, place_of, profile_of
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
 from dra_driver.devices.shares import Division, ShareStrategy
@@ -44,16 +44,25 @@ _SINGLE = "single"
 class _Candidate(Struct, frozen=True, kw_only=True):
     """A device of a resource. `index` is its GPU's in NVML; of a MIG device `mig` is its own."""
 
-    part: GpuPart
     gpu: Gpu
-    device: Gpu | MigDevice
+    base: Base
     mig: int | None = None
+
+    @property
+    def place(self) -> Base:
+        """By what its division is known."""
+        return place_of(self.base)
+
+    @property
+    def uuid(self) -> str:
+        """The UUID of the device."""
+        return Device(base=self.base).uuid or ""
 
 
 def divide(config: NodeConfig, inventory: Inventory) -> Divided:
     """Return how a config divides the devices of a node."""
-    divisions: dict[GpuPart, Division] = {}
-    refused: dict[GpuPart, str] = {}
+    divisions: dict[Base, Division] = {}
+    refused: dict[Base, str] = {}
     missing: list[str] = []
     for resource in config.resources:
         candidates = list(_candidates(resource.name, config, inventory))
@@ -69,13 +78,13 @@ def divide(config: NodeConfig, inventory: Inventory) -> Divided:
             if reason is None:
                 fitting.append(one)
             else:
-                refused[one.part] = reason
+                refused[one.place] = reason
         division = _division(config, resource, fitting)
-        divisions |= {one.part: division for one in fitting}
+        divisions |= {one.place: division for one in fitting}
     serving = {
-        one.part: GPU
+        one.place: GPU
         for one in _candidates(GPU, config, inventory)
-        if one.mig is not None and one.part not in divisions
+        if one.mig is not None and one.place not in divisions
     }
     return Divided(divisions=divisions, refused=refused, serving=serving, missing=tuple(missing))
 
@@ -95,7 +104,7 @@ def _division(
 ) -> Division:
     is_mps = config.shared_by is SharedBy.MPS
     combines = not config.fail_requests_greater_than_one
-    gpus = tuple(sorted(one.gpu.uuid for one in devices if isinstance(one.device, Gpu)))
+    gpus = tuple(sorted(one.gpu.uuid for one in devices if isinstance(one.base, Whole)))
     return Division(
         count=resource.replicas,
         strategy=ShareStrategy.MPS if is_mps else ShareStrategy.TIME_SLICING,
@@ -111,24 +120,15 @@ def _candidates(name: str, config: NodeConfig, inventory: Inventory) -> Iterator
     is_single = config.mig_strategy == _SINGLE
     for gpu in sorted(inventory.gpus, key=lambda one: one.index):
         if name == GPU and not gpu.was_put_in_mig_mode:
-            yield _Candidate(part=GpuPart(gpu=gpu.uuid), gpu=gpu, device=gpu)
+            yield _Candidate(gpu=gpu, base=Whole(gpu=gpu.uuid))
         devices = [one for one in found_by_others(gpu) if isinstance(one, MigDevice)]
         for index, device in enumerate(devices):
-            if name == (GPU if is_single else resource_of(device)):
-                yield _Candidate(
-                    part=GpuPart(gpu=gpu.uuid, placement=device.placement),
-                    gpu=gpu,
-                    device=device,
-                    mig=index,
-                )
-
-
-def resource_of(device: MigDevice) -> str:
-    """Return the resource name of a MIG device, as the device plugin names it."""
-    return _mig_name(device.profile.name)
+            if name == (GPU if is_single else _mig_name(device.profile.name)):
+                yield _Candidate(gpu=gpu, base=mig_of(device), mig=index)
 
 
 def _mig_name(profile: str) -> str:
+    """Return the resource name of MIG devices of a profile, as the device plugin names it."""
     return f"{PREFIX}mig-{profile.replace('+', '.')}"
 
 
@@ -147,7 +147,7 @@ def _chosen(
             missing += [
                 f"{resource.name}: no device {one}" for one, each in found.items() if each is None
             ]
-            return {each.part: each for each in found.values() if each is not None}.values()
+            return {each.place: each for each in found.values() if each is not None}.values()
         case _:
             assert_never(resource.devices)
 
@@ -160,7 +160,7 @@ def _referred(reference: DeviceReference, candidates: Iterable[_Candidate]) -> _
             case MigIndex(gpu=gpu, mig=mig):
                 is_it = (one.gpu.index, one.mig) == (gpu, mig)
             case GpuUuid(uuid=uuid) | MigUuid(uuid=uuid):
-                is_it = one.device.uuid.lower() == uuid.lower()
+                is_it = one.uuid.lower() == uuid.lower()
             case _:
                 assert_never(reference)
         if is_it:
@@ -189,6 +189,6 @@ def _most_clients(one: _Candidate, inventory: Inventory) -> int:
     if one.gpu.cuda_compute_capability < _VOLTA:
         return 16
     most = 60 if (inventory.cuda_version or (0, 0)) >= _MORE_CLIENTS else 48
-    if isinstance(one.device, MigDevice):
-        return max(1, most * one.device.profile.compute_slices // _COMPUTE_SLICES)
+    if isinstance(one.base, Mig):
+        return max(1, most * profile_of(one.gpu, one.base).compute_slices // _COMPUTE_SLICES)
     return most

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base
 from dra_driver.devices.shares import Division
 
 
@@ -16,7 +16,7 @@ class Divided(Struct, frozen=True, kw_only=True):
     has not, for people.
     """
 
-    divisions: Mapping[GpuPart, Division] = field(default_factory=dict)
-    refused: Mapping[GpuPart, str] = field(default_factory=dict)
-    serving: Mapping[GpuPart, str] = field(default_factory=dict)
+    divisions: Mapping[Base, Division] = field(default_factory=dict)
+    refused: Mapping[Base, str] = field(default_factory=dict)
+    serving: Mapping[Base, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()

@@ -6,19 +6,19 @@ Nothing but status reads it.
 """
 
 from pathlib import Path
-from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from dra_driver.errors import StateError
-from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.host.envelope import seal, unseal, value_of
 from dra_driver.host.files import read_whole, write_whole
 
 FILE = "shares.json"
 """Its name in the driver's directory."""
 
 
-class NotedDevice(Struct, frozen=True, kw_only=True):
+class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
     """A device that is divided.
 
     `served_as` is the resource name that its shares serve, `limited_by` what limits the memory of a
@@ -43,7 +43,7 @@ class NotedConsumable(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    memory_mib: int
+    memory_mib: int = field(name="memoryMiB")
     shares: int
 
 
@@ -64,30 +64,9 @@ class ShareNotes(Struct, frozen=True, kw_only=True):
 
 def write_notes(directory: Path, notes: ShareNotes) -> None:
     """Write the notes. Raises StateError."""
-    payload = {
-        "origin": notes.origin,
-        "problem": notes.problem,
-        "remarks": notes.remarks,
-        "devices": [
-            {
-                "name": one.name,
-                "servedAs": one.served_as,
-                "count": one.count,
-                "strategy": one.strategy,
-                "limitedBy": one.limited_by,
-                "why": one.why,
-                "waits": one.waits,
-            }
-            for one in notes.devices
-        ],
-        "consumables": [
-            {"name": one.name, "memoryMiB": one.memory_mib, "shares": one.shares}
-            for one in notes.consumables
-        ],
-    }
     path = directory / FILE
     try:
-        write_whole(path, seal(payload), mode=0o600, durable=False)
+        write_whole(path, seal(msgspec.to_builtins(notes)), mode=0o600, durable=False)
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -96,35 +75,6 @@ def read_notes(directory: Path) -> ShareNotes:
     """Return the notes; empty ones where there are none, or they are damaged."""
     try:
         found = read_whole(directory / FILE)
-        return ShareNotes() if found is None else _notes(unseal(found[0]))
-    except (OSError, StateError, *MALFORMED):
+        return ShareNotes() if found is None else value_of(unseal(found[0]), ShareNotes, "notes")
+    except (OSError, StateError):
         return ShareNotes()
-
-
-def _notes(payload: Any) -> ShareNotes:
-    problem = payload["problem"]
-    return ShareNotes(
-        origin=str(payload["origin"]),
-        problem=None if problem is None else str(problem),
-        remarks=tuple(map(str, payload["remarks"])),
-        devices=tuple(
-            NotedDevice(
-                name=str(one["name"]),
-                served_as=str(one["servedAs"]),
-                count=int(one["count"]),
-                strategy=str(one["strategy"]),
-                limited_by=None if one["limitedBy"] is None else str(one["limitedBy"]),
-                waits=bool(one["waits"]),
-                why=str(one.get("why", "")),
-            )
-            for one in payload["devices"]
-        ),
-        consumables=tuple(
-            NotedConsumable(
-                name=str(one["name"]),
-                memory_mib=int(one["memoryMiB"]),
-                shares=int(one["shares"]),
-            )
-            for one in payload.get("consumables", ())
-        ),
-    )

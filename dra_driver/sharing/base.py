@@ -1,107 +1,97 @@
-"""What a sharing strategy is: from configs to plans, from a plan to container edits and back.
+"""What a sharing strategy is, and what carries out its steps.
 
 A strategy shares devices that are there; that they exist is another's concern
-(claims/prepare/realise.py). It first plans, which changes nothing that is in use, and says in its
-plans everything it needs to apply and to undo them. A plan is plain JSON, so that it can be written
-down before hardware is touched and carried out backwards by another process after a crash. A
-strategy makes as many plans for a claim as there are parts that can be undone each by itself. What
-needs no change has no plan, or one that locks no GPU, if `dra-driver status` has something to tell
-of it.
+(claims/prepare/mig.py). It first plans, which changes nothing that is in use, and says in its steps
+(sharing/steps.py) everything it needs to do and to undo them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NewType, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
-from dra_driver.devices.shares import ConsumableShare, Share
+from dra_driver.devices.device import Device, DeviceKey, DeviceUuid, Mig, Whole
+from dra_driver.devices.model import Gpu
+from dra_driver.errors import StateError
+from dra_driver.sharing.steps import SharingStep, Step
 
 if TYPE_CHECKING:
     from resource_nvidia_com.decode import Config
 
+S = TypeVar("S", bound=Step)
+
 EXCLUSIVE = "Exclusive"
 """Name of the strategy for configs that name none."""
 
-DeviceUuid = NewType("DeviceUuid", str)
-"""What a process names its device by: a whole GPU's UUID or a MIG device's."""
 
-DeviceKey = NewType("DeviceKey", str)
-"""What plans name a device of a claim by: its UUID, and of a share which share it is."""
-
-
-class MigUnit(Struct, frozen=True, kw_only=True):
-    """A MIG device, and the GPU that it is on."""
-
-    gpu: Gpu
-    device: MigDevice
-
-
-class ShareUnit(Struct, frozen=True, kw_only=True):
-    """A share that a request of a claim got: the device's name, the GPU that it is on, itself."""
+class Unit(Struct, frozen=True, kw_only=True):
+    """A device that a request of a claim got: its name, the GPU that it is on, itself."""
 
     name: str
     request: str
     gpu: Gpu
-    share: Share | ConsumableShare
-
-
-class SharingPlan(Struct, frozen=True, kw_only=True):
-    """How some devices will be shared. `changes` is JSON that only the strategy reads.
-
-    `gpus` are those that have to be locked for it: none if it changes nothing. `places` says what
-    it is about, where that is not all of them.
-    """
-
-    strategy: str
-    gpus: tuple[GpuUuid, ...]
-    changes: Mapping[str, object] = field(default_factory=dict)
-    places: tuple[GpuPart, ...] = ()
+    device: Device
 
     @property
-    def parts(self) -> tuple[GpuPart, ...]:
-        """What the plan is about."""
-        return self.places or tuple(GpuPart(gpu=gpu) for gpu in self.gpus)
+    def uuid(self) -> DeviceUuid:
+        """Its UUID, or of a share that of its device. Raises StateError if that does not exist."""
+        found = self.device.uuid
+        if found is None:
+            raise StateError(f'device "{self.name}" does not exist yet')
+        return found
+
+    @property
+    def key(self) -> DeviceKey:
+        """What steps name it by. Raises StateError if it does not exist."""
+        return self.device.key or DeviceKey(self.uuid)
 
 
 class Group(Struct, frozen=True, kw_only=True):
     """The devices of one claim that stand under one config. `claim` is the claim's UID.
 
-    A config is for whole GPUs or for MIG devices, so one of the two is empty; it is None where they
-    have none. `shares` are shares of either. `name` is the claim's namespace and name; `pods` are
-    the names of the pods that it is reserved for, by UID, and `pod_groups` those of PodGroups.
-    `owed` are plans of former claims on these GPUs, or others, that could not be undone yet.
+    A config is for whole GPUs and their shares, or for MIG devices and theirs; it is None where
+    they have none. `name` is the claim's namespace and name; `pods` are the names of the pods that
+    it is reserved for, by UID, and `pod_groups` those of PodGroups. `owed` are steps of former
+    claims on these GPUs, or others, that could not be undone yet.
     """
 
     claim: str
     config: "Config | None"
-    gpus: tuple[Gpu, ...] = ()
-    migs: tuple[MigUnit, ...] = ()
-    shares: tuple[ShareUnit, ...] = ()
-    owed: tuple[SharingPlan, ...] = ()
+    units: tuple[Unit, ...] = ()
+    owed: tuple[SharingStep, ...] = ()
     name: str = ""
     pods: Mapping[str, str] = field(default_factory=dict)
     pod_groups: tuple[str, ...] = ()
 
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The whole GPUs."""
+        return tuple(
+            one.gpu
+            for one in self.units
+            if one.device.share is None and isinstance(one.device.base, Whole)
+        )
 
-class Description(Struct, frozen=True, kw_only=True):
-    """What a plan means for the containers of one device.
+    @property
+    def migs(self) -> tuple[Unit, ...]:
+        """The MIG devices."""
+        return tuple(
+            one
+            for one in self.units
+            if one.device.share is None and isinstance(one.device.base, Mig)
+        )
 
-    `settings` are for programs, by the names of the API's units; `words` say the same to people.
-    `domain` is the id of the MPS domain that serves the device; None without one.
-    """
-
-    settings: Mapping[str, object] = field(default_factory=dict)
-    words: str = ""
-    domain: str | None = None
+    @property
+    def shares(self) -> tuple[Unit, ...]:
+        """The shares of either."""
+        return tuple(one for one in self.units if one.device.share is not None)
 
 
 class ComputeModes(Protocol):
     """Reads and sets compute modes as NVML numbers them: devices/session.py, kept out of reach.
 
-    A strategy describes its plans to modules that may not reach NVML.
+    A strategy describes its steps to modules that may not reach NVML.
     """
 
     def compute_mode(self, uuid: str) -> int | None:
@@ -113,74 +103,55 @@ class ComputeModes(Protocol):
         ...
 
 
-class Sharing:
-    """A sharing strategy. As it stands it does nothing, which is all that EXCLUSIVE needs.
+class Planner(Protocol):
+    """A sharing strategy."""
 
-    Methods that touch hardware are called with the plan's GPUs locked. So none of them waits for a
-    daemon: `wait_ready` and `let_go` do, with no GPU locked, and `sweep` only if its deadline is
-    not in the past. Plans of one claim are applied and undone side by side, on threads of their
-    own; to repeat either is harmless. Deadlines are values of the driver's monotonic clock, in
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
+        """Return what is to be done for all groups of a claim; refuse what cannot be had.
+
+        While it runs nobody else has the GPUs. It changes nothing: a GPU whose abilities can only
+        be tried out is set as it is already, or to a default where it does not say. Raises
+        ConfigError for what a config asks for and these devices or this driver cannot do,
+        DeviceError or TransientError if a GPU does not say how it is set.
+        """
+        ...
+
+
+class Doer(Generic[S]):
+    """Carries out steps of one kind. As it stands it does nothing.
+
+    Verbs that touch hardware are called with the step's GPUs locked, so none of them waits for a
+    daemon: `wait` does, with no GPU locked, and `undo` of what lives by itself, unless its deadline
+    is past. Steps of one claim for different GPUs are carried out side by side, on threads of their
+    own; to repeat any verb is harmless. Deadlines are values of the driver's monotonic clock, in
     seconds.
 
-    While `plan` runs nobody else has the GPUs. It changes nothing: a GPU whose abilities can only
-    be tried out is set as it is already, or to a default where it does not say.
-
-    What cannot be done now raises DeviceError or TransientError; what a config asks for and these
-    devices cannot do, ConfigError. What `let_go` or `undo` cannot end by the deadline is still
-    wanted to end, and `undo` is tried again later.
+    What cannot be done now raises DeviceError or TransientError. What `undo` cannot end by the
+    deadline is still wanted to end, and `undo` is tried again later.
     """
 
-    survives_reboot = False
-    """Whether what a plan makes lives by itself, as a daemon does.
-
-    Then it outlives a reboot, because it is wanted by something on disk, and nobody else can have
-    the GPUs before it is gone. Settings of hardware do neither.
-    """
-
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002
-        """Return what is to be done for all groups of a claim; refuse what cannot be had."""
-        return ()
-
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002
-        """Return what containers get for the plan, by the device they use. Touches nothing."""
+    def edits(self, step: S) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002
+        """Return what containers get for the step, by the device they use. Touches nothing."""
         return {}
 
-    @staticmethod
-    def describe(plan: SharingPlan, device: DeviceKey) -> Description:  # noqa: ARG004
-        """Return what the plan means for one of its devices. Raises StateError: not its plan."""
-        return Description()
+    def do(self, step: S, deadline: float) -> None:
+        """Bring it about. Raises ConflictError while claims use the device in another way."""
 
-    def apply(self, plan: SharingPlan, deadline: float) -> None:
-        """Bring the plan about. Raises ConflictError while claims use the device in another way."""
+    def ensure(self, step: S) -> None:
+        """See to it that what was done still is."""
 
-    def ensure(self, plan: SharingPlan) -> None:
-        """See to it that a plan which was applied still is, touching no hardware."""
+    def wait(self, step: S, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Wait until containers can start with it, but not long after `given_up` is True."""
 
-    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Wait until containers can start with the plan, but not long after `given_up` is True."""
-
-    def let_go(self, plan: SharingPlan, deadline: float) -> None:
-        """Ask for the end of what lives by itself for the plan, and wait for it; `undo` follows."""
-
-    def undo(self, plan: SharingPlan, deadline: float) -> None:
-        """Take back whatever of the plan has been brought about."""
+    def undo(self, step: S, deadline: float) -> None:
+        """Take back whatever of it has been brought about."""
 
     def claims(self) -> frozenset[str]:
         """Return the UIDs of the claims for which something is there that lives by itself."""
         return frozenset()
 
     def sweep(self, claim: str, deadline: float) -> None:
-        """Undo all that is there for a claim that has no record, and so no plans."""
-
-
-def share_key(uuid: DeviceUuid, label: str) -> DeviceKey:
-    """Return what plans name a share of a device by; the label tells it from the others of it."""
-    return DeviceKey(f"{uuid}#{label}")
-
-
-def key_uuid(key: DeviceKey) -> DeviceUuid:
-    """Return the UUID of the device that plans name by a key."""
-    return DeviceUuid(key.partition("#")[0])
+        """Undo all that is there for a claim that has no record, and so no steps."""
 
 
 def strategy_name(config: "Config | None") -> str:

@@ -15,32 +15,19 @@ In a claim that the scheduler made for container limits the name of a request sa
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from msgspec import Struct, field
+from msgspec.structs import replace
 
+from dra_driver.devices.device import DeviceKey, DeviceUuid
 from dra_driver.errors import ConfigError
-from dra_driver.sharing.base import DeviceKey, DeviceUuid, ShareUnit, key_uuid
-from dra_driver.sharing.share_limits import ShareLimits, key_of, uuid_of
+from dra_driver.sharing.base import Unit
+from dra_driver.sharing.steps import ALL_THREADS, ContainerLimits, ShareLimits
 
 _OF_CONTAINER = re.compile(r"(container-[0-9]+)-request-[0-9]+")
-_ALL = 100
-_KEY = "containers"
-"""Where a plan's changes hold the limits of containers."""
-
-
-class ContainerLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a process of a container: percent of SMs, and MiB by device; none is no limit.
-
-    `memory_mib` is empty where the environment does not limit memory.
-    """
-
-    active_thread_percentage: int | None = None
-    memory_mib: Mapping[str, int] = field(default_factory=dict)
 
 
 def container_limits(
-    units: Sequence[ShareUnit],
+    units: Sequence[Unit],
     limits: Mapping[DeviceKey, ShareLimits],
     *,
     memory_in_environment: bool,
@@ -50,78 +37,24 @@ def container_limits(
     Raises ConfigError if no environment is right for every container.
     """
     names = {unit.request for unit in units}
-    by_container: dict[str, list[ShareUnit]] = {}
+    by_container: dict[str, list[Unit]] = {}
     for unit in units:
         by_container.setdefault(_container(unit.request, names), []).append(unit)
     found: dict[DeviceKey, ContainerLimits] = {}
     for members in by_container.values():
-        requests: dict[str, list[ShareUnit]] = {}
+        requests: dict[str, list[Unit]] = {}
         for unit in members:
             requests.setdefault(unit.request, []).append(unit)
         each = {
-            name: _of_request(limits[key_of(own[0])], memory_in_environment=memory_in_environment)
+            name: _of_request(limits[own[0].key], memory_in_environment=memory_in_environment)
             for name, own in requests.items()
         }
         _check_same_devices(requests, each)
         together = _together(each.values())
-        found |= {key_of(unit): together for unit in members}
+        for unit in members:
+            is_alone = together == each[unit.request]
+            found[unit.key] = replace(together, is_of_several=not is_alone)
     return found
-
-
-def changes_of(
-    found: Mapping[DeviceKey, ContainerLimits], limits: Mapping[DeviceKey, ShareLimits]
-) -> dict[str, object]:
-    """Return what a plan has to say of containers: nothing where each has one request's limits."""
-    # Memory that the environment does not limit is not looked at.
-    if all(
-        one == _of_request(limits[key], memory_in_environment=bool(one.memory_mib))
-        for key, one in found.items()
-    ):
-        return {}
-    return {
-        _KEY: {
-            key: {
-                "activeThreadPercentage": one.active_thread_percentage,
-                "memoryMiB": dict(one.memory_mib),
-            }
-            for key, one in found.items()
-        }
-    }
-
-
-def limits_of_containers(
-    changes: Mapping[str, Any],
-    limits: Mapping[DeviceKey, ShareLimits],
-    *,
-    memory_in_environment: bool,
-) -> dict[DeviceKey, ContainerLimits]:
-    """Return the limits of containers by share, as a plan has them.
-
-    Raises KeyError, TypeError, ValueError or AttributeError if the plan cannot be read.
-    """
-    if _KEY not in changes:
-        return {
-            key: _of_request(one, memory_in_environment=memory_in_environment)
-            for key, one in limits.items()
-        }
-    return {
-        DeviceKey(key): ContainerLimits(
-            active_thread_percentage=value["activeThreadPercentage"],
-            memory_mib=dict(value["memoryMiB"]),
-        )
-        for key, value in changes[_KEY].items()
-    }
-
-
-def words_for(changes: Mapping[str, Any], key: DeviceKey) -> list[str]:
-    """Return for people what containers with a share have by all of their requests together."""
-    found = changes.get(_KEY, {}).get(key)
-    if found is None:
-        return []
-    percent, mib = found["activeThreadPercentage"], found["memoryMiB"].get(key_uuid(key))
-    limits = [f"{mib} MiB"] if mib is not None else []
-    limits += [f"{percent} % of threads"] if percent is not None else []
-    return [f"with the claim's other requests {' and '.join(limits) or 'no limit'}"]
 
 
 def _container(request: str, all_requests: Iterable[str]) -> str:
@@ -143,21 +76,21 @@ def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
     members = list(each)
     percents = [one.active_thread_percentage for one in members]
     known = [one for one in percents if one is not None]
-    percent = min(_ALL, sum(known)) if len(known) == len(members) else _ALL
+    percent = min(ALL_THREADS, sum(known)) if len(known) == len(members) else ALL_THREADS
     uuids = [
         uuid for uuid in members[0].memory_mib if all(uuid in one.memory_mib for one in members)
     ]
     return ContainerLimits(
-        active_thread_percentage=None if percent == _ALL else percent,
+        active_thread_percentage=None if percent == ALL_THREADS else percent,
         memory_mib={uuid: sum(one.memory_mib[uuid] for one in members) for uuid in uuids},
     )
 
 
 def _check_same_devices(
-    requests: Mapping[str, Sequence[ShareUnit]], each: Mapping[str, ContainerLimits]
+    requests: Mapping[str, Sequence[Unit]], each: Mapping[str, ContainerLimits]
 ) -> None:
     """Check that requests that a container may have together are for the same devices."""
-    devices = {name: frozenset(map(uuid_of, own)) for name, own in requests.items()}
+    devices = {name: frozenset(one.uuid for one in own) for name, own in requests.items()}
     percents = {one.active_thread_percentage for one in each.values()}
     if len(set(devices.values())) == 1:
         return
@@ -172,8 +105,8 @@ def _check_same_devices(
     )
 
 
-def _names(units: Sequence[ShareUnit]) -> str:
+def _names(units: Sequence[Unit]) -> str:
     first: dict[DeviceUuid, str] = {}
     for unit in units:
-        first.setdefault(uuid_of(unit), unit.name)
+        first.setdefault(unit.uuid, unit.name)
     return ", ".join(first.values())

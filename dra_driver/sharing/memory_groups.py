@@ -14,10 +14,11 @@ from functools import partial
 from typing import Protocol
 
 from dra_driver.cdi.model import Edits, Hook
+from dra_driver.devices.device import Base, Mig
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError, try_all
-from dra_driver.sharing.enforcement import DividedDevice, MemoryPart
+from dra_driver.sharing.steps import MemoryPart
 
 _LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 _REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
@@ -85,16 +86,16 @@ class MemoryGroups:
         self._hooks = hooks
         self._is_wanted = is_wanted
 
-    def why_not(self, device: DividedDevice) -> str | None:
+    def why_not(self, base: Base) -> str | None:
         """Return why shares of a device cannot be limited so; None if they can."""
         if not self._is_wanted:
             return "--share-memory excludes control groups"
-        if device.is_mig:
+        if isinstance(base, Mig):
             return "the GPU driver limits no memory of MIG devices"
-        reason = self._pods.why_not(device.gpu.uuid)
+        reason = self._pods.why_not(base.gpu)
         if reason is not None or not self._pods.are_counted_by_kernel():
             return reason
-        if not self._hooks([device.gpu.uuid]):
+        if not self._hooks([base.gpu]):
             return (
                 "the kernel counts GPU memory (dmem), which needs nvidia-cdi-hook 1.20.1 or newer "
                 "on the node"
@@ -117,7 +118,7 @@ class MemoryGroups:
             "nvidia-persistenced on the node"
         )
 
-    def apply(self, part: MemoryPart) -> None:
+    def do(self, part: MemoryPart) -> None:
         """Limit the pod to what all its claims hold, and leave the others nothing.
 
         Raises ConfigError: another claim of the pod is limited on that GPU in its containers.

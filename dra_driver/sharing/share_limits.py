@@ -12,66 +12,40 @@ smallest counts.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
+from dra_driver.devices.device import DeviceKey, DeviceUuid, Mig, memory_of
+from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import (
     MIB,
-    ConsumableShare,
+    ConsumedShare,
+    EqualShare,
     Share,
     ShareStrategy,
     memory_mib,
-    memory_of,
     percentage,
 )
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
-from dra_driver.sharing.enforcement import LIMITS_SINCE, Backend
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.enforcement import LIMITS_SINCE
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
+from dra_driver.sharing.steps import ALL_THREADS, Backend, ShareLimits
 from resource_nvidia_com.v1beta1.names import Interval
 
 if TYPE_CHECKING:
     from resource_nvidia_com.decode import Config
     from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
-_ALL = 100
 
-
-class ShareLimits(Struct, frozen=True, kw_only=True):
-    """What a process may use that has a request's shares.
-
-    The request has `taken` shares of this device, which is divided into `count`; None for shares
-    that need not be equal. Of the latter `consumed_memory_mib` (MiB) and `consumed_cores` (percent
-    of the device's SMs) were consumed; 0 for equal shares. `active_thread_percentage` is of the SMs
-    of each device, and `memory_mib` of each device of the request by UUID, in MiB; without one
-    there is no limit.
-    """
-
-    taken: int
-    count: int | None
-    consumed_memory_mib: int = 0
-    consumed_cores: int = 0
-    active_thread_percentage: int | None = None
-    memory_mib: Mapping[str, int] = field(default_factory=dict)
-
-
-def uuid_of(unit: ShareUnit) -> DeviceUuid:
-    """Return the UUID of a share's device. Raises StateError if that does not exist."""
-    match unit.share.of:
-        case Gpu() | MigDevice():
-            return DeviceUuid(unit.share.of.uuid)
-        case _:
-            raise StateError(f'device "{unit.name}" is a share of a device that does not exist')
-
-
-def key_of(unit: ShareUnit) -> DeviceKey:
-    """Return what plans name a share by."""
-    return share_key(uuid_of(unit), unit.share.slot.label)
+def share_of(unit: Unit) -> Share:
+    """Return which share a unit is. Raises StateError if it is none."""
+    if unit.device.share is None:
+        raise StateError(f'device "{unit.name}" is no share')
+    return unit.device.share
 
 
 def limits_of(
-    groups: Sequence[Group], is_limited: Callable[[ShareUnit], bool]
+    groups: Sequence[Group], is_limited: Callable[[Unit], bool]
 ) -> dict[DeviceKey, ShareLimits]:
     """Return the limits for all shares of a claim; `is_limited`: something limits a share's memory.
 
@@ -83,7 +57,7 @@ def limits_of(
     for group in groups:
         for unit in group.shares:
             _check_config(unit, group.config)
-        requests: dict[str, list[ShareUnit]] = {}
+        requests: dict[str, list[Unit]] = {}
         for unit in group.shares:
             requests.setdefault(unit.request, []).append(unit)
         for members in requests.values():
@@ -93,17 +67,17 @@ def limits_of(
 
 
 def _of_request(
-    members: Sequence[ShareUnit], group: Group, is_limited: Callable[[ShareUnit], bool]
+    members: Sequence[Unit], group: Group, is_limited: Callable[[Unit], bool]
 ) -> dict[DeviceKey, ShareLimits]:
-    devices: dict[str, list[ShareUnit]] = {}
+    devices: dict[str, list[Unit]] = {}
     for unit in members:
-        devices.setdefault(uuid_of(unit), []).append(unit)
+        devices.setdefault(unit.uuid, []).append(unit)
     parts = {uuid: _of_device(units) for uuid, units in devices.items()}
     percent: int | None = None
     memory: dict[str, int] = {}
     if all(map(_has_limits, members)):
         percents = [part.active_thread_percentage for part, _ in parts.values()]
-        percent = min((one for one in percents if one is not None), default=_ALL)
+        percent = min((one for one in percents if one is not None), default=ALL_THREADS)
     if all(map(is_limited, members)):
         memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
     sharing = group.config.sharing if group.config else None
@@ -112,54 +86,32 @@ def _of_request(
         firsts = {uuid: units[0] for uuid, units in devices.items()}
         memory = _lowered_memory(group, sharing.mps_config, memory, firsts)
     return {
-        key_of(unit): replace(
-            part, active_thread_percentage=None if percent == _ALL else percent, memory_mib=memory
+        unit.key: replace(
+            part,
+            active_thread_percentage=None if percent == ALL_THREADS else percent,
+            memory_mib=memory,
         )
         for uuid, (part, _) in parts.items()
         for unit in devices[uuid]
     }
 
 
-def limits_json(limits: ShareLimits) -> dict[str, object]:
-    """Return limits as a plan's changes hold them."""
-    return {
-        "taken": limits.taken,
-        "of": limits.count,
-        "consumedMemoryMiB": limits.consumed_memory_mib,
-        "consumedCores": limits.consumed_cores,
-        "activeThreadPercentage": limits.active_thread_percentage,
-        "memoryMiB": dict(limits.memory_mib),
-    }
-
-
-def described_size(limits: ShareLimits) -> tuple[dict[str, object], list[str]]:
-    """Return how large a share is: for programs, and for people."""
-    if limits.count is not None:
-        settings: dict[str, object] = {"shares": limits.taken, "of": limits.count}
-        return settings, [f"{limits.taken} of {limits.count} shares"]
-    memory, cores = limits.consumed_memory_mib, limits.consumed_cores
-    sizes = [f"{memory} MiB"] if memory else []
-    sizes += [f"{cores} % of SMs"] if cores else []
-    settings = {"consumedMemoryMiB": memory, "consumedCores": cores}
-    return settings, [f"consumes {' and '.join(sizes) or 'no memory or SMs'}"]
-
-
 def memory_by_gpu(
-    units: Sequence[ShareUnit],
+    units: Sequence[Unit],
     limits: Mapping[DeviceKey, ShareLimits],
-    by: Callable[[ShareUnit], Backend],
+    by: Callable[[Unit], Backend],
 ) -> dict[GpuUuid, int]:
     """Return the MiB that a claim may have of each GPU: that of all requests with shares of it.
 
     `by` tells what enforces the memory of a share. Where control groups do, a request without a
     limit may have all of the GPU's: pods for which nothing is set get none there.
     """
-    requests = {(unit.request, uuid_of(unit)): unit for unit in units}
+    requests = {(unit.request, unit.uuid): unit for unit in units}
     found: dict[GpuUuid, int] = {}
     for (_, uuid), unit in requests.items():
         total = unit.gpu.memory_bytes
         whole = None if total is None else total // MIB
-        memory = limits[key_of(unit)].memory_mib.get(uuid)
+        memory = limits[unit.key].memory_mib.get(uuid)
         if memory is None and by(unit) is Backend.CONTROL_GROUPS:
             memory = whole
         if memory is not None:
@@ -168,19 +120,20 @@ def memory_by_gpu(
     return found
 
 
-def _of_device(units: Sequence[ShareUnit]) -> tuple[ShareLimits, int | None]:
+def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
     """Return what shares of one device are together, and their MiB; None where nothing says so."""
-    equal = [one.share for one in units if isinstance(one.share, Share)]
+    shares = [share_of(unit) for unit in units]
+    equal = [one for one in shares if isinstance(one, EqualShare)]
     if equal:
-        division, total = equal[0].division, memory_of(equal[0].of)
+        division, total = equal[0].division, memory_of(units[0].gpu, units[0].device.base)
         count = division.count
-        percent = _ALL if division.free_compute else percentage(len(equal), count)
+        percent = ALL_THREADS if division.free_compute else percentage(len(equal), count)
         limits = ShareLimits(taken=len(equal), count=count, active_thread_percentage=percent)
         return limits, None if total is None else memory_mib(total, len(equal), count)
-    slots = [one.share.slot for one in units if isinstance(one.share, ConsumableShare)]
-    memory, cores = [one.memory_mib for one in slots], [one.cores for one in slots]
+    consumed = [one for one in shares if isinstance(one, ConsumedShare)]
+    memory, cores = [one.memory_mib for one in consumed], [one.cores for one in consumed]
     limits = ShareLimits(
-        taken=len(slots),
+        taken=len(consumed),
         count=None,
         consumed_memory_mib=sum(memory),
         consumed_cores=sum(cores),
@@ -190,15 +143,16 @@ def _of_device(units: Sequence[ShareUnit]) -> tuple[ShareLimits, int | None]:
     return limits, sum(memory) if all(memory) else None
 
 
-def _has_limits(unit: ShareUnit) -> bool:
+def _has_limits(unit: Unit) -> bool:
     """Tell whether MPS limits what the tenants of a device use."""
-    is_mps = unit.share.slot.strategy is ShareStrategy.MPS
+    is_mps = share_of(unit).strategy is ShareStrategy.MPS
     return is_mps and unit.gpu.cuda_compute_capability >= LIMITS_SINCE
 
 
-def _check_request(members: Sequence[ShareUnit]) -> None:
-    equal = [unit.share.division for unit in members if isinstance(unit.share, Share)]
-    devices = {uuid_of(unit) for unit in members}
+def _check_request(members: Sequence[Unit]) -> None:
+    shares = (unit.device.share for unit in members)
+    equal = [share.division for share in shares if isinstance(share, EqualShare)]
+    devices = {unit.uuid for unit in members}
     if len(devices) > 1:
         _check_one_server(members)
     if not equal:
@@ -218,18 +172,18 @@ def _check_request(members: Sequence[ShareUnit]) -> None:
         )
 
 
-def _check_one_server(members: Sequence[ShareUnit]) -> None:
+def _check_one_server(members: Sequence[Unit]) -> None:
     """Check that one MPS daemon serves all devices of a request."""
-    first = members[0].share
-    if first.slot.strategy is not ShareStrategy.MPS:
+    first = share_of(members[0])
+    if first.strategy is not ShareStrategy.MPS:
         return
-    request, count = members[0].request, len({uuid_of(unit) for unit in members})
-    if isinstance(first, Share) and isinstance(first.of, MigDevice):
+    request, count = members[0].request, len({unit.uuid for unit in members})
+    if isinstance(first, EqualShare) and isinstance(members[0].device.base, Mig):
         raise ConfigError(
             f"request {request} got shares of {count} MIG devices, of which a process can use "
             f"only one: ask for no more of {first.division.served_as} than one MIG device has"
         )
-    if isinstance(first, ConsumableShare):
+    if isinstance(first, ConsumedShare):
         raise ConfigError(
             f"request {request} got parts of {count} devices to be shared by MPS, and a process "
             "can be a client of only one MPS daemon: ask for one device in each request, or for "
@@ -237,13 +191,13 @@ def _check_one_server(members: Sequence[ShareUnit]) -> None:
         )
 
 
-def _check_one_strategy(units: Sequence[ShareUnit]) -> None:
+def _check_one_strategy(units: Sequence[Unit]) -> None:
     """Check that a claim uses a device in one way, of which it has several consumable shares."""
-    first: dict[DeviceUuid, ShareUnit] = {}
+    first: dict[DeviceUuid, Unit] = {}
     for unit in units:
-        other = first.setdefault(uuid_of(unit), unit)
-        ways = [unit.share.slot.strategy, other.share.slot.strategy]
-        if isinstance(unit.share, ConsumableShare) and ways[0] is not ways[1]:
+        other = first.setdefault(unit.uuid, unit)
+        ways = [share_of(unit).strategy, share_of(other).strategy]
+        if isinstance(unit.device.share, ConsumedShare) and ways[0] is not ways[1]:
             raise ConfigError(
                 f"requests {other.request} and {unit.request} both got a part of device "
                 f'"{unit.name}", one to be shared by {ways[1]} and one by {ways[0]}: write the '
@@ -251,11 +205,11 @@ def _check_one_strategy(units: Sequence[ShareUnit]) -> None:
             )
 
 
-def _check_config(unit: ShareUnit, config: "Config | None") -> None:
+def _check_config(unit: Unit, config: "Config | None") -> None:
     if config is None or config.sharing is None:
         return
-    strategy = unit.share.slot.strategy
-    if isinstance(unit.share, Share) and str(config.sharing.strategy) != str(strategy):
+    strategy = share_of(unit).strategy
+    if isinstance(unit.device.share, EqualShare) and str(config.sharing.strategy) != str(strategy):
         raise ConfigError(
             f'device "{unit.name}" is a share of a device that all its tenants use by {strategy}, '
             "as the node's share config says: the claim's config cannot change it to "
@@ -265,7 +219,7 @@ def _check_config(unit: ShareUnit, config: "Config | None") -> None:
     _check_interval(unit, config)
 
 
-def _check_interval(unit: ShareUnit, config: "Config") -> None:
+def _check_interval(unit: Unit, config: "Config") -> None:
     if config.kind != "GpuConfig" or config.sharing is None:
         return
     settings = config.sharing.time_slicing_config
@@ -277,7 +231,7 @@ def _check_interval(unit: ShareUnit, config: "Config") -> None:
         )
 
 
-def _lowered_percentage(unit: ShareUnit, config: "MpsConfig", share: int | None) -> int | None:
+def _lowered_percentage(unit: Unit, config: "MpsConfig", share: int | None) -> int | None:
     wanted = active_thread_percentage(config)
     if wanted is None:
         return share
@@ -288,9 +242,9 @@ def _lowered_percentage(unit: ShareUnit, config: "MpsConfig", share: int | None)
 
 
 def _lowered_memory(
-    group: Group, config: "MpsConfig", memory: Mapping[str, int], devices: Mapping[str, ShareUnit]
+    group: Group, config: "MpsConfig", memory: Mapping[str, int], devices: Mapping[str, Unit]
 ) -> dict[str, int]:
-    wanted = pinned_memory_mib(config, [*{uuid_of(unit): None for unit in group.shares}])
+    wanted = pinned_memory_mib(config, [*{unit.uuid: None for unit in group.shares}])
     found = dict(memory)
     for uuid, unit in devices.items():
         limit = wanted[uuid]
@@ -305,14 +259,14 @@ def _lowered_memory(
     return found
 
 
-def _may_limit_itself(unit: ShareUnit) -> bool:
+def _may_limit_itself(unit: Unit) -> bool:
     """Tell whether a claim may set a limit where it has consumed nothing that would be one."""
-    return isinstance(unit.share, ConsumableShare) and _has_limits(unit)
+    return isinstance(unit.device.share, ConsumedShare) and _has_limits(unit)
 
 
-def _check_holds(unit: ShareUnit, wanted: int) -> None:
+def _check_holds(unit: Unit, wanted: int) -> None:
     """Check that a limit is no more than the device has."""
-    total = memory_of(unit.share.of)
+    total = memory_of(unit.gpu, unit.device.base)
     if total is not None and wanted > total // MIB:
         raise ConfigError(
             f'the pinned device memory limit of {wanted} MiB is more than device "{unit.name}" '
@@ -320,7 +274,7 @@ def _check_holds(unit: ShareUnit, wanted: int) -> None:
         )
 
 
-def _check_lower(unit: ShareUnit, what: str, wanted: int, share: int | None, of: str) -> None:
+def _check_lower(unit: Unit, what: str, wanted: int, share: int | None, of: str) -> None:
     """Check that a config asks for no more than the share."""
     if share is None:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Chooses what keeps the tenants of a divided device to their memory: the best the node has.
 
-In: divided devices, and the claims that get shares of them. Out: a `MemoryPart` for each plan of
-shares (sharing/enforcement.py); and for people what limits memory, and why nothing better does.
+In: devices that several claims have shares of, and the claims. Out: a `MemoryPart` for each step of
+shares (sharing/steps.py); and for people what limits memory, and why nothing better does.
 
 The tenants of a device are all limited by the same backend: who comes later gets that of those who
 are there, since an MPS daemon has one set of limits.
@@ -12,19 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import structlog
 from msgspec.structs import replace
 
+from dra_driver.devices.device import Base, Mig, Whole
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.host.worker import LogOnce
-from dra_driver.sharing.base import Group
-from dra_driver.sharing.enforcement import (
-    LIMITS_SINCE,
-    Backend,
-    Choice,
-    DividedDevice,
-    MemoryPart,
-)
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.enforcement import LIMITS_SINCE, Choice
 from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.share_limits import share_of
+from dra_driver.sharing.steps import Backend, MemoryPart
 
 _BEST_FIRST = tuple(Backend)
 
@@ -39,30 +36,32 @@ class ShareMemory:
         self._once = LogOnce()
         self._cautions = LogOnce()
 
-    def choose(self, device: DividedDevice) -> Choice:
-        """Return what enforces memory on a device.
+    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
+        """Return what enforces memory on a device of a GPU that is shared by a strategy.
 
         Raises DeviceError or TransientError if the GPU does not say what it can do, StateError if
         the records cannot be read.
         """
-        choice = self._best(device)
-        present = self._present(device)
+        choice = self._best(gpu, base, strategy)
+        present = self._present(base)
         if present is not None and present is not choice.by:
             why = choice.why or "earlier claims are limited like this; it changes when they end"
             choice = Choice(by=present, why=why)
-        gpu, words = device.gpu.uuid, choice.with_condition() or "nothing"
-        if self._once.is_new(f"{words}: {choice.why}", gpu):
-            log.info("memory enforcement chosen", gpu=gpu, limited_by=words, why=choice.why)
+        uuid, words = gpu.uuid, choice.with_condition() or "nothing"
+        if self._once.is_new(f"{words}: {choice.why}", uuid):
+            log.info("memory enforcement chosen", gpu=uuid, limited_by=words, why=choice.why)
         return choice
 
-    def choose_for(self, devices: Sequence[DividedDevice]) -> Choice:
+    def choose_for(self, units: Sequence[Unit]) -> Choice:
         """Return what enforces memory on devices that are served together: the worst of them."""
-        return _worst(map(self.choose, devices))
+        return _worst(
+            self.choose(unit.gpu, unit.device.base, share_of(unit).strategy) for unit in units
+        )
 
     def caution(self, gpu: Gpu) -> str | None:
         """Return what may end the limits of a GPU's tenants, if anything. Raises as `choose`."""
-        device = DividedDevice(gpu=gpu, is_mig=False, strategy=ShareStrategy.TIME_SLICING)
-        by = self._present(device) or self._best(device).by
+        whole = Whole(gpu=gpu.uuid)
+        by = self._present(whole) or self._best(gpu, whole, ShareStrategy.TIME_SLICING).by
         found = self.groups.caution(gpu) if by is Backend.CONTROL_GROUPS else None
         if found is None:
             self._cautions.forget(gpu.uuid)
@@ -74,12 +73,12 @@ class ShareMemory:
         self,
         claim: Group,
         choice: Choice,
-        devices: Sequence[DividedDevice],
+        units: Sequence[Unit],
         *,
         mib: Mapping[GpuUuid, int],
         of_claim: Mapping[GpuUuid, int],
     ) -> MemoryPart:
-        """Return what a claim gets of the memory of `devices`, which are served together.
+        """Return what a claim gets of the memory of shares that are served together.
 
         `mib` is that of all its shares on each of their GPUs, `of_claim` the same of every GPU that
         it has shares of. Raises ConfigError if several pods share it, or it is reserved for a
@@ -90,19 +89,21 @@ class ShareMemory:
         if choice.by is not Backend.CONTROL_GROUPS:
             return found
         if (why := self.groups.why_not_for(of_claim)) is not None:
-            worst = _worst(_without_groups(one, why) for one in devices)
+            worst = _worst(_without_groups(one.gpu, share_of(one).strategy, why) for one in units)
             return replace(found, by=worst.by, why=worst.why)
         return replace(found, pod=_only_pod(claim), mib=mib) if mib else found
 
-    def _best(self, device: DividedDevice) -> Choice:
-        why = self.groups.why_not(device)
-        return Choice(by=Backend.CONTROL_GROUPS) if why is None else _without_groups(device, why)
+    def _best(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
+        why = self.groups.why_not(base)
+        if why is None:
+            return Choice(by=Backend.CONTROL_GROUPS)
+        return _without_groups(gpu, strategy, why)
 
-    def _present(self, device: DividedDevice) -> Backend | None:
+    def _present(self, base: Base) -> Backend | None:
         """Return by what the tenants of a device are limited; None while there is none."""
-        if device.is_mig:
+        if isinstance(base, Mig):
             return None
-        present = (one.of_device for one in self.groups.tenants(device.gpu.uuid))
+        present = (one.of_device for one in self.groups.tenants(base.gpu))
         return min(present, key=_BEST_FIRST.index, default=None)
 
 
@@ -110,13 +111,13 @@ def _worst(choices: Iterable[Choice]) -> Choice:
     return max(choices, key=lambda choice: _BEST_FIRST.index(choice.by))
 
 
-def _without_groups(device: DividedDevice, why: str) -> Choice:
+def _without_groups(gpu: Gpu, strategy: ShareStrategy, why: str) -> Choice:
     """Return what enforces memory on a device where control groups cannot, for the given reason."""
     by, reason = Backend.NOTHING, ""
-    if device.strategy is not ShareStrategy.MPS:
+    if strategy is not ShareStrategy.MPS:
         reason = "time-slicing divides no memory"
-    elif device.gpu.cuda_compute_capability < LIMITS_SINCE:
-        reason = f"MPS limits nothing on {device.gpu.product_name}, which is older than Volta"
+    elif gpu.cuda_compute_capability < LIMITS_SINCE:
+        reason = f"MPS limits nothing on {gpu.product_name}, which is older than Volta"
     else:
         by = Backend.MPS
     return Choice(by=by, why="; ".join(filter(None, (why, reason))))

@@ -19,28 +19,18 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from msgspec import Struct
 
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.sharing.base import (
-    ComputeModes,
-    Description,
-    DeviceKey,
-    Group,
-    MigUnit,
-    Sharing,
-    SharingPlan,
-    select_from,
-)
+from dra_driver.sharing.base import ComputeModes, Doer, Group, select_from
+from dra_driver.sharing.steps import SharingStep, TimeSlice
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
 
 if TYPE_CHECKING:
     from resource_nvidia_com.v1beta1.gpu import GpuConfig
 
 log = structlog.get_logger()
-
-NAME = str(SharingStrategy.TIME_SLICING)
 
 NUMBERS: Mapping[Interval, int] = MappingProxyType(
     {Interval.DEFAULT: 0, Interval.SHORT: 1, Interval.MEDIUM: 2, Interval.LONG: 3}
@@ -70,16 +60,16 @@ class TimeSlices(Protocol):
         ...
 
 
-class TimeSlicing(Sharing):
-    """The strategy TimeSlicing: one plan for each GPU."""
+class TimeSlicing(Doer[TimeSlice]):
+    """The strategy TimeSlicing: one step for each GPU."""
 
     def __init__(self, time_slices: TimeSlices, modes: ComputeModes) -> None:
         self._time_slices = time_slices
         self._modes = modes
         self._able: set[GpuUuid] = set()
 
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
-        """Return a plan for each GPU, with the time-slice and compute mode that are found on it.
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
+        """Return a step for each GPU, with the time-slice and compute mode that are found on it.
 
         For a MIG device it is one that changes nothing.
         """
@@ -95,49 +85,37 @@ class TimeSlicing(Sharing):
                     _described(one.gpu), one.interval, "its architecture has no preemption"
                 )
         found = self._find(wanted, deadline)
-        plans = [self._plan(one, slice_) for one, slice_ in zip(wanted, found, strict=True)]
-        return (*plans, *(_nothing_to_do(unit) for group in groups for unit in group.migs))
+        steps = [self._step(one, slice_) for one, slice_ in zip(wanted, found, strict=True)]
+        migs = (unit.device for group in groups for unit in group.migs)
+        return (*steps, *(TimeSlice(devices=(device,)) for device in migs))
 
-    def apply(self, plan: SharingPlan, deadline: float) -> None:
+    def do(self, step: TimeSlice, deadline: float) -> None:
         """Set time-slice and compute mode."""
-        if not plan.gpus:
-            return
-        (uuid,) = plan.gpus
-        interval = _interval_of(plan)
-        # A default that cannot be set is a default all the same.
-        if (
-            interval is not _found_interval(plan)
-            and not self._time_slices.set_time_slice(uuid, NUMBERS[interval], deadline)
-            and NUMBERS[interval]
-        ):
-            raise _cannot(str(plan.changes.get("device", uuid)), interval, "Not Supported")
-        if _found_mode(plan) != _DEFAULT_MODE:
-            self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
-        log.info("time-slice set", gpu=uuid, interval=str(interval))
+        for uuid in step.gpus:
+            # A default that cannot be set is a default all the same.
+            if (
+                step.interval is not step.found_interval
+                and not self._time_slices.set_time_slice(uuid, NUMBERS[step.interval], deadline)
+                and NUMBERS[step.interval]
+            ):
+                raise _cannot(step.card or uuid, step.interval, "Not Supported")
+            if step.found_mode != _DEFAULT_MODE:
+                self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
+            log.info("time-slice set", gpu=uuid, interval=str(step.interval))
 
-    def undo(self, plan: SharingPlan, deadline: float) -> None:
+    def undo(self, step: TimeSlice, deadline: float) -> None:
         """Set the time-slice and the compute mode that were found.
 
         A mode that somebody else has set meanwhile stays.
         """
-        if not plan.gpus:
-            return
-        (uuid,) = plan.gpus
-        found = _found_interval(plan) or Interval.DEFAULT
-        try:
-            if _interval_of(plan) is not found:
-                self._time_slices.set_time_slice(uuid, NUMBERS[found], deadline)
-                log.info("time-slice reset", gpu=uuid, interval=str(found))
-        finally:
-            self._restore_mode(uuid, _found_mode(plan))
-
-    @staticmethod
-    def describe(plan: SharingPlan, device: DeviceKey) -> Description:  # noqa: ARG004 (one GPU)
-        """Return the interval, or that there is none."""
-        if not plan.gpus:
-            return Description(words="no effect on MIG devices")
-        interval = str(_interval_of(plan))
-        return Description(settings={"interval": interval}, words=f"interval {interval}")
+        for uuid in step.gpus:
+            found = step.found_interval or Interval.DEFAULT
+            try:
+                if step.interval is not found:
+                    self._time_slices.set_time_slice(uuid, NUMBERS[found], deadline)
+                    log.info("time-slice reset", gpu=uuid, interval=str(found))
+            finally:
+                self._restore_mode(uuid, step.found_mode)
 
     def _find(self, wanted: Sequence["_Wanted"], deadline: float) -> list[Interval | None]:
         """Return the time-slice of each GPU; side by side, as one can take seconds."""
@@ -169,18 +147,14 @@ class TimeSlicing(Sharing):
             raise _cannot(_described(one.gpu), one.interval, "Not Supported")
         self._able.add(uuid)
 
-    def _plan(self, one: "_Wanted", found: Interval | None) -> SharingPlan:
+    def _step(self, one: "_Wanted", found: Interval | None) -> TimeSlice:
         mode = self._modes.compute_mode(one.gpu.uuid)
-        known = {} if found is None else {"foundInterval": str(found)}
-        return SharingPlan(
-            strategy=NAME,
-            gpus=(one.gpu.uuid,),
-            changes={
-                "interval": str(one.interval),
-                "computeMode": _DEFAULT_MODE if mode is None else mode,
-                "device": _described(one.gpu),
-                **known,
-            },
+        return TimeSlice(
+            devices=_of_gpu(one.gpu.uuid),
+            interval=one.interval,
+            found_interval=found,
+            found_mode=_DEFAULT_MODE if mode is None else mode,
+            card=_described(one.gpu),
         )
 
     def _restore_mode(self, uuid: str, found: int) -> None:
@@ -199,61 +173,39 @@ class _Wanted(Struct, frozen=True, kw_only=True):
     former: Interval | None
 
 
-def plan_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> SharingPlan | None:
-    """Return the plan for a time-slice that another driver has set as a config says.
+def step_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> TimeSlice | None:
+    """Return the step for a time-slice that another driver has set as a config says.
 
     What stood before is not known, and so taken for the default. None: the config sets none.
     """
     if config.sharing is None or config.sharing.strategy is not SharingStrategy.TIME_SLICING:
         return None
-    changes = {
-        "interval": str(_interval(config)),
-        "computeMode": _DEFAULT_MODE,
-        "device": f"{device} ({uuid})",
-    }
-    return SharingPlan(strategy=NAME, gpus=(uuid,), changes=changes)
+    return TimeSlice(devices=_of_gpu(uuid), interval=_interval(config), card=f"{device} ({uuid})")
 
 
-def of_unknown(uuid: GpuUuid) -> SharingPlan:
-    """Return the plan of a claim of which nothing is known; what stood before is the default."""
-    changes = {"interval": str(Interval.DEFAULT), "computeMode": _DEFAULT_MODE}
-    return SharingPlan(strategy=NAME, gpus=(uuid,), changes=changes)
+def of_unknown(uuid: GpuUuid) -> TimeSlice:
+    """Return the step of a claim of which nothing is known; what stood before is the default."""
+    return TimeSlice(devices=_of_gpu(uuid))
 
 
-def _former(gpu: Gpu, owed: Sequence[SharingPlan]) -> Interval | None:
+def _of_gpu(uuid: GpuUuid) -> tuple[Device, ...]:
+    return (Device(base=Whole(gpu=uuid)),)
+
+
+def _former(gpu: Gpu, owed: Sequence[SharingStep]) -> Interval | None:
     return next(
         (
-            _found_interval(plan) or Interval.DEFAULT
-            for plan in owed
-            if plan.strategy == NAME and gpu.uuid in plan.gpus
+            step.found_interval or Interval.DEFAULT
+            for step in owed
+            if isinstance(step, TimeSlice) and gpu.uuid in step.gpus
         ),
         None,
     )
 
 
-def _nothing_to_do(unit: MigUnit) -> SharingPlan:
-    place = GpuPart(gpu=unit.gpu.uuid, placement=unit.device.placement)
-    return SharingPlan(strategy=NAME, gpus=(), places=(place,))
-
-
-def _interval_of(plan: SharingPlan) -> Interval:
-    return Interval(str(plan.changes["interval"]))
-
-
-def _found_interval(plan: SharingPlan) -> Interval | None:
-    """Return the time-slice that stood before the plan; None when it could not be read."""
-    found = plan.changes.get("foundInterval")  # records of the first format have none
-    return Interval(str(found)) if found else None
-
-
 def _interval(config: "GpuConfig") -> Interval:
     settings = config.sharing.time_slicing_config if config.sharing else None
     return (settings.interval if settings else None) or Interval.DEFAULT
-
-
-def _found_mode(plan: SharingPlan) -> int:
-    mode = plan.changes.get("computeMode")
-    return mode if isinstance(mode, int) else _DEFAULT_MODE
 
 
 def _described(gpu: Gpu) -> str:

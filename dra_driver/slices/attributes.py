@@ -7,14 +7,13 @@ note of each that the API would refuse: strings have at most 64 bytes, versions 
 
 import re
 from collections.abc import Mapping
-from typing import assert_never
 
 from msgspec import Struct, field
 
-from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, kind_of
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
+from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.nvlink import Joined
-from dra_driver.devices.shares import ConsumableShare, Share
+from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
 
 LONGEST_VALUE = 64
@@ -101,7 +100,7 @@ def describe(
     groups: Mapping[GpuUuid, Joined],
 ) -> None:
     """Gather the attributes of a device; a fact that it or its card lacks is left out."""
-    kind = kind_of(one.device)
+    kind = one.device.kind
     attributes.text("type", str(kind))
     _describe_device(one.device, attributes)
     _describe_card(one.gpu, inventory, attributes)
@@ -121,27 +120,14 @@ def _describe_joined(gpu: Gpu, groups: Joined | None, attributes: Attributes) ->
 
 
 def _describe_device(device: Device, attributes: Attributes) -> None:
-    match device:
-        case Gpu():
-            attributes.text("uuid", device.uuid)
-        case MigDevice():
-            attributes.text("uuid", device.uuid)
-            _describe_part(device, attributes)
-        case Partition():
-            _describe_part(device, attributes)
-        case Share():
-            _describe_device(device.of, attributes)
-            attributes.text(RESOURCE_NAME, device.division.served_as)
-            attributes.number(REPLICAS, device.division.count)
-        case ConsumableShare():
-            _describe_device(device.of, attributes)
-        case _:
-            assert_never(device)
-
-
-def _describe_part(part: MigDevice | Partition, attributes: Attributes) -> None:
-    attributes.text("parentUUID", part.parent)
-    attributes.text("profile", part.profile.name)
+    if device.uuid is not None:
+        attributes.text("uuid", device.uuid)
+    if isinstance(device.base, Mig):
+        attributes.text("parentUUID", device.gpu)
+        attributes.text("profile", device.base.profile)
+    if isinstance(device.share, EqualShare):
+        attributes.text(RESOURCE_NAME, device.share.division.served_as)
+        attributes.number(REPLICAS, device.share.division.count)
 
 
 def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> None:

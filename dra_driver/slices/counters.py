@@ -21,16 +21,9 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import assert_never
 
-from dra_driver.devices.kinds import Device
-from dra_driver.devices.model import (
-    Gpu,
-    Instance,
-    MigDevice,
-    MigProfile,
-    Partition,
-    Placement,
-)
-from dra_driver.devices.shares import ConsumableShare, Share
+from dra_driver.devices.device import Base, Device, Mig, Whole, profile_of
+from dra_driver.devices.model import Gpu, Instance, MigProfile, Placement
+from dra_driver.devices.shares import EqualShare
 from resource_nvidia_com.quantity import Quantity
 
 Counters = Mapping[str, int]
@@ -96,17 +89,20 @@ def memory_of(gpu: Gpu, device: Device) -> int:
 
     Of a share whole MiB, rounded down, so that all shares together have room in their device.
     """
-    match device:
-        case Gpu():
+    whole_memory = _memory_of(gpu, device.base)
+    if isinstance(device.share, EqualShare):
+        return whole_memory // device.share.division.count // _MIB * _MIB
+    return whole_memory
+
+
+def _memory_of(gpu: Gpu, base: Base) -> int:
+    match base:
+        case Whole():
             return memory(gpu)
-        case MigDevice() | Partition():
-            return device.profile.memory_bytes
-        case Share():
-            return memory_of(gpu, device.of) // device.division.count // _MIB * _MIB
-        case ConsumableShare():
-            return memory_of(gpu, device.of)
+        case Mig():
+            return profile_of(gpu, base).memory_bytes
         case _:
-            assert_never(device)
+            assert_never(base)
 
 
 def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
@@ -216,9 +212,9 @@ def fits(wanted: Counters, left: Counters) -> bool:
     return all(left.get(name, 0) >= amount for name, amount in wanted.items())
 
 
-def shares_of(partition: MigDevice) -> str:
+def shares_of(device: Mig) -> str:
     """Return the name of the counter of a MIG device that is divided into shares."""
-    return f"mig-{partition.profile.id}-{partition.placement.start}-shares"
+    return f"mig-{device.profile_id}-{device.placement.start}-shares"
 
 
 def counter_set(name: str, counters: Counters) -> dict[str, object]:

@@ -30,7 +30,8 @@ from enum import StrEnum
 from itertools import chain, zip_longest
 from typing import TypeVar
 
-from dra_driver.devices.model import Gpu, MigProfile, Partition
+from dra_driver.devices.device import Mig, profile_of
+from dra_driver.devices.model import Gpu, MigProfile
 from dra_driver.devices.pci import pci_order
 
 T = TypeVar("T")
@@ -90,35 +91,34 @@ def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, 
     return tuple(chain.from_iterable(chain.from_iterable(rows)))
 
 
-def in_packing_order(partitions: Sequence[Partition]) -> tuple[Partition, ...]:
+def in_packing_order(gpu: Gpu, places: Sequence[Mig]) -> tuple[Mig, ...]:
     """Return the partitions of one GPU, those first whose allocation leaves most to others."""
-    shapes = {(entry.placement, entry.profile.compute_slices) for entry in partitions}
+    profiles = {place: profile_of(gpu, place) for place in places}
+    sizes = {
+        place: (place.placement.size, profile.compute_slices) for place, profile in profiles.items()
+    }
+    shapes = {(place.placement, sizes[place]) for place in places}
 
-    def blocked(partition: Partition) -> int:
+    def blocked(place: Mig) -> int:
         """Count the larger shapes that could not be any more, weighted by their size."""
         return sum(
             placement.size
-            for placement, compute_slices in shapes
-            if placement.overlaps(partition.placement)
-            and (placement.size, compute_slices) > _size(partition)
+            for placement, size in shapes
+            if placement.overlaps(place.placement) and size > sizes[place]
         )
 
     return tuple(
         sorted(
-            partitions,
-            key=lambda entry: (
-                _size(entry),
-                _media(entry.profile),
-                entry.profile.id,
-                blocked(entry),
-                -entry.placement.start,
+            places,
+            key=lambda place: (
+                sizes[place],
+                _media(profiles[place]),
+                place.profile_id,
+                blocked(place),
+                -place.placement.start,
             ),
         )
     )
-
-
-def _size(partition: Partition) -> tuple[int, int]:
-    return partition.placement.size, partition.profile.compute_slices
 
 
 def _media(profile: MigProfile) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
-from dra_driver.devices.kinds import GpuPart, NodeDevice
+from dra_driver.devices.device import NodeDevice, Whole
 from dra_driver.devices.model import (
     Gpu,
     GpuUuid,
@@ -24,7 +24,6 @@ from dra_driver.devices.model import (
     Refusal,
 )
 from dra_driver.devices.nvlink import joined
-from dra_driver.devices.shares import Share
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import NO_CONSUMABLES
@@ -108,7 +107,7 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
             )
             withheld.append(Withheld(index=gpu.index, reason=reason))
             continue
-        if refused_for := share.refused.get(GpuPart(gpu=gpu.uuid)):
+        if refused_for := share.refused.get(Whole(gpu=gpu.uuid)):
             withheld.append(Withheld(index=gpu.index, reason=refused_for))
             continue
         refusal = _refusal(gpu, refused) if mig.switches_modes else None
@@ -168,10 +167,10 @@ def _shares_in_order(
 ) -> Sequence[Published]:
     """Return shares of several devices in order; packed, if those of any of them are to be."""
     divisions = {
-        one.source.device.division
+        division
         for each in offered
         for one in each
-        if isinstance(one.source.device, Share)
+        if (division := one.source.device.division) is not None
     }
     return order.in_share_order(offered, packed=any(map(share.is_packed, divisions)))
 

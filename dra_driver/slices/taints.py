@@ -13,12 +13,11 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
+from dra_driver.devices.device import Mig, NodeDevice
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Cause, Severity
-from dra_driver.devices.kinds import Device, NodeDevice
-from dra_driver.devices.model import Gpu, Instance, MigDevice, MigSlot, Partition
+from dra_driver.devices.model import Instance
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.devices.shares import ConsumableShare, Share
 from dra_driver.fields import objects
 from dra_driver.slices.counters import counter_set_name
 from dra_driver.slices.project import Projection, Withheld
@@ -126,20 +125,10 @@ def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator
 
 
 def _has(source: NodeDevice, one: GpuCondition) -> bool:
-    slot = _slot(source.device)
+    base = source.device.base
     instances: Sequence[Instance] = source.gpu.mig_instances
-    return slot is not None and any(
-        instance.slot == slot and instance.gpu_instance == one.instance.gpu_instance
+    return isinstance(base, Mig) and any(
+        instance.slot == base.slot and instance.gpu_instance == one.instance.gpu_instance
         for instance in instances
         if one.instance is not None
     )
-
-
-def _slot(device: Device) -> MigSlot | None:
-    match device:
-        case MigDevice() | Partition():
-            return device.slot
-        case Share() | ConsumableShare():
-            return _slot(device.of)
-        case Gpu():
-            return None

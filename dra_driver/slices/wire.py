@@ -9,10 +9,10 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from dra_driver.devices.kinds import NodeDevice, name_of
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
+from dra_driver.devices.device import Mig, NodeDevice, Whole, memory_of, name_of, profile_of
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile
 from dra_driver.devices.nvlink import Joined
-from dra_driver.devices.shares import ConsumableShare, Division, Share, memory_mib, memory_of
+from dra_driver.devices.shares import Division, EqualShare, memory_mib
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MOST_ADDED, Consumable, consumable
@@ -62,41 +62,33 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
     `in_parts`: partitions of its GPU are offered beside it. `consumable_by`: what several claims
     can have of a device that is not divided. `serves`: its extended resource, if not its kind's.
     """
-    device = source.device
-    attributes = Attributes(device=name_of(source.gpu, device))
+    gpu, device = source.gpu, source.device
+    attributes = Attributes(device=name_of(gpu, device))
     describe(source, inventory, attributes, joined)
     if division is not None:
         attributes.text(SHARED_AS, division.served_as)
     if serves is not None:
         attributes.text(RESOURCE_NAME, serves)
     omitted: Sequence[Omitted] = attributes.omitted
-    match device:
-        case Gpu():
-            capacity = gpu_capacity(device, in_parts=in_parts)
-        case MigDevice():
+    match device.base:
+        case Mig() | Whole() if isinstance(device.share, EqualShare):
+            capacity = share_capacity(source, device.share)
+        case Whole():
+            capacity = gpu_capacity(gpu, in_parts=in_parts)
+        case Mig(instance=None):
+            capacity = counters.capacity(counters.engines(profile_of(gpu, device.base)))
+        case Mig():
             added = MOST_ADDED if consumable_by.is_enabled else 0
-            capacity, too_many = mig_capacity(device, attributes, reserved=added)
+            profile = profile_of(gpu, device.base)
+            capacity, too_many = mig_capacity(device.base, profile, attributes, reserved=added)
             omitted = [*attributes.omitted, *too_many]
-        case Partition():
-            capacity = counters.capacity(counters.engines(device.profile))
-        case Share():
-            capacity = share_capacity(device)
-        case ConsumableShare():  # what is published is its device
-            return wire_form(
-                NodeDevice(gpu=source.gpu, device=device.of),
-                inventory,
-                joined=joined,
-                in_parts=in_parts,
-                consumable_by=consumable_by,
-            )
         case _:
-            assert_never(device)
+            assert_never(device.base)
     wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
     is_shareable = division is None and consumable_by.is_enabled
-    if is_shareable and isinstance(device, Gpu | MigDevice):
+    if is_shareable and device.exists and not isinstance(device.share, EqualShare):
         wire[ALLOWS_MULTIPLE] = True
-        memory = shareable_memory(device, in_parts=in_parts)
-        capacity = consumable(capacity, memory, consumable_by)
+        capacity = consumable(capacity, shareable_memory(source, in_parts=in_parts), consumable_by)
     if capacity:
         wire["capacity"] = capacity
     return Published(wire=wire, source=source), omitted
@@ -111,22 +103,21 @@ def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
     return _memory(gpu.memory_bytes)
 
 
-def shareable_memory(device: Gpu | MigDevice, *, in_parts: bool) -> int | None:
+def shareable_memory(source: NodeDevice, *, in_parts: bool) -> int | None:
     """Return the memory that claims can use of a device together, in bytes; None if not known.
 
     No more than is published of the device for one claim.
     """
-    usable = memory_of(device)
-    if usable is None or isinstance(device, MigDevice):
-        return usable
-    if in_parts and device.mig is not None:
-        return min(usable, counters.most_engines(device.mig.profiles)[counters.MEMORY])
+    mig, base = source.gpu.mig, source.device.base
+    usable = memory_of(source.gpu, base)
+    if usable is not None and isinstance(base, Whole) and in_parts and mig is not None:
+        return min(usable, counters.most_engines(mig.profiles)[counters.MEMORY])
     return usable
 
 
-def share_capacity(share: Share) -> dict[str, object]:
+def share_capacity(source: NodeDevice, share: EqualShare) -> dict[str, object]:
     """Return the capacities of one of several equal shares."""
-    total = memory_of(share.of)
+    total = memory_of(source.gpu, source.device.base)
     return _memory(None if total is None else memory_mib(total, 1, share.division.count) * _MIB)
 
 
@@ -140,10 +131,10 @@ def _memory(size: int | None) -> dict[str, object]:
 
 
 def mig_capacity(
-    mig: MigDevice, attributes: Attributes, *, reserved: int
+    mig: Mig, profile: MigProfile, attributes: Attributes, *, reserved: int
 ) -> tuple[dict[str, object], list[Omitted]]:
     """Return a MIG device's capacities, memory slices if there is room beside `reserved` others."""
-    capacity = counters.capacity(counters.engines(mig.profile))
+    capacity = counters.capacity(counters.engines(profile))
     memory_slices = {
         f"memorySlice{number}": {"value": "1"} for number in mig.placement.memory_slices
     }

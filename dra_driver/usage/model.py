@@ -11,16 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
-from dra_driver.claims.model.devices import (
-    DeviceRecord,
-    RecordedDevice,
-    RecordedGpu,
-    RecordedMig,
-    undivided,
-)
-from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import memory_limit
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import Device, DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import StateError
@@ -205,7 +198,7 @@ def _name(load: GpuLoad, mig: MigLoad | None, held: Sequence[_Held]) -> str:
     if mig is None:
         return gpu_name(load.minor)
     for one in held:
-        if isinstance(one.entry.device, RecordedMig):
+        if one.entry.device.share is None:
             return one.entry.name
     number = mig.compute_instance and f".{mig.compute_instance}"
     return f"{gpu_name(load.minor)} MIG {mig.gpu_instance}{number or ''}"
@@ -218,11 +211,8 @@ def _on(process: GpuProcess, mig: MigLoad | None) -> bool:
     return (process.gpu_instance, process.compute_instance) == here
 
 
-def _is_of(device: RecordedDevice, load: GpuLoad, mig: MigLoad | None) -> bool:
-    base = undivided(device)
-    if mig is None:
-        return isinstance(base, RecordedGpu) and base.gpu == load.uuid
-    return base.device_uuid == mig.uuid
+def _is_of(device: Device, load: GpuLoad, mig: MigLoad | None) -> bool:
+    return device.uuid == (load.uuid if mig is None else mig.uuid)
 
 
 def _users(

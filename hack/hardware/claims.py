@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from testbed.api import Object
 from testbed.claims import gpu_config
 
+from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, find_program
-from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import MigDevice, MigMode
 from hardware.mig import free_place
 from hardware.run import Run
@@ -137,8 +137,8 @@ def mig(run: Run) -> None:
     run.stage.set_driver(MIG="on-demand")
     run.makes(place)
     before = time.monotonic()
-    with prepared(run, [partition_name(card, place)]):
-        run.note(f"{place.profile.name} was made in {time.monotonic() - before:.1f} s"
+    with prepared(run, [name_of(card, Device(base=place))]):
+        run.note(f"{place.profile} was made in {time.monotonic() - before:.1f} s"
                  f"{'' if is_on else ', MIG mode included'}")  # fmt: skip
         there = {instance.slot: instance for instance in run.card.facts().mig_instances}
         if not isinstance(made := there.get(place.slot), MigDevice):

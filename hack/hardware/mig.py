@@ -1,14 +1,15 @@
 """What is not documented of MIG: who keeps a mode from changing, and what devices are called."""
 
+from dra_driver.devices.device import Device, Mig
 from dra_driver.devices.mig.partitions import partitions
-from dra_driver.devices.model import Gpu, Mig, MigMode, Partition
+from dra_driver.devices.model import Gpu, MigFacts, MigMode
 from dra_driver.errors import DeviceError, HeldError
 from hardware.reads import holder
 from hardware.run import Run
 from hardware.steps import LeftOut
 
 
-def _mig_of(card: Gpu) -> Mig:
+def _mig_of(card: Gpu) -> MigFacts:
     if card.mig is None or not card.mig.profiles:
         raise LeftOut("the card has no MIG")
     return card.mig
@@ -66,7 +67,7 @@ def device_names(run: Run) -> None:
         run.makes(place)
         run.reached(f"about to be made, {number} time,")
         with run.timed(f"made, {number} time"):
-            found.append(run.card.mig.make(place).uuid)
+            found.append(str(Device(base=run.card.mig.make(place)).uuid))
         run.makes(place, uuid=found[-1])
         run.reached(f"made, {number} time,")
         with run.timed(f"destroyed, {number} time"):
@@ -78,13 +79,13 @@ def device_names(run: Run) -> None:
     run.answer("mig-uuid", f"{form}; made again in the same place it has {same} UUID.")
 
 
-def free_place(card: Gpu) -> Partition:
+def free_place(card: Gpu) -> Mig:
     """Return the first partition of one slice that can be made; LeftOut if none can."""
     if _mig_of(card).needs_reset and card.mig_mode is not MigMode.ENABLED:
         raise LeftOut(
             "its MIG mode changes only by a reset: turn it on yourself, then run this again"
         )
-    small = [part for part in partitions(card) if part.profile.name.startswith("1g.")]
+    small = [part for part in partitions(card) if part.profile.startswith("1g.")]
     taken = {instance.placement.start for instance in card.mig_instances}
     # Which places a larger one leaves is not worth working out here.
     is_simple = all(instance.placement.size == 1 for instance in card.mig_instances)

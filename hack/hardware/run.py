@@ -17,7 +17,7 @@ from typing import Self
 from testbed.commands import TestbedError
 
 from dra_driver.devices.control_groups import find_hierarchy
-from dra_driver.devices.model import Partition
+from dra_driver.devices.device import Mig
 from dra_driver.errors import ConflictError, DriverError, SetupError, StateError
 from hardware import processes
 from hardware.card import PATIENCE, Card
@@ -214,14 +214,14 @@ class Run:
         """Pass a point inside of a step, where something is not as it was."""
         self.at(f"{what} in {self._outcome.step}")
 
-    def makes(self, place: Partition, uuid: str = "") -> None:
+    def makes(self, place: Mig, uuid: str = "") -> None:
         """Note that a MIG device is about to be made, or, with its UUID, that it was."""
-        made = Made(profile_id=place.profile.id, start=place.placement.start, uuid=uuid)
+        made = Made(profile_id=place.profile_id, start=place.placement.start, uuid=uuid)
         self._entry = self._journal.make(self._entry, made)
 
-    def destroyed(self, place: Partition) -> None:
+    def destroyed(self, place: Mig) -> None:
         """Note that a MIG device of the run is gone."""
-        made = Made(profile_id=place.profile.id, start=place.placement.start)
+        made = Made(profile_id=place.profile_id, start=place.placement.start)
         self._entry = self._journal.unmake(self._entry, made)
 
     @contextmanager

@@ -18,7 +18,7 @@ from dra_driver.cdi.model import Spec, SpecDevice
 from dra_driver.cdi.roots import find_roots
 from dra_driver.cdi.spec import KIND, claim_device_id, claim_device_name
 from dra_driver.cdi.store import SpecStore
-from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import SetupError
 from dra_driver.simulator.device_nodes import NodeKind

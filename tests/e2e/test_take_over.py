@@ -20,9 +20,9 @@ from testbed.containers import Containers
 from testbed.node import GpuNode
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from dra_driver.claims.model.devices import RecordedGpu, RecordedMig
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import stored_records
+from dra_driver.devices.device import Mig
 from dra_driver.host.boot import read_boot_id
 from e2e.conftest import node_of
 from e2e.kubernetes import needs
@@ -74,23 +74,24 @@ def as_theirs(record: ClaimRecord, status: Object, *, mended: bool) -> Object:
     """A claim as that driver notes it: one that it did note, moved to another device."""
     left = Left("dynamic-mig")
     (entry,) = record.devices
-    is_mig = isinstance(entry.device, RecordedMig)
-    pod = "mig1" if is_mig else "sliced" if record.plans else "whole"
+    base = entry.device.base
+    is_mig = isinstance(base, Mig)
+    pod = "mig1" if is_mig else "sliced" if record.steps else "whole"
     claim = left.prepared[left.refs[pod].uid]
     claim["status"] = status
     noted = entry_of(claim)
-    if isinstance(entry.device, RecordedMig):
-        mig = entry.device
+    if isinstance(base, Mig):
+        mig = base.instance
+        assert mig is not None
         noted["mig"]["concrete"] |= {
             "parentMinor": int(entry.name.split("-")[1]),
             "giId": mig.gpu_instance,
             "ciId": mig.compute_instance,
-            "migUUID": mig.uuid if mended else mig.gpu,
-            "parentUUID": mig.gpu,
+            "migUUID": mig.uuid if mended else base.gpu,
+            "parentUUID": base.gpu,
         }
     else:
-        assert isinstance(entry.device, RecordedGpu)
-        noted["gpu"]["info"]["uuid"] = entry.device.gpu
+        noted["gpu"]["info"]["uuid"] = base.gpu
     noted["mig" if is_mig else "gpu"]["device"] |= {
         "Requests": list(entry.request_names),
         "PoolName": entry.pool,

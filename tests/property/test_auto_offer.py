@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dra_driver.devices.kinds import Device, GpuPart
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode, Partition, Placement
-from dra_driver.devices.shares import ConsumableShare, Division, Share, ShareStrategy
+from dra_driver.devices.device import Device, Mig, Whole
+from dra_driver.devices.model import Gpu, Inventory, MigMode, Placement
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
@@ -45,7 +45,7 @@ def offers(draw: st.DrawFn) -> tuple[Inventory, Projection]:
         for gpu in inventory.gpus
         if gpu.mig is not None
     }
-    parts = [GpuPart(gpu=gpu.uuid) for gpu in inventory.gpus if draw(st.booleans())]
+    parts = [Whole(gpu=gpu.uuid) for gpu in inventory.gpus if draw(st.booleans())]
     share = ShareOffer(
         divisions=dict.fromkeys(parts, HALVES), alone=draw(st.none() | st.just("it is set so"))
     )
@@ -57,20 +57,14 @@ def offers(draw: st.DrawFn) -> tuple[Inventory, Projection]:
 
 def place(device: Device) -> Placement | None:
     """What of its GPU a device is; None for all of it."""
-    match device:
-        case Partition() | MigDevice():
-            return device.placement
-        case Share() | ConsumableShare():
-            return place(device.of)
-        case Gpu():
-            return None
+    return device.base.placement if isinstance(device.base, Mig) else None
 
 
 def exclude(one: Device, other: Device) -> bool:
     """Whether two claims cannot have these devices of one GPU."""
-    if isinstance(one, Share) and isinstance(other, Share) and place(one) == place(other):
-        return one.index == other.index
     mine, theirs = place(one), place(other)
+    if one.share and other.share and mine == theirs:
+        return one.share.label == other.share.label
     return mine is None or theirs is None or mine.overlaps(theirs)
 
 
@@ -102,5 +96,5 @@ def test_no_two_devices_that_overlap_can_both_be_allocated_and_whole_gpus_have_n
             if exclude(one, other):
                 assert any(taken[name] + needed[name] > there[name] for name in taken)
         for device, taken in mine:
-            if isinstance(device, Gpu):  # whole: no partitions are beside it
+            if isinstance(device.base, Whole) and device.share is None:  # no partitions beside it
                 assert set(taken) <= {"memory", "shares"}

@@ -8,8 +8,7 @@ from testbed.apiserver.apply import applied as merged
 from testbed.apiserver.claim_rules import check_claim_status
 
 import make
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import (
     Condition,
     applied,
@@ -17,12 +16,10 @@ from dra_driver.claims.report.claim_status import (
     entries,
     stored_entries,
 )
-from dra_driver.devices.kinds import name_of
+from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.model import Gpu
-from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
-from dra_driver.sharing import shares
-from dra_driver.sharing.base import SharingPlan, share_key
-from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
+from dra_driver.devices.shares import ConsumedShare, ShareStrategy
+from dra_driver.sharing.steps import Backend, MemoryPart, ShareLimits, UseShares
 
 NOTHING = Backend.NOTHING
 NOW = "2026-01-02T03:04:05Z"
@@ -52,37 +49,35 @@ def gpus(draw: st.DrawFn) -> list[Gpu]:
 @st.composite
 def claims(draw: st.DrawFn, cards: list[Gpu]) -> ClaimRecord:
     """A claim with up to as many devices as a claim can have, whole or by capacity."""
-    devices, plans = [], []
+    devices, steps = [], []
     for number in range(draw(st.integers(0, MOST))):
         card = cards[number % len(cards)]
         share_id = f"share-{number}"
         if number < len(cards):
-            devices.append(_device(card, card, None, number, draw(st.booleans())))
+            devices.append(_device(card, make.device(card), None, number, draw(st.booleans())))
             continue
-        slot = ConsumableSlot(share_id=share_id, strategy=ShareStrategy.MPS, memory_mib=number)
-        part = ConsumableShare(of=card, slot=slot)
+        share = ConsumedShare(share_id=share_id, strategy=ShareStrategy.MPS, memory_mib=number)
+        part = Device(base=make.place(card), share=share)
         devices.append(_device(card, part, share_id, number, False))
-        limits = {
-            "taken": 1,
-            "of": None,
-            "consumedMemoryMiB": number,
-            "activeThreadPercentage": None,
-            "memoryMiB": {card.uuid: number},
-        }
-        memory = part_json(MemoryPart(by=NOTHING, of_device=NOTHING, why=draw(texts), claim="uid"))
-        key = share_key(card.uuid, share_id)  # type: ignore[arg-type]
-        changes: dict[str, object] = {"claim": "uid", "shares": {key: limits}, KEY: memory}
-        places = (devices[-1].device.part,)
-        plans.append(
-            SharingPlan(strategy=shares.NAME, gpus=(card.uuid,), changes=changes, places=places)
+        limits = ShareLimits(
+            taken=1, count=None, consumed_memory_mib=number, memory_mib={card.uuid: number}
         )
-    return make.record(devices=tuple(devices), plans=tuple(plans))
+        assert part.key is not None
+        steps.append(
+            UseShares(
+                devices=(part,),
+                strategy=ShareStrategy.MPS,
+                limits={part.key: limits},
+                memory=MemoryPart(by=NOTHING, of_device=NOTHING, why=draw(texts), claim="uid"),
+            )
+        )
+    return make.record(devices=tuple(devices), steps=tuple(steps))
 
 
-def _device(card: Gpu, one: Any, share_id: str | None, number: int, admin: bool) -> DeviceRecord:
+def _device(card: Gpu, one: Device, share_id: str | None, number: int, admin: bool) -> DeviceRecord:
     return DeviceRecord(
         name=name_of(card, one),
-        device=recorded(one),
+        device=one,
         pool="node-1",
         request_names=(f"request-{number}",),
         cdi_device_ids=(f"k8s.gpu.nvidia.com/claim=uid-{number}",),
@@ -123,7 +118,7 @@ def test_the_api_server_takes_it_and_holds_what_was_asked(
     assert len(stored) == len({(one.name, one.share_id) for one in record.devices})
     assert are_stored(wanted, stored)
     # Every device is there with what it is known by, however long what is said beside is.
-    uuids = {one.device.device_uuid for one in record.devices}
+    uuids = {one.device.uuid for one in record.devices}
     assert {one["data"]["uuid"] for one in stored} == uuids
     assert {one["data"]["version"] for one in stored} <= {"v1"}
     again = applied(record.ref, wanted, stored, "2030-01-01T00:00:00Z")

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 import make
 from consuming import Scheduler
 from dra_driver.claims.model.claim import Result
-from dra_driver.claims.model.devices import recorded
 from dra_driver.claims.prepare.allocation import allocated_devices
-from dra_driver.devices.kinds import GpuPart, overlap
-from dra_driver.devices.model import Gpu, MigDevice, MigMode, Partition
-from dra_driver.devices.shares import ConsumableShare, Division, ShareStrategy
-from dra_driver.sharing.base import DeviceUuid, Group, ShareUnit, share_key
-from dra_driver.sharing.share_limits import ShareLimits, limits_of
+from dra_driver.devices.device import Device, DeviceUuid, Mig, overlap, share_key
+from dra_driver.devices.model import Gpu, MigDevice, MigMode
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.share_limits import limits_of
+from dra_driver.sharing.steps import ShareLimits
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
@@ -80,9 +80,9 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the driver makes of a tenant: parts of a GPU, and limits by share id."""
+    """What the driver makes of a tenant: its devices, and limits by share id."""
 
-    parts: Sequence[GpuPart]
+    devices: Sequence[Device]
     limits: dict[str, ShareLimits]
     uuid: DeviceUuid
 
@@ -104,17 +104,16 @@ def prepared(tenant: Tenant, gpu: Gpu, device: str) -> Prepared:
     found = allocated_devices(results, "n", make.inventory(gpu), Undivided(), strategies)
     units = []
     for result, one in zip(results, found.values(), strict=True):
-        assert isinstance(one.device, ConsumableShare)
-        of = one.device.of
-        there = existing(gpu) if isinstance(of, Partition) else of
-        share = replace(one.device, of=there)
-        units.append(ShareUnit(name=device, request=result.request, gpu=gpu, share=share))
+        assert isinstance(one.share, ConsumedShare)
+        is_mig = isinstance(one.base, Mig)
+        share = replace(one, base=make.device(existing(gpu)).base) if is_mig else one
+        units.append(Unit(name=device, request=result.request, gpu=gpu, device=share))
     config: Any = make.gpu_config("MPS")
-    group = Group(claim=f"uid-{tenant.name}", config=config, shares=tuple(units))
+    group = Group(claim=f"uid-{tenant.name}", config=config, units=tuple(units))
     limits = limits_of([group], lambda _: True)
     uuid = DeviceUuid(existing(gpu).uuid if gpu.mig_mode is MigMode.ENABLED else gpu.uuid)
     return Prepared(
-        parts=[recorded(one.device).part for one in found.values()],
+        devices=list(found.values()),
         limits={one.share_id or "": limits[share_key(uuid, one.share_id or "")] for one in results},
         uuid=uuid,
     )
@@ -171,12 +170,12 @@ def test_tenants_get_what_they_were_allocated_and_together_no_more_than_there_is
         check_all(tenants, gpu, device["name"], mode)
 
 
-def check_all(tenants: Sequence[Tenant], gpu: Gpu, device: str, mode: str) -> None:
-    there = [(tenant, prepared(tenant, gpu, device)) for tenant in tenants]
-    parts = [part for _, one in there for part in one.parts]
-    for position, part in enumerate(parts):
-        assert not overlap([part], parts[:position])
-        assert overlap([part], [part.whole])
+def check_all(tenants: Sequence[Tenant], gpu: Gpu, name: str, mode: str) -> None:
+    there = [(tenant, prepared(tenant, gpu, name)) for tenant in tenants]
+    devices = [device for _, one in there for device in one.devices]
+    for position, each in enumerate(devices):
+        assert not overlap([each], devices[:position])
+        assert overlap([each], [Device(base=each.place)])
     memory = percent = 0
     for tenant, one in there:
         check_tenant(tenant, one)

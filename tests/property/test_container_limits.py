@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import make
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.kinds import name_of
-from dra_driver.devices.shares import Division, Share, ShareStrategy
+from dra_driver.devices.device import DeviceKey, equal_shares, name_of
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.mps.files import MpsFiles
-from dra_driver.sharing.base import DeviceKey, Group, ShareUnit
-from dra_driver.sharing.share_limits import key_of
-from dra_driver.sharing.shares import Shares
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.shares import Memberships, Shares
+from dra_driver.sharing.steps import JoinDomain
 
 GPUS = [make.gpu(minor) for minor in range(3)]
 COUNT = 10
@@ -41,19 +41,19 @@ class Server:
         return MpsFiles(root=Path("/mps")).paths(domain)
 
 
-def planned(units: Sequence[ShareUnit]) -> dict[DeviceKey, Edits]:
+def planned(units: Sequence[Unit]) -> dict[DeviceKey, Edits]:
     """What containers get of each share."""
     server: Any = Server()
-    sharing = Shares(
-        server, server, server, lambda: 0.0, memory=make.limited_by_mps(), ready_seconds=1.0
-    )
-    group = Group(claim="uid", config=make.gpu_config(), shares=tuple(units))
-    (plan,) = sharing.plan([group], 0.0)
-    return dict(sharing.edits(plan))
+    shares = Shares(make.limited_by_mps(), server)
+    group = Group(claim="uid", config=make.gpu_config(), units=tuple(units))
+    use, join = shares.plan([group], 0.0)
+    assert isinstance(join, JoinDomain)
+    assert shares.edits(use) == {}  # type: ignore[arg-type]
+    return dict(Memberships(server, server, lambda: 0.0, ready_seconds=1.0).edits(join))
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> list[ShareUnit]:
+def claims(draw: st.DrawFn) -> list[Unit]:
     """The shares of a claim: each of any GPU, for any request."""
     names = draw(st.sampled_from((CHOSEN, OF_CONTAINERS)))
     taken = draw(
@@ -64,11 +64,11 @@ def claims(draw: st.DrawFn) -> list[ShareUnit]:
             unique=True,
         )
     )
-    units: list[ShareUnit] = []
+    units: list[Unit] = []
     for minor, index in taken:
-        share = Share(of=GPUS[minor], index=index, division=TOGETHER)
+        share = equal_shares(make.place(GPUS[minor]), TOGETHER)[index]
         name, request = name_of(GPUS[minor], share), draw(st.sampled_from(names))
-        units.append(ShareUnit(name=name, request=request, gpu=GPUS[minor], share=share))
+        units.append(Unit(name=name, request=request, gpu=GPUS[minor], device=share))
     return units
 
 
@@ -79,7 +79,7 @@ def neighbours(request: str, all_requests: set[str]) -> set[str]:
     return {one for one in all_requests if one.split("-")[1] == request.split("-")[1]}
 
 
-def containers(units: Sequence[ShareUnit]) -> Iterator[set[str]]:
+def containers(units: Sequence[Unit]) -> Iterator[set[str]]:
     """The requests of each container that there may be."""
     names = {unit.request for unit in units}
     sizes = (combinations(sorted(names), size) for size in range(1, len(names) + 1))
@@ -93,7 +93,7 @@ def environment(edits: Sequence[Edits]) -> dict[str, str]:
     return dict(one.split("=", 1) for edit in edits for one in edit.env)
 
 
-def promised(units: Sequence[ShareUnit], requests: set[str]) -> Mapping[str, int]:
+def promised(units: Sequence[Unit], requests: set[str]) -> Mapping[str, int]:
     """MiB by GPU for a container with these requests: all that the claim has for it."""
     names = {unit.request for unit in units}
     found: dict[str, int] = {}
@@ -106,7 +106,7 @@ def promised(units: Sequence[ShareUnit], requests: set[str]) -> Mapping[str, int
 
 @given(claims(), st.randoms(use_true_random=False))
 def test_each_gpu_of_a_container_has_the_limit_that_was_promised(
-    units: list[ShareUnit], chance: Any
+    units: list[Unit], chance: Any
 ) -> None:
     gpus: dict[str, set[str]] = {}
     for unit in units:
@@ -119,7 +119,7 @@ def test_each_gpu_of_a_container_has_the_limit_that_was_promised(
     for requests in containers(units):
         given_ = [unit for unit in units if unit.request in requests]
         chance.shuffle(given_)
-        env = environment([edits[key_of(unit)] for unit in given_])
+        env = environment([edits[unit.key] for unit in given_])
         limits = dict(one.split("=") for one in env[LIMIT].split(","))
         wanted = promised(units, requests)
         assert set(limits) == {unit.gpu.uuid for unit in given_}

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import device_metadata as reader
 import make
 from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, parse_claim
-from dra_driver.claims.model.devices import recorded
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 
@@ -39,7 +38,7 @@ def drafted(claim: Claim) -> ClaimRecord:
         {"request_names": (one.base_request,), "subrequest": one.subrequest}
         for one in claim.results
     ]
-    facts = {"name": base.name, "device": recorded(GPU), "pool": base.pool}
+    facts = {"name": base.name, "device": make.device(GPU), "pool": base.pool}
     ids = {"cdi_device_ids": base.cdi_device_ids}
     return make.record(
         devices=tuple(type(base)(**facts, **ids, **one) for one in changes),  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import make
 from dra_driver.claims.model.claim import Claim, parse_claim, uid_of
 from dra_driver.claims.model.config import group_by_config
 from dra_driver.claims.state.validity import why_gone
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
 from dra_driver.kube.connections import BrokenError, Connections, Response, Server
 from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES, Call, Resource

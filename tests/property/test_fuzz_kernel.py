@@ -20,6 +20,7 @@ from dra_driver.cdi.driver_root import DriverFiles, find_driver_files
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import character_major, node_edits
 from dra_driver.cdi.roots import Roots, find_roots
+from dra_driver.devices.device import mig_of
 from dra_driver.devices.model import PciAddress
 from dra_driver.devices.pci import pci_facts
 from dra_driver.errors import DriverError
@@ -82,7 +83,8 @@ MINORS = b"config 1\nmonitor 2\ngpu0/gi1/access 30\ngpu0/gi1/ci0/access 31\n"
 def test_the_capabilities_of_mig_devices_may_be_anything(
     root: Path, access: bytes, minors: bytes
 ) -> None:
-    device = make.mig_device(0)
+    ids = mig_of(make.mig_device(0)).instance
+    assert ids is not None
     capabilities = root / "proc/driver/nvidia/capabilities"
     shutil.rmtree(capabilities, ignore_errors=True)
     write(root / "proc/devices", b"Character devices:\n195 nvidia\n235 nvidia-caps\n")
@@ -90,7 +92,7 @@ def test_the_capabilities_of_mig_devices_may_be_anything(
     write(capabilities / "gpu0/mig/gi1/access", access)
     write(capabilities / "gpu0/mig/gi1/ci0/access", access)
     write(root / "dev/nvidia0", b"")
-    found = fuzz.ours(lambda: mig_edits(make.gpu(0), device, roots_of(root)))
+    found = fuzz.ours(lambda: mig_edits(make.gpu(0), ids, roots_of(root), has_graphics=False))
     if isinstance(found, Edits):
         assert all(node.minor is not None and node.minor < 10**9 for node in found.device_nodes)
     else:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import fuzz
 import make
 from dra_driver.claims.model.record import decode, encode
+from dra_driver.claims.state.holdings import made_for
 from dra_driver.claims.takeover.drafts import Drafts
 from dra_driver.claims.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.errors import DriverError, StateError
@@ -73,7 +74,7 @@ def drafted(data: bytes) -> int:
             records += [record for record in (drafts.of(claim),) if record is not None]
     for record in records:
         assert decode(encode(record)) == record
-        drafts.made_for(record)
+        made_for(record)
         drafts.turned_on(record)
     rest = parse_checkpoint(without(data, {claim.uid for claim in found.claims}))
     assert (rest.claims, rest.unread) == ((), found.unread)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.admin.inspect import table
-from dra_driver.devices.kinds import DeviceKind, is_uuid_of
+from dra_driver.devices.device import DeviceKind, is_uuid_of
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError

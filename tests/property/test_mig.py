@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import packing
+from dra_driver.devices.device import Mig
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import partition_named
-from dra_driver.devices.model import Gpu, Partition
+from dra_driver.devices.model import Gpu
 from dra_driver.devices.names import MigName, parse_device_name
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import Projection, projection
@@ -43,7 +44,7 @@ def card(
         yield found
 
 
-def place(gpu: Gpu, name: str) -> Partition | None:
+def place(gpu: Gpu, name: str) -> Mig | None:
     """The partition that a device name means on this GPU; None for those of other GPUs."""
     said = parse_device_name(name)
     if not isinstance(said, MigName) or said.minor != gpu.minor:
@@ -64,7 +65,7 @@ def test_every_allocation_that_the_counters_allow_can_be_made(
     name = possible[0][0].counter_set
     (counter_set,) = (one for one in published.counter_sets if one["name"] == name)
     left = packing.amounts(counter_set["counters"])  # type: ignore[arg-type]
-    held: dict[str, tuple[packing.Offer, Partition]] = {}
+    held: dict[str, tuple[packing.Offer, Mig]] = {}
     try:
         for _ in range(data.draw(st.integers(min_value=1, max_value=25))):
             fitting: list[Any] = [
@@ -80,7 +81,7 @@ def test_every_allocation_that_the_counters_allow_can_be_made(
             elif fitting:
                 offer, where = data.draw(st.sampled_from(fitting))
                 device = mig.make(where)
-                assert (device.profile, device.placement) == (where.profile, where.placement)
+                assert (device.profile_id, device.placement) == (where.profile_id, where.placement)
                 held[offer.name] = offer, where
                 packing.take(left, offer, 1)
             covered = [

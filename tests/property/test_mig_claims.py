@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.devices.mig.partitions import partition_name, partitions
-from dra_driver.devices.model import Partition
+from dra_driver.devices.device import Device, Mig, name_of, profile_of
+from dra_driver.devices.mig.partitions import partitions
 from dra_driver.slices import counters
 from worlds.node import Node
 
@@ -56,7 +56,7 @@ class Card(RuleBasedStateMachine):
         self.node = Node.create(self.root / "node")
         self.die_at: str | None = None
         self.count = 0
-        self.allocated: dict[ClaimRef, Partition | None] = {}
+        self.allocated: dict[ClaimRef, Mig | None] = {}
         self.running: set[ClaimRef] = set()
         gpu = self.node.gpu()
         self.places = partitions(gpu)
@@ -81,15 +81,17 @@ class Card(RuleBasedStateMachine):
         self.die_at = None
         self.node.restart(step=self.step)
 
-    def fits(self, place: Partition | None) -> bool:
+    def fits(self, place: Mig | None) -> bool:
         """Tell whether the counters allow one more, as the scheduler reckons."""
         if place is None or None in self.allocated.values():
             return not self.allocated
         left = dict(self.everything)
+        gpu = self.node.gpu()
         for one in (*self.allocated.values(), place):
             assert one is not None
-            for counter, used in counters.used(one.profile, one.placement, self.everything).items():
-                left[counter] -= used
+            used = counters.used(profile_of(gpu, one), one.placement, self.everything)
+            for counter, much in used.items():
+                left[counter] -= much
         return min(left.values()) >= 0
 
     @rule(data=st.data(), die_at=st.none() | STEPS)
@@ -101,7 +103,7 @@ class Card(RuleBasedStateMachine):
         place = data.draw(st.sampled_from(free))
         self.count += 1
         gpu = self.node.gpu()
-        device = "gpu-0" if place is None else partition_name(gpu, place)
+        device = "gpu-0" if place is None else name_of(gpu, Device(base=place))
         ref = self.node.claim(device, name=f"c{self.count}")
         self.allocated[ref] = place
         self.prepare(ref, die_at)
@@ -142,7 +144,7 @@ class Card(RuleBasedStateMachine):
     @invariant()
     def running_claims_have_their_mig_device_and_no_other_is_there(self) -> None:
         wanted = {
-            (place.profile.id, place.placement.start)
+            (place.profile_id, place.placement.start)
             for ref, place in self.allocated.items()
             if ref in self.running and place is not None
         }

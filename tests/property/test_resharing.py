@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.devices.kinds import GpuPart, overlap
+from dra_driver.devices.device import Device, overlap
 from dra_driver.errors import ConflictError, DeviceError
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable, ConsumableMode
 from resource_nvidia_com.device_plugin import SharedBy
@@ -47,7 +47,7 @@ class Node(RuleBasedStateMachine):
         self.count = self.changes = 0
         self.allocated: dict[str, tuple[ClaimRef, int]] = {}
         """Each with how many changes had been made by then; -1 where one was under way."""
-        self.prepared: dict[str, tuple[GpuPart, ...]] = {}
+        self.prepared: dict[str, tuple[Device, ...]] = {}
         self.known: set[str] = set()
 
     @initialize(
@@ -111,7 +111,7 @@ class Node(RuleBasedStateMachine):
             return
         record = self.node.driver.claims.records.read(ref.uid)  # type: ignore[union-attr]
         assert record is not None
-        assert self.prepared.setdefault(name, record.held_parts) == record.held_parts
+        assert self.prepared.setdefault(name, record.held) == record.held
 
     @rule(number=st.integers(0, 100))
     def end_pod(self, number: int) -> None:
@@ -172,7 +172,7 @@ class Node(RuleBasedStateMachine):
         ]
         for position, one in enumerate(records):
             for other in records[position + 1 :]:
-                assert not overlap(one.held_parts, other.held_parts), (one, other)
+                assert not overlap(one.held, other.held), (one, other)
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]

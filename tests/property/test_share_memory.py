@@ -1,30 +1,20 @@
 """For any tenants, in any order: no GPU is promised twice, and each pod's limit is what it got."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 import make
-from dra_driver.devices.kinds import name_of
+from dra_driver.devices.device import Device, equal_shares, memory_of, name_of
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.devices.shares import (
-    MIB,
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-    memory_of,
-)
-from dra_driver.mps.domain import Domain, DomainId, State, Status
-from dra_driver.mps.files import DomainPaths
-from dra_driver.sharing.base import Group, ShareUnit, SharingPlan
-from dra_driver.sharing.enforcement import MemoryPart
+from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
+from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
-from dra_driver.sharing.shares import Shares, memory_part
+from dra_driver.sharing.shares import Shares
+from dra_driver.sharing.steps import MemoryPart, UseShares
 
 GPUS = (make.gpu(0), make.gpu(1, memory_bytes=15109 * MIB + 4096))
 ANY_DIVISION = Division(
@@ -62,91 +52,70 @@ class PlayedPods:
         self.refused.discard(gpu)
 
 
-class PlayedMps:
-    """Domains that are ready and gone at once, with any members."""
-
-    def paths(self, domain: DomainId) -> DomainPaths:
-        raise AssertionError("nobody makes containers here")
-
-    def wait_ready(self, domain: Domain, deadline: float, given_up: Callable[[], bool]) -> Status:
-        return Status(id=domain.id, state=State.READY, supervisor="played")
-
-    def wait_gone(self, domain: DomainId, deadline: float) -> None:
-        """It is."""
-
-    def join(self, domain: Domain, claim: str) -> None:
-        """All may."""
-
-    def leave(self, domain: DomainId, claim: str) -> bool:
-        return False
-
-    def claims(self) -> frozenset[str]:
-        return frozenset()
-
-    def joined(self, claim: str) -> frozenset[DomainId]:
-        return frozenset()
+class Modes:
+    """Compute modes in which anybody may use a GPU."""
 
     def compute_mode(self, uuid: str) -> int:
         return 0
 
 
 class Node:
-    """Two divided GPUs; the record of a claim is its plans, from before they are applied."""
+    """Two divided GPUs; of the record of a claim there are the steps that limit its memory."""
 
     def __init__(self, division: Division) -> None:
         self.division = division
         self.pods = PlayedPods()
-        self.records: dict[str, tuple[str, tuple[SharingPlan, ...]]] = {}
+        self.records: dict[str, tuple[str, list[UseShares]]] = {}
         self.taken: dict[str, list[tuple[Gpu, int]]] = {}
-        mps = PlayedMps()
         groups = MemoryGroups(self.pods, self.tenants, lambda _: (), lambda _: (), is_wanted=True)
-        memory = ShareMemory(groups)
-        self.shares = Shares(mps, mps, mps, lambda: 0.0, memory=memory, ready_seconds=1.0)
+        modes: Any = Modes()
+        self.shares = Shares(ShareMemory(groups), modes)
         self.free = [(gpu, n) for gpu in GPUS for n in range(division.count)]
 
     def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
         return [
-            memory_part(plan)
-            for _, plans in self.records.values()
-            for plan in plans
-            if any(place.gpu == gpu for place in plan.places)
+            step.memory
+            for _, steps in self.records.values()
+            for step in steps
+            if any(device.gpu == gpu for device in step.devices)
         ]
 
     def prepare(self, claim: str, pod: str, picks: list[int]) -> None:
         taken = [self.free.pop(pick % len(self.free)) for pick in picks if self.free]
         units = tuple(
-            ShareUnit(name=name_of(gpu, share), request=str(n), gpu=gpu, share=share)
+            Unit(name=name_of(gpu, share), request=str(n), gpu=gpu, device=share)
             for n, (gpu, share) in enumerate(
-                (gpu, Share(of=gpu, index=index, division=self.division)) for gpu, index in taken
+                (gpu, equal_shares(make.place(gpu), self.division)[index]) for gpu, index in taken
             )
         )
         self.give(claim, pod, units)
         self.taken[claim] = taken
 
-    def give(self, claim: str, pod: str, units: tuple[ShareUnit, ...]) -> None:
+    def give(self, claim: str, pod: str, units: tuple[Unit, ...]) -> None:
         if not units:
             return
         group = Group(
             claim=claim,
             config=make.gpu_config(),
-            shares=units,
+            units=units,
             name=f"default/{claim}",
             pods={pod: pod},
         )
-        plans = self.shares.plan([group], 0.0)
-        self.records[claim] = (pod, plans)
-        for plan in plans:
-            self.shares.apply(plan, 0.0)
+        planned = self.shares.plan([group], 0.0)
+        steps = [step for step in planned if isinstance(step, UseShares)]
+        self.records[claim] = (pod, steps)
+        for step in steps:
+            self.shares.do(step, 0.0)
 
     def unprepare(self, claim: str) -> None:
-        _, plans = self.records.pop(claim, ("", ()))
-        for plan in plans:
-            self.shares.undo(plan, 0.0)
+        _, steps = self.records.pop(claim, ("", []))
+        for step in steps:
+            self.shares.undo(step, 0.0)
         self.free += self.taken.pop(claim)
 
     def check(self) -> None:
         for gpu in GPUS:
-            total = (memory_of(gpu) or 0) // MIB
+            total = (memory_of(gpu, make.place(gpu)) or 0) // MIB
             mine = {
                 pod: sum(
                     total // self.division.count
@@ -176,23 +145,23 @@ class ConsumingNode(Node):
         for number, mib in picks:
             gpu = GPUS[number]
             used = sum(mib for each in self.consumed.values() for one, mib in each if one is gpu)
-            if used + mib <= (memory_of(gpu) or 0) // MIB:
+            if used + mib <= (memory_of(gpu, make.place(gpu)) or 0) // MIB:
                 taken.append((gpu, mib))
-        slots = [
-            ConsumableSlot(share_id=f"{claim}-{n}", strategy=self.strategy, memory_mib=mib)
+        shares = [
+            ConsumedShare(share_id=f"{claim}-{n}", strategy=self.strategy, memory_mib=mib)
             for n, (_, mib) in enumerate(taken)
         ]
         self.give(
             claim,
             pod,
             tuple(
-                ShareUnit(
+                Unit(
                     name=f"gpu-{gpu.minor}",
                     request=str(n),
                     gpu=gpu,
-                    share=ConsumableShare(of=gpu, slot=slot),
+                    device=Device(base=make.place(gpu), share=share),
                 )
-                for n, ((gpu, _), slot) in enumerate(zip(taken, slots, strict=True))
+                for n, ((gpu, _), share) in enumerate(zip(taken, shares, strict=True))
             ),
         )
 
@@ -203,7 +172,7 @@ class ConsumingNode(Node):
 
     def check(self) -> None:
         for gpu in GPUS:
-            total = (memory_of(gpu) or 0) // MIB
+            total = (memory_of(gpu, make.place(gpu)) or 0) // MIB
             limits = {pod: self.pods.limits.get((pod, gpu.uuid), 0) // MIB for pod in PODS}
             bound = 0
             for pod in PODS:

@@ -7,15 +7,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import make
-from dra_driver.claims.model.devices import recorded
-from dra_driver.devices.kinds import NodeDevice, name_of, overlap
+from dra_driver.devices.device import DeviceKey, Mig, NodeDevice, name_of, overlap, profile_of
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.devices.shares import Division, Share, ShareStrategy
-from dra_driver.mps.domain import domain_of
+from dra_driver.devices.shares import Division, EqualShare, ShareStrategy
 from dra_driver.shares.divide import divide
-from dra_driver.sharing.base import DeviceKey, Group, ShareUnit
-from dra_driver.sharing.share_limits import ShareLimits, key_of, limits_of, uuid_of
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.share_limits import limits_of
 from dra_driver.sharing.shares import Shares
+from dra_driver.sharing.steps import JoinDomain, ShareLimits
 from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
 from dra_driver.slices.project import Projection, projection, with_memory_counters
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
@@ -94,41 +93,41 @@ def nodes(draw: st.DrawFn) -> Projection:
     return with_memory_counters(found) if with_counters and draw(st.booleans()) else found
 
 
-def units_of(held: list[NodeDevice], requests: list[int]) -> list[ShareUnit]:
+def units_of(held: list[NodeDevice], requests: list[int]) -> list[Unit]:
     """The shares that tenants have: several of one request where the node and MPS allow it."""
     found = []
     for one, number in zip(held, requests, strict=True):
-        share, name = one.device, name_of(one.gpu, one.device)
-        if not isinstance(share, Share):
+        share, name = one.device.share, name_of(one.gpu, one.device)
+        if not isinstance(share, EqualShare):
             continue
         division, request = share.division, name
         if division.combines:
             is_mps = division.strategy is ShareStrategy.MPS
-            server = "" if division.together or not is_mps else str(share.of)
+            server = "" if division.together or not is_mps else str(one.device.base)
             request = f"{number} {division.served_as} {server}"
-        found.append(ShareUnit(name=name, request=request, gpu=one.gpu, share=share))
+        found.append(Unit(name=name, request=request, gpu=one.gpu, device=one.device))
     return found
 
 
-def limits(units: list[ShareUnit]) -> dict[DeviceKey, ShareLimits]:
-    group = Group(claim="uid", config=make.gpu_config(), shares=tuple(units))
+def limits(units: list[Unit]) -> dict[DeviceKey, ShareLimits]:
+    group = Group(claim="uid", config=make.gpu_config(), units=tuple(units))
     return limits_of([group], lambda _: True)
 
 
-def division_of(unit: ShareUnit) -> Division:
-    assert isinstance(unit.share, Share)
-    return unit.share.division
+def division_of(unit: Unit) -> Division:
+    assert unit.device.division is not None
+    return unit.device.division
 
 
-def total_mib(unit: ShareUnit) -> int:
+def total_mib(unit: Unit) -> int:
     """The memory of the device that tenants can have, in MiB."""
-    of = unit.share.of
-    if not isinstance(of, Gpu):
-        return of.profile.memory_bytes // MIB
-    return ((of.memory_bytes or 0) - of.memory_reserved_bytes) // MIB
+    gpu, base = unit.gpu, unit.device.base
+    if isinstance(base, Mig):
+        return profile_of(gpu, base).memory_bytes // MIB
+    return ((gpu.memory_bytes or 0) - gpu.memory_reserved_bytes) // MIB
 
 
-def percent_of(unit: ShareUnit, taken: int) -> int | None:
+def percent_of(unit: Unit, taken: int) -> int | None:
     """The percentage of SMs that so many shares are; None where nothing limits them."""
     division = division_of(unit)
     is_mps = division.strategy is ShareStrategy.MPS
@@ -137,10 +136,10 @@ def percent_of(unit: ShareUnit, taken: int) -> int | None:
     return max(1, 100 * taken // division.count)
 
 
-def wanted(units: list[ShareUnit]) -> tuple[int | None, dict[str, int]]:
+def wanted(units: list[Unit]) -> tuple[int | None, dict[str, int]]:
     """What the process of a request is to be limited to that has these shares."""
-    taken = Counter(uuid_of(unit) for unit in units)
-    firsts = {uuid_of(unit): unit for unit in units}
+    taken = Counter(unit.uuid for unit in units)
+    firsts = {unit.uuid: unit for unit in units}
     percents = {percent_of(unit, taken[uuid]) for uuid, unit in firsts.items()}
     least = None if None in percents else min(one for one in percents if one is not None)
     memory = {
@@ -165,9 +164,9 @@ def test_no_device_is_promised_more_than_it_has(data: st.DataObject, found: Proj
         elif scheduler.take(number):
             held.append(number)
     sources = [found.sources[number] for number in held]
-    parts = [recorded(one.device).part for one in sources]
-    for position, part in enumerate(parts):
-        assert not overlap([part], parts[:position])
+    devices = [one.device for one in sources]
+    for position, one in enumerate(devices):
+        assert not overlap([one], devices[:position])
     requests = [data.draw(st.integers(0, 2)) for _ in held]
     check_limits(units_of(sources, requests))
 
@@ -182,10 +181,10 @@ def test_the_counter_of_memory_keeps_nothing_away_that_others_let_in(
         assert all_counters.take(number) == others.take(number)
 
 
-def check_limits(units: list[ShareUnit]) -> None:
+def check_limits(units: list[Unit]) -> None:
     """Each request has what its shares are worth, and all together no more than there is."""
     found = limits(units)
-    requests: dict[str, list[ShareUnit]] = {}
+    requests: dict[str, list[Unit]] = {}
     for unit in units:
         requests.setdefault(unit.request, []).append(unit)
     percent: Counter[str] = Counter()
@@ -193,31 +192,30 @@ def check_limits(units: list[ShareUnit]) -> None:
     for members in requests.values():
         least, mib = wanted(members)
         for unit in members:
-            limit = found[key_of(unit)]
+            limit = found[unit.key]
             assert (limit.active_thread_percentage, limit.memory_mib) == (least, mib)
         percent.update(dict.fromkeys(mib, least or 0))
         memory.update(mib)
     for unit in units:
-        assert percent[uuid_of(unit)] <= 100
-        assert memory[uuid_of(unit)] <= total_mib(unit)
+        assert percent[unit.uuid] <= 100
+        assert memory[unit.uuid] <= total_mib(unit)
 
 
 @given(nodes())
 def test_a_daemon_for_single_shares_gives_each_client_one_nth(found: Projection) -> None:
     never: Any = None
-    sharing = Shares(
-        never, never, never, lambda: 0.0, memory=make.limited_by_mps(), ready_seconds=1.0
-    )
+    sharing = Shares(make.limited_by_mps(), never)
     for unit in units_of(list(found.sources), [0] * len(found.sources)):
         division = division_of(unit)
         if division.combines or division.strategy is not ShareStrategy.MPS:
             continue
-        group = Group(claim="uid", config=make.gpu_config(), shares=(unit,))
-        (plan,) = sharing.plan([group], 0.0)
-        domain = domain_of(plan.changes["domain"])
+        group = Group(claim="uid", config=make.gpu_config(), units=(unit,))
+        _, join = sharing.plan([group], 0.0)
+        assert isinstance(join, JoinDomain)
+        domain = join.domain
         (device,) = domain.devices
         old = unit.gpu.cuda_compute_capability < (7, 0)
-        assert device.uuid == uuid_of(unit)
+        assert device.uuid == unit.uuid
         assert device.pinned_memory_mib == (None if old else total_mib(unit) // division.count)
         assert domain.active_thread_percentage == percent_of(unit, 1)
 
@@ -226,5 +224,5 @@ def test_a_daemon_for_single_shares_gives_each_client_one_nth(found: Projection)
 def test_every_share_of_a_device_can_be_given_out_at_once(found: Projection) -> None:
     scheduler = Scheduler(found)
     for number, source in enumerate(found.sources):
-        if isinstance(source.device, Share):
+        if isinstance(source.device.share, EqualShare):
             assert scheduler.take(number)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from testbed.apiserver.rules import check_slice
 
+from dra_driver.devices.device import Device, Mig, Whole
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.mig.partitions import is_partitioned
 from dra_driver.devices.model import (
@@ -17,12 +18,11 @@ from dra_driver.devices.model import (
     GpuUuid,
     Instance,
     Inventory,
-    Mig,
     MigDevice,
+    MigFacts,
     MigMode,
     MigProfile,
     MigUuid,
-    Partition,
     PciAddress,
     Placement,
     Refusal,
@@ -72,7 +72,7 @@ def profiles(draw: st.DrawFn, number: int, memory_slices: int) -> MigProfile:
 
 
 @st.composite
-def migs(draw: st.DrawFn) -> Mig:
+def migs(draw: st.DrawFn) -> MigFacts:
     """MIG of any card, with any instances on it, made here or by others."""
     memory_slices = draw(st.sampled_from([1, 4, 8, 12, 24, 26, 40]))
     count = draw(st.sampled_from([0, 1, 2, 4]))
@@ -92,7 +92,7 @@ def migs(draw: st.DrawFn) -> Mig:
                     made_here=draw(st.booleans()),
                 )
             )
-    return Mig(
+    return MigFacts(
         profiles=found,
         pending_mode=draw(st.sampled_from(MigMode)),
         needs_reset=draw(st.booleans()),
@@ -200,6 +200,11 @@ def test_memory_is_consumed_by_all_devices_of_a_set_and_keeps_nothing_away(
         check_slice(json.loads(json.dumps(entry)), None)
 
 
+def is_to_be_made(device: Device) -> bool:
+    """Whether it is a MIG device that could be there."""
+    return isinstance(device.base, Mig) and not device.exists
+
+
 @given(inventories)
 def test_the_order_of_gpus_changes_what_comes_first_and_nothing_else(inventory: Inventory) -> None:
     by_card = projection(inventory, gpu_order=GpuOrder.LEAST_CAPABLE)
@@ -210,8 +215,8 @@ def test_the_order_of_gpus_changes_what_comes_first_and_nothing_else(inventory: 
 
     assert names(by_card) == names(by_address)
     assert by_card.counter_sets == by_address.counter_sets
-    whole = [one.gpu for one in by_card.sources if isinstance(one.device, Gpu)]
-    divided = {one.gpu.uuid for one in by_card.sources if isinstance(one.device, Partition)}
+    whole = [one.gpu for one in by_card.sources if isinstance(one.device.base, Whole)]
+    divided = {one.gpu.uuid for one in by_card.sources if is_to_be_made(one.device)}
     plain = [capability(gpu) for gpu in whole if gpu.uuid not in divided]
     assert plain == sorted(plain)
 
@@ -292,7 +297,7 @@ def test_a_refused_switch_takes_partitions_of_that_gpu_away_and_nothing_else(
         for device, source in zip(before.devices, before.sources, strict=True)
         if source.gpu.uuid not in refused
         or source.gpu.mig_mode is MigMode.ENABLED
-        or not isinstance(source.device, Partition)
+        or not is_to_be_made(source.device)
     ]
     assert sorted(map(json.dumps, now.devices)) == sorted(map(json.dumps, kept))
     assert [one for one in now.counter_sets if one not in before.counter_sets] == []

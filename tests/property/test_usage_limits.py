@@ -1,7 +1,6 @@
 """What is told of memory limits on a GPU: what each claim may have, and never more than it has."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -10,13 +9,12 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
+from dra_driver.devices.device import Device, equal_shares
 from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.shares import MIB, Division, Share, ShareStrategy
-from dra_driver.mps.files import MpsFiles
+from dra_driver.devices.shares import MIB, Division, ShareStrategy
 from dra_driver.ops.usage_metrics import UsageMetric
-from dra_driver.sharing.base import Group, ShareUnit
+from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Shares
@@ -28,10 +26,7 @@ TOTAL = (GPU.memory_bytes or 0) // MIB
 
 
 class Server:
-    """A supervisor's folders, and pods that can be limited."""
-
-    def paths(self, domain: Any) -> Any:
-        return MpsFiles(root=Path("/run/mps")).paths(domain)
+    """Compute modes, and pods that can be limited."""
 
     def compute_mode(self, _uuid: str) -> int:
         return 0
@@ -46,27 +41,26 @@ class Server:
 def strategy(*, by_groups: bool) -> Shares:
     server: Any = Server()
     groups = MemoryGroups(server, lambda _: (), lambda _: (), lambda _: (), is_wanted=by_groups)
-    memory = ShareMemory(groups)
-    return Shares(server, server, server, lambda: 0.0, memory=memory, ready_seconds=1.0)
+    return Shares(ShareMemory(groups), server)
 
 
-def claim(name: str, shares: Sequence[Share], sharing: Shares, requests: int) -> ClaimRecord:
+def claim(name: str, shares: Sequence[Device], sharing: Shares, requests: int) -> ClaimRecord:
     """A prepared claim with these shares, dealt out to so many requests."""
     units = tuple(
-        ShareUnit(name=f"gpu-0-share-{one.index}", request=f"r{n % requests}", gpu=GPU, share=one)
+        Unit(name=f"gpu-0-share-{one.key}", request=f"r{n % requests}", gpu=GPU, device=one)
         for n, one in enumerate(shares)
     )
     group = Group(
         claim=name,
         name=f"default/{name}",
         config=make.gpu_config(),
-        shares=units,
+        units=units,
         pods={name: name},
     )
     devices = tuple(
         DeviceRecord(
             name=one.name,
-            device=recorded(one.share),
+            device=one.device,
             pool="node-1",
             request_names=(one.request,),
             cdi_device_ids=(),
@@ -77,7 +71,7 @@ def claim(name: str, shares: Sequence[Share], sharing: Shares, requests: int) ->
         make.record(),
         ref=ClaimRef(uid=ClaimUid(name), namespace="default", name=name),
         devices=devices,
-        plans=sharing.plan([group], 0.0),
+        steps=sharing.plan([group], 0.0),
         pods=(ConsumerPod(name=name, uid=name),),
     )
 
@@ -94,7 +88,7 @@ def test_a_claims_shares_of_a_gpu_have_one_limit_and_all_claims_no_more_than_its
     division = Division(
         count=count, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True
     )
-    free = [Share(of=GPU, index=index, division=division) for index in range(count)]
+    free = equal_shares(make.place(GPU), division)
     sharing = strategy(by_groups=by_groups)
     records, taken = [], {}
     for number, size in enumerate(sizes):

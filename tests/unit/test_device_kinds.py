@@ -1,4 +1,4 @@
-"""Every kind of device is known to every layer: a new kind that one of them lacks fails here.
+"""Every kind of device, share and step is known to every layer: one that a layer lacks fails here.
 
 mypy says the same through `assert_never`; this test holds the code to having those matches.
 """
@@ -16,72 +16,55 @@ import make
 from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
-from dra_driver.claims.model import record
-from dra_driver.claims.model.devices import (
-    RecordedDevice,
-    record_json,
-    record_of,
-    recorded,
-    recorded_kind,
-    restored,
-)
-from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, kind_of, name_of
-from dra_driver.devices.model import Gpu, MigDevice, Partition
+from dra_driver.claims.model.record import decode, encode
+from dra_driver.claims.model.steps import ClaimStep, MigStep
+from dra_driver.devices.device import Base, Device, DeviceKind, NodeDevice, mig_at, name_of
 from dra_driver.devices.names import parse_device_name
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share, ShareStrategy
 from dra_driver.errors import StateError
 from dra_driver.node.claims import _device_type
+from dra_driver.sharing.steps import SharingStep
 
 PACKAGE = Path(dra_driver.__file__).parent
-GPU = make.gpu(0, mig=make.mig(make.mig_device(0, "2g.20gb", 2)))
-EXAMPLES: dict[type, Device] = {
-    Gpu: GPU,
-    MigDevice: make.mig_device(0, "2g.20gb", 2),
-    Partition: Partition(
-        parent=GPU.uuid,
-        profile=make.H100_PROFILES[0],
-        placement=make.H100_PROFILES[0].placements[0],
+MADE = make.mig_device(0, "2g.20gb", 2)
+GPU = make.gpu(0, mig=make.mig(MADE))
+TO_BE_MADE = mig_at(GPU.uuid, make.H100_PROFILES[0], make.H100_PROFILES[0].placements[0])
+EQUAL = EqualShare(
+    index=3,
+    division=Division(
+        count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True
     ),
-    Share: Share(
-        of=GPU,
-        index=3,
-        division=Division(
-            count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True
-        ),
-    ),
-    ConsumableShare: ConsumableShare(
-        of=GPU,
-        slot=ConsumableSlot(
-            share_id="a671734a", strategy=ShareStrategy.MPS, memory_mib=10240, cores=20
-        ),
-    ),
+)
+CONSUMED = ConsumedShare(
+    share_id="a671734a", strategy=ShareStrategy.MPS, memory_mib=10240, cores=20
+)
+EXAMPLES = {
+    "gpu": make.device(GPU),
+    "mig device": make.device(MADE),
+    "partition": Device(base=TO_BE_MADE),
+    "share": replace(make.device(GPU), share=EQUAL),
+    "consumed share": replace(make.device(GPU), share=CONSUMED),
 }
 
 # Layer: module and function with the one match, and over which kinds.
 LAYERS: dict[str, tuple[str, str, Any]] = {
-    "kind": ("devices/kinds.py", "kind_of", Device),
-    "name": ("devices/kinds.py", "name_of", Device),
-    "published attributes": ("slices/attributes.py", "_describe_device", Device),
-    "published capacity": ("slices/wire.py", "wire_form", Device),
-    "form in a record": ("claims/model/devices.py", "recorded", Device),
-    "back from a record": ("claims/model/devices.py", "restored", RecordedDevice),
-    "record as JSON": ("claims/model/devices.py", "_device_json", RecordedDevice),
-    "whether it exists": ("claims/model/record.py", "_exists", RecordedDevice),
-    "realising": ("claims/prepare/realise.py", "_find", RecordedDevice),
-    "remaking": ("claims/prepare/realise.py", "_remake", RecordedDevice),
-    "make": ("claims/prepare/realise.py", "_make", record.Realisation),
-    "unmake": ("claims/prepare/realise.py", "_unmake", record.Realisation),
+    "kind": ("devices/device.py", "kind", Base),
+    "UUID, and whether it exists": ("devices/device.py", "uuid", Base),
+    "memory": ("devices/device.py", "memory_of", Base),
+    "name": ("devices/device.py", "name_of", Base),
+    "name of a share": ("devices/device.py", "name_of", Share),
+    "published capacity": ("slices/wire.py", "wire_form", Base),
+    "consumed memory": ("slices/counters.py", "_memory_of", Base),
+    "resolving": ("claims/prepare/resolve.py", "_found", Base),
+    "remaking": ("claims/prepare/resolve.py", "_remade", Base),
+    "make": ("claims/prepare/mig.py", "do", MigStep),
+    "unmake": ("claims/prepare/mig.py", "undo", MigStep),
     "config": ("claims/model/config.py", "_kind_for", DeviceKind),
-    "sharing": ("claims/prepare/strategies.py", "_group", Device),
-    "container edits": ("cdi/edits_cache.py", "device", Device),
-    "status": ("claims/model/devices.py", "recorded_kind", RecordedDevice),
-    "UUID of an MPS domain": ("devices/kinds.py", "is_uuid_of", DeviceKind),
+    "sharing": ("claims/prepare/steps.py", "doer", SharingStep),
+    "container edits": ("cdi/edits_cache.py", "device", Base),
+    "claim status": ("claims/report/claim_status.py", "_part", Base),
+    "claim status of a share": ("claims/report/claim_status.py", "_share", Share),
+    "UUID of an MPS domain": ("devices/device.py", "is_uuid_of", DeviceKind),
     "metrics": ("node/claims.py", "_device_type", DeviceKind),
 }
 
@@ -104,26 +87,50 @@ def named(pattern: ast.pattern) -> set[str]:
     return set()
 
 
-def matches(module: str, function: str) -> list[ast.Match]:
-    tree = ast.parse((PACKAGE / module).read_text())
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == function
-    ]
-    assert found, f"{module} has no function {function}"
-    return [node for one in found for node in ast.walk(one) if isinstance(node, ast.Match)]
+def cases(match: ast.Match) -> set[str]:
+    """What the cases of a match name; one with a condition leaves what it names to others."""
+    return {name for case in match.cases if case.guard is None for name in named(case.pattern)}
+
+
+def matches(tree: ast.AST) -> list[ast.Match]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Match)]
+
+
+def parsed(module: str) -> ast.Module:
+    return ast.parse((PACKAGE / module).read_text())
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_has_one_match_over_all_kinds_that_mypy_holds_to_them(layer: str) -> None:
+def test_a_layer_has_one_match_over_all_kinds(layer: str) -> None:
     module, function, kinds = LAYERS[layer]
-    (match,) = matches(module, function)
-    *cases, last = match.cases
-    assert {name for case in cases for name in named(case.pattern)} == members(kinds)
-    assert isinstance(last.pattern, ast.MatchAs)
-    assert last.pattern.name is None
-    assert ast.unparse(last.body[0]).startswith("assert_never(")
+    found = [
+        match
+        for node in ast.walk(parsed(module))
+        if isinstance(node, ast.FunctionDef) and node.name == function
+        for match in matches(node)
+        if cases(match) & members(kinds)
+    ]
+    assert [cases(match) for match in found] == [members(kinds)]
+
+
+def test_mypy_holds_every_match_to_all_kinds_and_all_are_listed() -> None:
+    kinds = {name for each in (Base, Share, ClaimStep, DeviceKind) for name in members(each)}
+    listed = {(module, function) for module, function, _ in LAYERS.values()}
+    found = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = str(path.relative_to(PACKAGE))
+        for node in ast.walk(parsed(module)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for match in matches(node):
+                if not cases(match) & kinds:
+                    continue
+                found.add((module, node.name))
+                last = match.cases[-1]
+                assert isinstance(last.pattern, ast.MatchAs)
+                assert last.pattern.name is None
+                assert ast.unparse(last.body[0]).startswith("assert_never("), (module, node.name)
+    assert found == listed
 
 
 def test_no_layer_tells_kinds_apart_by_the_text_of_a_name_or_uuid() -> None:
@@ -149,21 +156,20 @@ def is_guess(node: ast.expr, guesses: tuple[str, ...]) -> bool:
 
 
 def test_there_is_an_example_of_each_kind() -> None:
-    assert set(EXAMPLES) == set(get_args(Device))
-    kinds = {type(recorded(one)) for one in EXAMPLES.values()}
-    assert kinds == set(get_args(RecordedDevice))
+    assert {type(one.base) for one in EXAMPLES.values()} == set(get_args(Base))
+    assert {type(one.share) for one in EXAMPLES.values()} == {type(None), *get_args(Share)}
+    assert {one.kind for one in EXAMPLES.values()} == set(DeviceKind)
+    assert {one.exists for one in EXAMPLES.values()} == {True, False}
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_each_kind_has_a_name_that_means_it_and_a_form_in_a_record(kind: type) -> None:
+def test_each_kind_has_a_name_that_means_it_and_a_form_in_a_record(kind: str) -> None:
     device = EXAMPLES[kind]
     assert parse_device_name(name_of(GPU, device)) is not None
-    stored = recorded(device)
-    assert recorded_kind(stored) is kind_of(device)
-    assert restored(stored, GPU) == NodeDevice(gpu=GPU, device=device)
-    (entry,) = make.record(GPU).devices
-    entry = replace(entry, device=stored)
-    assert record_of(record_json(entry)) == entry
+    record = make.record(GPU)
+    (entry,) = record.devices
+    record = replace(record, devices=(replace(entry, device=device),))
+    assert decode(encode(record)) == record
 
 
 @pytest.mark.parametrize("kind", DeviceKind)
@@ -177,4 +183,4 @@ def test_what_is_yet_to_be_made_has_no_container_edits(tmp_path: Path) -> None:
     with pytest.raises(
         StateError, match=r"1g.10gb at 0 of GPU-.* cannot be used before it is made"
     ):
-        node.device(NodeDevice(gpu=GPU, device=EXAMPLES[Partition]))
+        node.device(NodeDevice(gpu=GPU, device=EXAMPLES["partition"]))

@@ -14,7 +14,6 @@ from dra_driver.admin.cel.selector import Selector
 from dra_driver.admin.cel.values import EvaluationError
 from dra_driver.admin.classes import manifest
 from dra_driver.admin.cluster.pools import resource_name
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import Division, ShareStrategy
@@ -64,8 +63,8 @@ def in_equal_shares(served_as: str) -> list[Any]:
     division = Division(
         count=4, strategy=ShareStrategy.TIME_SLICING, served_as=served_as, combines=True
     )
-    parts = {GpuPart(gpu=gpu.uuid): division for gpu in CARDS.gpus[:2]}
-    return list(projection(CARDS, share=ShareOffer(divisions=parts)).devices)
+    divisions = {make.place(gpu): division for gpu in CARDS.gpus[:2]}
+    return list(projection(CARDS, share=ShareOffer(divisions=divisions)).devices)
 
 
 OFFERS: Mapping[str, list[Any]] = {

@@ -10,7 +10,6 @@ from testbed.commands import wait_until
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.devices import recorded
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.device_health import WELL as WELL_DEVICE
 from dra_driver.claims.report.device_health import DeviceHealth, Wellness
@@ -62,7 +61,7 @@ class World:
         return self.inventory
 
     def doing(self, device: Gpu | MigDevice) -> DeviceHealth:
-        return self.health.of_device(record("any", device, DIVIDED), recorded(device))
+        return self.health.of_device(record("any", device, DIVIDED), make.device(device))
 
     def next_event(self, seconds: float) -> GpuEvent | None:
         if self.events:
@@ -104,10 +103,10 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.health.stop(10)
 
 
-def record(name: str, device: Gpu | object, gpu: Gpu) -> ClaimRecord:
+def record(name: str, device: Gpu | MigDevice, gpu: Gpu) -> ClaimRecord:
     made = make.record(gpu)
     ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace="default", name=name)
-    entry = replace(made.devices[0], device=recorded(device))  # type: ignore[attr-defined]
+    entry = replace(made.devices[0], device=make.device(device))
     return replace(made, ref=ref, devices=(entry,))
 
 

@@ -10,21 +10,22 @@ from msgspec.structs import replace
 import make
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
-from dra_driver.devices.shares import Division
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import DeviceError, DriverError
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.notes import read_notes
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.enforcement import Backend, Choice, DividedDevice
+from dra_driver.sharing.enforcement import Choice
+from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.shares import SharePlacement
 from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices
 
 GPU = make.gpu(0)
-PART = GpuPart(gpu=GPU.uuid)
+PLACE = make.place(GPU)
 
 
 def config(replicas: int, shared_by: SharedBy = SharedBy.TIME_SLICING) -> NodeConfig:
@@ -42,7 +43,7 @@ class Node:
         config=config(4), origin="file /shares", problem=None, is_known=True
     )
     inventory: Inventory = field(default_factory=lambda: make.inventory(GPU))
-    in_use: dict[GpuPart, Division] = field(default_factory=dict)
+    in_use: dict[Base, Division] = field(default_factory=dict)
     choice: Choice | DriverError = Choice(by=Backend.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
     cautions: dict[GpuUuid, str] = field(default_factory=dict)
     consumable: Consumable = NO_CONSUMABLES
@@ -61,7 +62,7 @@ class Node:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def choose(self, device: DividedDevice) -> Choice:
+    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
         if isinstance(self.choice, DriverError):
             raise self.choice
         return self.choice
@@ -82,13 +83,11 @@ class _Divisions(Divisions):
         super().__init__(cast("Holdings", None), node.shares)
         self._node = node
 
-    def on(
-        self, gpus: Iterable[GpuUuid], *, with_counters: bool = True
-    ) -> Mapping[GpuPart, Division]:
+    def on(self, gpus: Iterable[GpuUuid], *, with_counters: bool = True) -> Mapping[Base, Division]:
         assert set(gpus) == {gpu.uuid for gpu in self._node.inventory.gpus}
         return {**self._node.shares.wanted(), **self._node.in_use}
 
-    def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[GpuPart, str]:
+    def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[Base, str]:
         del gpus
         return dict.fromkeys(self._node.in_use, "claim default/c is prepared with some of it")
 
@@ -104,7 +103,7 @@ class _Gpus:
 def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
     node = Node(tmp_path)
     offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
-    assert {part: one.count for part, one in offer.divisions.items()} == {PART: 4}
+    assert {base: one.count for base, one in offer.divisions.items()} == {PLACE: 4}
     notes = read_notes(tmp_path)
     assert notes.origin == "file /shares"
     assert [(one.name, one.count, one.waits) for one in notes.devices] == [("gpu-0", 4, False)]
@@ -172,7 +171,7 @@ def test_as_long_as_no_config_is_known_no_gpu_is_offered(tmp_path: Path) -> None
     node = Node(tmp_path)
     node.state = ShareConfigState(config=None, origin="", problem="no such file", is_known=False)
     offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
-    assert offer.refused == {PART: "it is not known how it is to be shared: no such file"}
+    assert offer.refused == {PLACE: "it is not known how it is to be shared: no such file"}
     assert node.shares.why_unknown() == "no such file"
     assert read_notes(tmp_path).problem == "no such file"
 
@@ -184,7 +183,7 @@ def test_a_gpu_that_mps_cannot_divide_so_often_is_refused_unless_somebody_has_a_
     before = node.shares.wanted()
     node.set(config(100, SharedBy.MPS))
     refused = node.shares.offer(node.inventory, node.divisions, with_counters=True).refused
-    assert "at most 48" in refused[PART]
+    assert "at most 48" in refused[PLACE]
     node.in_use = dict(before)
     offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert offer.refused == {}

@@ -9,13 +9,13 @@ import make
 from dra_driver import cli
 from dra_driver.admin.status.command import NodeStatus, look, report, table
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
-from dra_driver.claims.model.devices import RecordedGpu, RecordedMig, RecordedShare, recorded
-from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
+from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.model.steps import MakeMigDevices
 from dra_driver.claims.state.records import RecordStore, StoredRecords
+from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Whole
 from dra_driver.devices.exclusion import ExclusionNote
-from dra_driver.devices.kinds import DeviceKind
-from dra_driver.devices.model import GpuUuid
-from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
+from dra_driver.devices.shares import ConsumedShare, ShareStrategy
+from dra_driver.host.envelope import seal, unseal
 from dra_driver.mps.domain import (
     Daemon,
     Domain,
@@ -24,28 +24,23 @@ from dra_driver.mps.domain import (
     State,
     Status,
     claim_of,
-    domain_json,
     shared_domain,
 )
 from dra_driver.shares.notes import NotedConsumable, ShareNotes
-from dra_driver.sharing.base import SharingPlan
+from dra_driver.sharing.steps import MpsDomain, TimeSlice
+from resource_nvidia_com.v1beta1.names import Interval
 
 SLICED, SERVED, PLAIN = make.gpu(0), make.gpu(1), make.gpu(2)
 POD = ConsumerPod(name="pod-a", uid="pod-uid")
-LONG = SharingPlan(strategy="TimeSlicing", gpus=(SLICED.uuid,), changes={"interval": "Long"})
-HALF = SharingPlan(
-    strategy="MPS",
-    gpus=(SERVED.uuid,),
-    changes={
-        "domain": domain_json(
-            Domain(
-                id=DomainId("uid-one"),
-                devices=(DomainDevice(uuid=SERVED.uuid, pinned_memory_mib=10240),),
-                active_thread_percentage=50,
-            )
-        ),
-        "clients": {SERVED.uuid: 50},
-    },
+LONG = TimeSlice(devices=(make.device(SLICED),), interval=Interval.LONG)
+HALF = MpsDomain(
+    devices=(make.device(SERVED),),
+    domain=Domain(
+        id=DomainId("uid-one"),
+        devices=(DomainDevice(uuid=SERVED.uuid, pinned_memory_mib=10240),),
+        active_thread_percentage=50,
+    ),
+    clients={DeviceKey(SERVED.uuid): 50},
 )
 READY = Status(
     id=DomainId("uid-one"),
@@ -53,7 +48,7 @@ READY = Status(
     supervisor="s",
     daemon=Daemon(pid=412, start_ticks=1),
     active_thread_percentage=50.0,
-    pinned_memory_mib=((str(SERVED.uuid), 10240),),
+    pinned_memory_mib={str(SERVED.uuid): 10240},
 )
 
 
@@ -62,7 +57,7 @@ def record(name: str, *gpus: object, **facts: object) -> ClaimRecord:
     return replace(make.record(*gpus), ref=ref, **facts)  # type: ignore[arg-type]
 
 
-ONE = record("one", SLICED, SERVED, PLAIN, plans=(LONG, HALF), pods=(POD,))
+ONE = record("one", SLICED, SERVED, PLAIN, steps=(LONG, HALF), pods=(POD,))
 
 
 def node(
@@ -143,10 +138,8 @@ def test_a_shared_domain_is_a_stray_once_no_claim_has_joined_it() -> None:
 def test_a_member_of_a_shared_domain_is_told_how_it_is() -> None:
     domain = shared_domain(SERVED.uuid)
     wanted = Domain(id=domain, devices=(DomainDevice(uuid=SERVED.uuid),))
-    plan = replace(
-        HALF, changes={"domain": domain_json(wanted), "clients": {str(SERVED.uuid): 100}}
-    )
-    member = record("two", SERVED, plans=(plan,))
+    step = replace(HALF, domain=wanted, clients={DeviceKey(SERVED.uuid): 100})
+    member = record("two", SERVED, steps=(step,))
     sick = replace(READY, id=domain, state=State.FAILED, reason="no libcuda")
     found = node(member, domains={domain: sick}, members={domain: frozenset({"uid-two"})})
     assert "failed, PID 412, no libcuda" in table(found)
@@ -193,27 +186,21 @@ def test_a_node_without_the_driver_says_so(
     assert "on any machine, --cluster shows" in said
 
 
-def test_an_unknown_device_of_a_plan_is_no_trouble() -> None:
-    other = replace(LONG, gpus=(GpuUuid("GPU-other"),))
-    assert "Exclusive" in table(node(record("one", PLAIN, plans=(other,))))
+def test_an_unknown_device_of_a_step_is_no_trouble() -> None:
+    other = replace(LONG, devices=(make.device(make.gpu(7)),))
+    assert "Exclusive" in table(node(record("one", PLAIN, steps=(other,))))
 
 
 def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:
     made = make.mig_device(2, made_here=True)
-    mig = recorded(made)
+    mig = make.device(made)
     (device,) = make.record(PLAIN).devices
     part = replace(device, name="gpu-2-mig-1g10gb-19-0", device=mig)
     served = DomainDevice(uuid=made.uuid, kind=DeviceKind.MIG, pinned_memory_mib=4096)
     domain = Domain(id=DomainId("uid-one_mig_0"), devices=(served,), active_thread_percentage=50)
-    plan = SharingPlan(
-        strategy="MPS",
-        gpus=(PLAIN.uuid,),
-        changes={"domain": domain_json(domain), "clients": {made.uuid: 50}},
-        places=(mig.part,),
-    )
-    assert isinstance(mig, RecordedMig)
-    making = MakeMigDevices(gpu=PLAIN.uuid, places=(mig.place,))
-    one = record("one", devices=(part,), realisations=(making,), plans=(plan,))
+    serving = MpsDomain(devices=(mig,), domain=domain, clients={DeviceKey(made.uuid): 50})
+    making = MakeMigDevices(devices=(Device(base=mig.place),), claim=ClaimUid("uid-one"))
+    one = record("one", devices=(part,), steps=(making, serving))
     found = node(one, domains={"uid-one_mig_0": READY})
     assert found.strays == []
     line = table(found).splitlines()[1]
@@ -223,9 +210,7 @@ def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:
     assert claim["mpsDomain"]["daemonPID"] == 412
 
 
-PART = ConsumableSlot(
-    share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240, cores=20
-)
+PART = ConsumedShare(share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240, cores=20)
 
 
 def parted(*records: ClaimRecord, shares: int = 0) -> NodeStatus:
@@ -236,8 +221,9 @@ def parted(*records: ClaimRecord, shares: int = 0) -> NodeStatus:
 def tenant(name: str, **changes: object) -> ClaimRecord:
     """A claim with a part of the first GPU."""
     (device,) = make.record(make.gpu(0)).devices
-    share = RecordedShare(of=RecordedGpu(gpu=make.gpu(0).uuid), slot=replace(PART, **changes))  # type: ignore[arg-type]
-    return record(name, devices=(replace(device, device=share, share_id=name),))
+    share = replace(PART, **changes)  # type: ignore[arg-type]
+    part = Device(base=Whole(gpu=make.gpu(0).uuid), share=share)
+    return record(name, devices=(replace(device, device=part, share_id=name),))
 
 
 def test_shares_are_counted_and_not_claims() -> None:
@@ -325,18 +311,17 @@ def test_gpus_that_are_left_out_are_told_and_words_that_leave_none_out() -> None
     assert found["excludedWithoutEffect"] == ["7 names none"]
 
 
-def test_a_plan_or_domain_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
+def test_a_step_or_domain_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
     records = RecordStore(tmp_path)
-    strange = SharingPlan(strategy="Shares", gpus=(PLAIN.uuid,), changes={"shares": 7})
-    records.write(record("bad", PLAIN, plans=(strange,)))
-    records.write(record("one", SLICED, plans=(LONG,)))
+    records.write(record("bad", PLAIN, steps=(LONG,)))
+    records.write(record("one", SLICED, steps=(LONG,)))
+    file = tmp_path / "claims/uid-bad.json"
+    strange = unseal(file.read_bytes(), newest=2)
+    strange["steps"][0]["devices"] = 7
+    file.write_bytes(seal(strange, version=2))
     (tmp_path / "mps/status").mkdir(parents=True)
     (tmp_path / "mps/status/uid-one.json").mkdir()
     found = look(tmp_path, make.record().boot_id)
-    assert "default/one" in table(found)
-    assert "not known: the record's plan for shares" in table(found)
-    settings = {
-        one["name"]: one["devices"][0]["settings"] for one in json.loads(report(found))["claims"]
-    }
-    assert "problem" in settings["bad"]
-    assert "problem" not in settings["one"]
+    assert "uid-bad.json: its content is not that of a record" in table(found)
+    (claim,) = json.loads(report(found))["claims"]
+    assert (claim["name"], claim["devices"][0]["settings"]) == ("one", {"interval": "Long"})

@@ -6,10 +6,9 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.admin.status import shares_part
-from dra_driver.claims.model.devices import recorded
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.devices.kinds import Device, name_of
-from dra_driver.devices.shares import Division, Share, ShareStrategy
+from dra_driver.devices.device import Device, Whole, name_of
+from dra_driver.devices.shares import Division, EqualShare, ShareStrategy
 from dra_driver.shares.notes import NotedDevice, ShareNotes, read_notes, write_notes
 
 GPU = make.gpu(0, mig=make.mig())
@@ -29,14 +28,14 @@ def claim(*devices: Device, admin: bool = False) -> ClaimRecord:
     (entry,) = make.record(GPU).devices
     return make.record(
         devices=tuple(
-            replace(entry, name=name_of(GPU, one), device=recorded(one), admin_access=admin)
+            replace(entry, name=name_of(GPU, one), device=one, admin_access=admin)
             for one in devices
         )
     )
 
 
-def share(index: int) -> Share:
-    return Share(of=GPU, index=index, division=TEN)
+def share(index: int) -> Device:
+    return Device(base=Whole(gpu=GPU.uuid), share=EqualShare(index=index, division=TEN))
 
 
 def row(*claims: ClaimRecord, notes: ShareNotes = NOTES) -> list[str]:
@@ -52,14 +51,14 @@ def test_used_and_free_shares_of_each_device_are_shown() -> None:
 
 def test_what_has_admin_access_uses_nothing() -> None:
     assert row(claim(share(0), admin=True))[3:5] == ["0", "10"]
-    assert row(claim(GPU, admin=True))[3:5] == ["0", "10"]
+    assert row(claim(make.device(GPU), admin=True))[3:5] == ["0", "10"]
 
 
 def test_a_device_that_is_had_otherwise_has_no_free_shares() -> None:
     words = ["a", "claim", "has", "it", "as", "a", "whole,", "or", "a", "part", "of", "it"]
-    assert row(claim(GPU))[3:] == ["0", "0", "MPS", "MPS", *words]
-    assert row(claim(make.mig_device(0)))[3:] == ["0", "0", "MPS", "MPS", *words]
-    assert row(claim(make.mig_device(1)))[4] == "0"
+    assert row(claim(make.device(GPU)))[3:] == ["0", "0", "MPS", "MPS", *words]
+    assert row(claim(make.device(make.mig_device(0))))[3:] == ["0", "0", "MPS", "MPS", *words]
+    assert row(claim(make.device(make.mig_device(1))))[4] == "0"
 
 
 def test_a_change_that_waits_and_what_limits_nothing_are_said() -> None:

@@ -10,8 +10,7 @@ from testbed.apiserver.server import ApiServer
 import make
 from clock import Clock
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.devices import DeviceRecord
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import Condition
 from dra_driver.claims.report.status_writer import StatusWriter
 from dra_driver.kube.client import KubeClient

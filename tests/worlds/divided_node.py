@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.devices import recorded
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
-from dra_driver.devices.shares import Division, Share
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.enforcement import Backend, Choice, DividedDevice
+from dra_driver.sharing.enforcement import Choice
+from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import SharePlacement
@@ -135,12 +135,12 @@ class DividedNode:
     def divisions(self) -> Divisions:
         return self._driver.node_divisions
 
-    def offered(self) -> Mapping[GpuPart, Division]:
+    def offered(self) -> Mapping[Base, Division]:
         """The divisions of the shares that are published."""
         found = (one.device for one in self.published_now.sources)
-        return {recorded(one).part.whole: one.division for one in found if isinstance(one, Share)}
+        return {one.place: one.division for one in found if one.division is not None}
 
-    def waiting(self) -> Mapping[GpuPart, str]:
+    def waiting(self) -> Mapping[Base, str]:
         """The devices that claims keep from being divided as the config asks for."""
         return self.divisions.waiting(gpu.uuid for gpu in self.gpus)
 
@@ -149,8 +149,8 @@ class DividedNode:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def choose(self, device: DividedDevice) -> Choice:
-        del device
+    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
+        del gpu, base, strategy
         return Choice(by=Backend.NOTHING)
 
     def caution(self, gpu: Gpu) -> str | None:
@@ -173,7 +173,7 @@ class DividedNode:
         """How the device of a share that is published is divided; None for what is no share."""
         names = [str(one["name"]) for one in self.published_now.devices]
         source = self.published_now.sources[names.index(device)].device
-        return source.division if isinstance(source, Share) else None
+        return source.division
 
     def allocate(self, device: str, name: str) -> ClaimRef | None:
         """Allocate a device that is published; None if the scheduler would not."""

@@ -14,21 +14,19 @@ import make
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
 from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
-from dra_driver.claims.prepare.parts import NodeParts, open_claims
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
+from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
 from dra_driver.claims.state.divisions import Divisions, WantedDivisions
 from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals, RefusalTiming
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import Division
 from dra_driver.kube.client import KubeClient
-from dra_driver.sharing import shares
-from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from resource_nvidia_com.v1beta1.names import SharingStrategy
 from worlds.api import ClaimApi
 from worlds.configs import PATIENCE
 from worlds.played import FileSharing, PlayedGpus, no_mig
@@ -47,12 +45,12 @@ class PlayedShares:
     """A share config, as the node's shares know it."""
 
     def __init__(self) -> None:
-        self.divisions: dict[GpuPart, Division] = {}
+        self.divisions: dict[Base, Division] = {}
 
     def gpus(self) -> frozenset[GpuUuid]:
         return frozenset(part.gpu for part in self.divisions)
 
-    def wanted(self) -> Mapping[GpuPart, Division]:
+    def wanted(self) -> Mapping[Base, Division]:
         return self.divisions
 
     def why_unknown(self) -> str | None:
@@ -71,7 +69,7 @@ class Driver:
         step: Callable[[str], None] = lambda _: None,
         timing: PrepareTiming = FAST,
         reader: KubeClient | None = None,
-        strategies: Mapping[str, Sharing] | None = None,
+        sharing: Sharing | None = None,
         survives_reboot: bool = False,
         mig: MigInstances | None = None,
         tidy: Callable[[], object] = lambda: None,
@@ -86,30 +84,25 @@ class Driver:
         self.gpus = PlayedGpus(*(gpus or tuple(make.gpu(minor) for minor in range(8))))
         self.specs = SpecStore(root / "cdi")
         self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
-        played: Mapping[str, Sharing] = {
-            EXCLUSIVE: Sharing(),
-            shares.NAME: Sharing(),  # time-sliced ones need nothing either
-            str(SharingStrategy.MPS): self.sharing,
-        }
-        self.strategies = strategies or played
         self.failed_undos: list[str] = []
         self.refusals = _refusals()
-        parts = NodeParts(
+        self.plugin = root / "plugin"
+        if holdings is None:
+            holdings = open_holdings(self.plugin, boot_id=boot_id, version=VERSION)
+        self.claims = NodeClaims(
+            holdings,
             inventory=self.gpus,
             edits=self.gpus,
             specs=self.specs,
-            strategies=self.strategies,
+            sharing=sharing or self.sharing.alone(),
             mig=mig or MigInstances(no_mig),
             switches=self.refusals,
             switches_modes=switches_modes,
             tidy=tidy,
             on_failed_undo=self.failed_undos.append,
             device_metadata=device_metadata,
+            step=step,
         )
-        self.plugin = root / "plugin"
-        if holdings is None:
-            holdings = open_holdings(self.plugin, boot_id=boot_id, version=VERSION)
-        self.claims = open_claims(holdings, parts, step=step)
         self.node_divisions = self._node_divisions(shares_wanted)
         self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
         self.preparer = ClaimPreparer(
@@ -189,7 +182,7 @@ class Driver:
         """What could not be taken back of a claim: strategy and reason."""
         record = self.claims.records.read(ref.uid)
         cleanups = record.pending if record else ()
-        return [(cleanup.name, cleanup.reason) for cleanup in cleanups]
+        return [(cleanup.of.name, cleanup.reason) for cleanup in cleanups]
 
     def left(self) -> list[str]:
         """What claims have left on disk."""

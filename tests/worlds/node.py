@@ -14,21 +14,23 @@ import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.claims.takeover.take_over import TakeOver
+from dra_driver.devices.device import Base, Device, Whole, name_of
 from dra_driver.devices.holders import Holders
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.making import MigInstances
-from dra_driver.devices.mig.partitions import partition_name, partitions
+from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.mps.domain import DomainId
 from dra_driver.node.sharing import NodeMemory, node_memory
-from dra_driver.sharing import nvidia_mps, shares
-from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.shares import Memberships, Shares
+from dra_driver.sharing.steps import MpsDomain, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.layout import Fact
@@ -70,7 +72,7 @@ class Node:
         *,
         step: Step,
         survives_reboot: bool = False,
-        divisions: Mapping[GpuPart, Division] | None = None,
+        divisions: Mapping[Base, Division] | None = None,
     ) -> None:
         state, boot_id = self.root / "state", self.machine.boot_id
         self.step = step
@@ -92,7 +94,7 @@ class Node:
             holdings=self.holdings,
             api=api,
             step=step,
-            strategies=None if self.played else self._strategies(),
+            sharing=None if self.played else self._sharing(),
             survives_reboot=survives_reboot,
             mig=MigInstances(self.session.mig, self.holders.of),
             tidy=self.mps.shared.tidy,
@@ -113,23 +115,24 @@ class Node:
         """The way from shares to the supervisor."""
         return self.mps.requests
 
-    def _strategies(self) -> dict[str, Sharing]:
+    def _sharing(self) -> Sharing:
         self.node_memory = self.memory()
         smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
-        return {
-            EXCLUSIVE: Sharing(),
-            "TimeSlicing": TimeSlicing(smi, self.session),
-            nvidia_mps.NAME: nvidia_mps.NvidiaMps(self.session),
-            "MPS": Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE),
-            shares.NAME: shares.Shares(
-                self.mps_requests(),
-                self.mps.shared,
-                self.session,
-                time.monotonic,
-                memory=self.node_memory.shares,
-                ready_seconds=PATIENCE,
-            ),
-        }
+        slices = TimeSlicing(smi, self.session)
+        mps = Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE)
+        shares = Shares(self.node_memory.shares, self.session)
+        members = Memberships(
+            self.mps_requests(), self.mps.shared, time.monotonic, ready_seconds=PATIENCE
+        )
+        self.sharing = Sharing(
+            planners={TimeSlice.name: slices, MpsDomain.name: mps, UseShares.name: shares},
+            time_slices=slices,
+            mps_domains=mps,
+            nvidia_mps=NvidiaMps(self.session),
+            shares=shares,
+            memberships=members,
+        )
+        return self.sharing
 
     def close(self) -> None:
         self.driver.close()
@@ -168,9 +171,9 @@ class Node:
     def name(self, profile: str, start: int, minor: int = 0) -> str:
         """The device name of a MIG profile at a place on a GPU."""
         (found,) = [
-            partition_name(self.gpu(minor), one)
+            name_of(self.gpu(minor), Device(base=one))
             for one in partitions(self.gpu(minor))
-            if (one.profile.name, one.placement.start) == (profile, start)
+            if (one.profile, one.placement.start) == (profile, start)
         ]
         return found
 
@@ -197,7 +200,7 @@ class Node:
         }
         division = Division(**(facts | changes))
         for minor in minors or (0,):
-            self.driver.divisions[GpuPart(gpu=self.gpu(minor).uuid)] = division
+            self.driver.divisions[Whole(gpu=self.gpu(minor).uuid)] = division
 
     def claim(self, *devices: str, name: str = "claim", configs: Iterable[Any] = ()) -> ClaimRef:
         """Allocate a claim."""

@@ -6,14 +6,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import make
 from dra_driver.cdi.model import DeviceNode, Edits
-from dra_driver.devices.kinds import GpuPart, NodeDevice
-from dra_driver.devices.model import Gpu, Inventory, MigDevice
+from dra_driver.claims.prepare.steps import Sharing
+from dra_driver.devices.device import DeviceKey, Mig, NodeDevice
+from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.errors import DriverError
-from dra_driver.sharing.base import Description, DeviceKey, Group, Sharing, SharingPlan
+from dra_driver.mps.domain import Domain, DomainDevice, claim_of, mig_domain
+from dra_driver.sharing.base import Doer, Group
+from dra_driver.sharing.steps import MpsDomain, SharingStep, TimeSlice, UseShares
 
 
 class PlayedGpus:
@@ -36,17 +40,32 @@ class PlayedGpus:
 
     def device(self, one: NodeDevice) -> Edits:
         node = f"/dev/nvidia{one.gpu.minor}"
-        if isinstance(one.device, MigDevice):
-            node += f"-gi{one.device.gpu_instance}-ci{one.device.compute_instance}"
+        base = one.device.base
+        if isinstance(base, Mig) and base.instance is not None:
+            node += f"-gi{base.instance.gpu_instance}-ci{base.instance.compute_instance}"
         else:
             self.on_edits(one.gpu)
         return Edits(device_nodes=(DeviceNode(path=node),))
 
 
-class FileSharing(Sharing):
+def only(**there: Any) -> Sharing:
+    """What shares devices on a node where all steps but these need nothing."""
+    names = ("time_slices", "mps_domains", "nvidia_mps", "shares", "memberships")
+    return Sharing(**{**{name: Doer() for name in names}, **there})
+
+
+class NoPlan:
+    """A strategy that does nothing."""
+
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
+        return ()
+
+
+class FileSharing(Doer[Any]):
     """A strategy that changes hardware: a file for each GPU.
 
-    With `survives_reboot` something on disk wants the files, so no reboot takes them away.
+    Its steps are settings, in which `card` is the claim. With `survives_reboot` they are domains:
+    something on disk wants the files, so no reboot takes them away.
     """
 
     def __init__(self, folder: Path, *, survives_reboot: bool = False) -> None:
@@ -56,58 +75,53 @@ class FileSharing(Sharing):
         self.refuse_apply: DriverError | None = None
         self.refuse_undo: DriverError | None = None
         self.refuse_uphold: DriverError | None = None
-        self.on_apply: Callable[[SharingPlan], None] = lambda _: None
+        self.on_apply: Callable[[SharingStep], None] = lambda _: None
         self.applied = 0
 
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
+    def alone(self) -> Sharing:
+        """What shares devices on a node that has this strategy, for configs that want MPS."""
+        planners = {MpsDomain.name: self, UseShares.name: NoPlan()}
+        return only(planners=planners, time_slices=self, mps_domains=self)
+
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
         if self.refuse_plan:
             raise self.refuse_plan
-        found = [
-            SharingPlan(strategy="MPS", gpus=(gpu.uuid,), changes={"claim": group.claim})
-            for group in groups
-            for gpu in group.gpus
-        ]
+        found: list[SharingStep] = []
         for group in groups:
-            for unit in group.migs:
-                place = GpuPart(gpu=unit.gpu.uuid, placement=unit.device.placement)
-                changes = {"claim": group.claim, "mig": unit.device.uuid}
-                found.append(
-                    SharingPlan(strategy="MPS", gpus=(place.gpu,), changes=changes, places=(place,))
+            for unit in group.units:
+                devices, claim = (unit.device,), group.claim
+                if not self.survives_reboot:
+                    found.append(TimeSlice(devices=devices, card=claim))
+                    continue
+                domain = Domain(
+                    id=mig_domain(claim, len(found)),
+                    devices=(DomainDevice(uuid=unit.uuid, kind=unit.device.kind),),
                 )
+                found.append(MpsDomain(devices=devices, domain=domain, clients={}))
         return tuple(found)
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
-        env = Edits(env=(f"MPS={plan.changes['claim']}",))
-        return {DeviceKey(uuid): env for uuid in self._devices(plan)}
+    def edits(self, step: SharingStep) -> Mapping[DeviceKey, Edits]:
+        env = Edits(env=(f"MPS={_claim(step)}",))
+        return {DeviceKey(uuid): env for uuid in _uuids(step)}
 
-    def apply(self, plan: SharingPlan, deadline: float) -> None:
+    def do(self, step: SharingStep, deadline: float) -> None:
         self._folder.mkdir(exist_ok=True)
-        self.on_apply(plan)
-        for uuid in self._devices(plan):
-            (self._folder / uuid).write_text(str(plan.changes["claim"]))
+        self.on_apply(step)
+        for uuid in _uuids(step):
+            (self._folder / uuid).write_text(_claim(step))
         if self.refuse_apply:
             raise self.refuse_apply
         self.applied += 1
 
-    def ensure(self, plan: SharingPlan) -> None:
-        pass
-
-    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+    def wait(self, step: SharingStep, deadline: float, given_up: Callable[[], bool]) -> None:
         if self.refuse_uphold:
             raise self.refuse_uphold
 
-    def let_go(self, plan: SharingPlan, deadline: float) -> None:
-        pass
-
-    def undo(self, plan: SharingPlan, deadline: float) -> None:
+    def undo(self, step: SharingStep, deadline: float) -> None:
         if self.refuse_undo:
             raise self.refuse_undo
-        for uuid in self._devices(plan):
+        for uuid in _uuids(step):
             (self._folder / uuid).unlink(missing_ok=True)
-
-    @staticmethod
-    def describe(plan: SharingPlan, device: DeviceKey) -> Description:
-        return Description()
 
     def claims(self) -> frozenset[str]:
         if not self.survives_reboot or not self._folder.exists():
@@ -121,8 +135,16 @@ class FileSharing(Sharing):
             if path.read_text() == claim:
                 path.unlink(missing_ok=True)
 
-    def _devices(self, plan: SharingPlan) -> tuple[str, ...]:
-        return (str(plan.changes["mig"]),) if "mig" in plan.changes else plan.gpus
+
+def _uuids(step: SharingStep) -> list[str]:
+    return [str(device.uuid) for device in step.devices]
+
+
+def _claim(step: SharingStep) -> str:
+    if isinstance(step, TimeSlice):
+        return step.card
+    assert isinstance(step, MpsDomain)
+    return str(claim_of(step.domain.id))
 
 
 def no_mig() -> AbstractContextManager[MigCalls]:

@@ -22,8 +22,7 @@ from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_fo
 from dra_driver.admin.status import health_part, shares_part
 from dra_driver.admin.table import aligned
 from dra_driver.cdi.roots import roots_of
-from dra_driver.claims.model.devices import DeviceRecord, recorded_kind
-from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.claims.state.records import StoredRecords, stored_records
 from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
@@ -46,7 +45,6 @@ from dra_driver.host.files import is_folder
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
-from dra_driver.sharing.base import Description
 
 if TYPE_CHECKING:
     from dra_driver.kube.client import KubeClient
@@ -271,13 +269,6 @@ def _read(one: Callable[[], T]) -> T | None:
         return None
 
 
-def _described(record: ClaimRecord, device: DeviceRecord) -> Description:
-    try:
-        return description_of(record, device)
-    except StateError as error:
-        return Description(settings={"problem": str(error)}, words=f"not known: {error}")
-
-
 def table(node: NodeStatus) -> str:
     """Return it for people."""
     rows = [row for record in node.claims for row in _rows(node, record)]
@@ -310,8 +301,8 @@ def report(node: NodeStatus) -> str:
             {
                 "claim": str(record.ref),
                 "uid": record.ref.uid,
-                "strategy": cleanup.name,
-                "gpus": cleanup.gpus,
+                "strategy": cleanup.of.name,
+                "gpus": cleanup.of.gpus,
                 "reason": cleanup.reason,
             }
             for record in node.stored.records
@@ -341,7 +332,7 @@ def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
             ", ".join(_users(record)) or "-",
             undivided_name(device.name),
             strategy_of(record, device),
-            _described(record, device).words or "-",
+            description_of(record, device).words or "-",
             _state(node, record, device),
         )
         for device in record.devices
@@ -356,7 +347,7 @@ def _users(record: ClaimRecord) -> Iterator[str]:
 
 
 def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
-    domains = (_described(record, device).domain for device in record.devices)
+    domains = (description_of(record, device).domain for device in record.devices)
     domain = next((one for one in domains if one in node.domains), None)
     return {
         "namespace": record.ref.namespace,
@@ -369,12 +360,12 @@ def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
         "devices": [
             {
                 "name": device.name,
-                "type": str(recorded_kind(device.device)),
-                "uuid": device.device.device_uuid,
+                "type": str(device.device.kind),
+                "uuid": device.device.uuid,
                 "gpu": device.device.gpu,
                 "requests": device.request_names,
                 "strategy": strategy_of(record, device),
-                "settings": _described(record, device).settings,
+                "settings": description_of(record, device).settings,
             }
             for device in record.devices
         ],
@@ -400,7 +391,7 @@ def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
         return "prepared before the last reboot"
     if record.state is RecordState.PREPARING:
         return "being prepared"
-    domain = _described(record, device).domain
+    domain = description_of(record, device).domain
     return "prepared" if domain is None else _health(node, domain)
 
 
@@ -420,7 +411,7 @@ def _health(node: NodeStatus, domain: DomainId | str) -> str:
 
 def _cleanups(node: NodeStatus) -> list[str]:
     return [
-        f"{record.ref}: {cleanup.name} on {', '.join(cleanup.gpus)}: {cleanup.reason}"
+        f"{record.ref}: {cleanup.of.name} on {', '.join(cleanup.of.gpus)}: {cleanup.reason}"
         for record in node.stored.records
         for cleanup in record.pending
     ]

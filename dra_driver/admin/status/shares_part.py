@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from dra_driver.admin.table import aligned
-from dra_driver.claims.model.devices import RecordedShare
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.names import MigName, ShareName, gpu_name, in_order, parse_device_name
-from dra_driver.devices.shares import ConsumableSlot
+from dra_driver.devices.shares import ConsumedShare
 from dra_driver.shares.notes import NotedDevice, ShareNotes
 
 _COLUMNS = (
@@ -128,16 +127,12 @@ def _parts(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[_Parts]:
     }
     for entry in (entry for record in records for entry in record.devices):
         device = entry.device
-        if (
-            isinstance(device, RecordedShare)
-            and isinstance(device.slot, ConsumableSlot)
-            and not entry.admin_access
-        ):
+        if isinstance(device.share, ConsumedShare) and not entry.admin_access:
             one = found.setdefault(entry.name, _Parts(name=entry.name))
-            one.count += device.slot.shares
-            one.used_mib += device.slot.memory_mib
-            one.cores += device.slot.cores
-            one.strategy = str(device.slot.strategy)
+            one.count += device.share.shares
+            one.used_mib += device.share.memory_mib
+            one.cores += device.share.cores
+            one.strategy = str(device.share.strategy)
     for name in _held_whole(found.keys(), records):
         found[name].is_blocked = True
     return sorted(found.values(), key=lambda one: in_order(one.name))
@@ -202,7 +197,7 @@ def _held_whole(names: Collection[str], records: Iterable[ClaimRecord]) -> set[s
         entry.name
         for record in records
         for entry in record.devices
-        if not isinstance(entry.device, RecordedShare) and not entry.admin_access
+        if entry.device.share is None and not entry.admin_access
     )
     return _concerned(names, set(held))
 

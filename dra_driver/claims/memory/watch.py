@@ -26,14 +26,14 @@ from dra_driver.claims.model.claim import (
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.model.steps import ClaimStep
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.report.claim_events import ClaimEvents, about_group, about_pod
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
-from dra_driver.claims.state.holdings import parts_of
+from dra_driver.claims.state.holdings import memory_parts
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.model import GpuUuid, InventorySource
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import (
@@ -49,9 +49,7 @@ from dra_driver.errors import (
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Regarding
-from dra_driver.sharing import shares
-from dra_driver.sharing.base import SharingPlan
-from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
+from dra_driver.sharing.steps import Backend, MemoryPart, UseShares
 
 log = structlog.get_logger()
 
@@ -199,15 +197,15 @@ class MemoryWatch(Worker):
             return record
         if self._pods.has_group(parts[0].pod):
             return record
-        plans = tuple(_for_pod(plan, now.pods[0].uid) for plan in record.plans)
-        record = replace(record, plans=plans, pods=now.pods)
+        steps = tuple(_for_pod(step, now.pods[0].uid) for step in record.steps)
+        record = replace(record, steps=steps, pods=now.pods)
         self._claims.records.write(record)
         log.info("share handed over", claim=str(record.ref), pod=now.pods[0].name)
         return record
 
     def _mend(self, record: ClaimRecord, part: MemoryPart) -> None:
         try:
-            self._claims.strategies.ensure(record.plans)
+            self._claims.steps.ensure(record.steps)
         except (DeviceError, TransientError) as error:
             self._not_in_force.add(record.ref.uid)
             if isinstance(error, DeviceError):
@@ -302,17 +300,16 @@ class MemoryWatch(Worker):
         return any(gpu in part.mib for part in self._claims.holdings.tenants(gpu))
 
 
-def _for_pod(plan: SharingPlan, pod: str) -> SharingPlan:
-    """Return a plan with another pod in the place of the one that is limited, if one is."""
-    part = shares.memory_part(plan) if plan.strategy == shares.NAME else None
-    if part is None or not part.pod:
-        return plan
-    return replace(plan, changes={**plan.changes, KEY: part_json(replace(part, pod=pod))})
+def _for_pod(step: ClaimStep, pod: str) -> ClaimStep:
+    """Return a step with another pod in the place of the one that is limited, if one is."""
+    if not isinstance(step, UseShares) or not step.memory.pod:
+        return step
+    return replace(step, memory=replace(step.memory, pod=pod))
 
 
 def _limited(record: ClaimRecord) -> Iterator[MemoryPart]:
     """Yield what control groups limit of a claim."""
     if record.state is not RecordState.RELEASED:
-        for _, part in parts_of(record):
+        for part in memory_parts(record):
             if part.by is Backend.CONTROL_GROUPS and part.mib:
                 yield part

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import Claim, ConfigSource, OpaqueConfig, Result
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.problems import InvalidConfigError
 

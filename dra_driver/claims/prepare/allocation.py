@@ -3,8 +3,8 @@
 The scheduler allocates by name, and a name begins with a minor number (devices/names.py). It is
 turned into a device of this node once, when a claim is prepared; from then on a record has it by
 UUID. The name of a MIG device says a place on a GPU; whether one is there or has to be made is
-looked at later, under a lock (claims/prepare/realise.py). The name of a share says of how many;
-what that means for its tenant is the division that holds for the device now. A consumable share has
+looked at later, under a lock (claims/prepare/resolve.py). The name of a share says of how many;
+what that means for its tenant is the division that holds for the device now. A consumed share has
 the name of its device: that it is one, its share id says.
 """
 
@@ -17,22 +17,13 @@ from msgspec.structs import replace
 from dra_driver.cdi.spec import claim_device_id
 from dra_driver.claims.model.claim import Claim, Result
 from dra_driver.claims.model.config import ConfigGroup, group_by_config
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, name_of
+from dra_driver.devices.device import Base, Device, DeviceKind, Whole, name_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import GpuName, MigName, ShareName, gpu_name, parse_device_name
-from dra_driver.devices.shares import (
-    MIB,
-    ConsumableShare,
-    ConsumableSlot,
-    Divisible,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import MIB, ConsumedShare, Division, EqualShare, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
 from dra_driver.sharing.base import strategy_name
 
@@ -42,12 +33,12 @@ _Parsed = GpuName | MigName | ShareName
 class Allocation(Struct, frozen=True, kw_only=True):
     """What a claim was allocated, on this node.
 
-    `draft` is the record that it will have, its devices not looked for yet; `devices` are these by
-    allocation id, and `groups` by the config that holds for them.
+    `draft` is the record that it will have, its devices not looked for yet; `gpus` are those that
+    these are on, and `groups` are the results by the config that holds for them.
     """
 
     draft: ClaimRecord
-    devices: Mapping[str, NodeDevice]
+    gpus: Mapping[GpuUuid, Gpu]
     groups: Sequence[ConfigGroup]
 
 
@@ -74,7 +65,7 @@ def allocation_of(
     devices = tuple(
         DeviceRecord(
             name=result.device,
-            device=recorded(allocated[result.allocation_id].device),
+            device=allocated[result.allocation_id],
             pool=result.pool,
             request_names=(result.base_request,),
             cdi_device_ids=(claim_device_id(claim.ref.uid, result.device, result.share_id),),
@@ -89,12 +80,13 @@ def allocation_of(
         boot_id=boot_id,
         state=RecordState.PREPARED,
         devices=devices,
+        steps=(),
         pods=claim.pods,
         groups=claim.groups,
         pod_claim_name=claim.pod_claim_name,
         asked_parts=claim.asked_parts,
     )
-    return Allocation(draft=draft, devices=allocated, groups=groups)
+    return Allocation(draft=draft, gpus=recorded_gpus(devices, inventory), groups=groups)
 
 
 def kind_named(name: str) -> DeviceKind:
@@ -116,13 +108,13 @@ def allocated_devices(
     inventory: Inventory,
     divisions: Divisions,
     strategies: Mapping[str, ShareStrategy],
-) -> dict[str, NodeDevice]:
-    """Return every allocated device by allocation id: a GPU, a place on one, or a share.
+) -> dict[str, Device]:
+    """Return every allocated device by allocation id, none of them looked for yet.
 
-    `strategies` are those of consumable shares, by allocation id; time-slicing for others. Raises
+    `strategies` are those of consumed shares, by allocation id; time-slicing for others. Raises
     as `allocation_of`.
     """
-    found: dict[str, NodeDevice] = {}
+    found: dict[str, Device] = {}
     for result in results:
         if result.pool != pool:
             raise ConfigError(
@@ -143,42 +135,40 @@ def allocated_devices(
     return found
 
 
-def _consumed(one: NodeDevice, result: Result, strategy: ShareStrategy) -> NodeDevice:
-    """Return a consumable share in place of a device that was allocated with a share id."""
-    device = one.device
+def _consumed(device: Device, result: Result, strategy: ShareStrategy) -> Device:
+    """Return what a claim consumes of a device that was allocated with a share id."""
     if result.share_id is None or result.admin_access:
-        return one
-    if isinstance(device, Share | ConsumableShare):
+        return device
+    if device.share is not None:
         raise DeviceError(
             f'device "{result.device}" is a share already and was allocated with share id '
             f"{result.share_id}: this driver publishes no such device; delete the pod and its claim"
         )
-    slot = ConsumableSlot(
+    share = ConsumedShare(
         share_id=result.share_id,
         strategy=strategy,
         memory_mib=result.consumed.get("memory", 0) // MIB,
         cores=result.consumed.get("cores", 0),
         shares=result.consumed.get("shares", 1),
     )
-    return replace(one, device=ConsumableShare(of=device, slot=slot))
+    return replace(device, share=share)
 
 
 def _device(
     parsed: _Parsed | None, name: str, inventory: Inventory, divisions: Divisions
-) -> NodeDevice | None:
+) -> Device | None:
     if parsed is None:
         return None
     of = parsed.of if isinstance(parsed, ShareName) else parsed
     gpu = next((one for one in inventory.gpus if one.minor == of.minor), None)
-    base = None if gpu is None else _undivided(of, gpu)
+    base = None if gpu is None else _base(of, gpu)
     if gpu is None or base is None:
         return None
-    device: Device = base
+    device = Device(base=base)
     if isinstance(parsed, ShareName):
-        division = divisions.of(recorded(base).part)
-        device = _share(name, parsed, base, division)
+        device = Device(base=base, share=_share(name, parsed, divisions.of(base)))
     # The readable part too: with another card in its place the number means another shape.
-    return NodeDevice(gpu=gpu, device=device) if name_of(gpu, device) == name else None
+    return device if name_of(gpu, device) == name else None
 
 
 def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
@@ -187,17 +177,17 @@ def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
     return next((one for one in inventory.excluded if of and one.minor == of.minor), None)
 
 
-def _undivided(name: GpuName | MigName, gpu: Gpu) -> Divisible | None:
+def _base(name: GpuName | MigName, gpu: Gpu) -> Base | None:
     match name:
         case GpuName():
-            return gpu
+            return Whole(gpu=gpu.uuid)
         case MigName():
             return partition_named(gpu, name.profile_id, name.start)
         case _:
             assert_never(name)
 
 
-def _share(name: str, parsed: ShareName, base: Divisible, division: Division | None) -> Share:
+def _share(name: str, parsed: ShareName, division: Division | None) -> EqualShare:
     if division is None or division.count != parsed.count or parsed.index >= parsed.count:
         now = "not divided" if division is None else f"divided into {division.count} shares"
         raise DeviceError(
@@ -205,7 +195,7 @@ def _share(name: str, parsed: ShareName, base: Divisible, division: Division | N
             "config changed after the claim was allocated; delete the pod and its claim so that "
             "they are scheduled again"
         )
-    return Share(of=base, index=parsed.index, division=division)
+    return EqualShare(index=parsed.index, division=division)
 
 
 def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict[GpuUuid, Gpu]:

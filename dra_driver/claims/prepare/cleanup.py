@@ -8,38 +8,27 @@ be no pod's. Sharing is undone before the devices under it are unmade. A disk on
 be written keeps nobody either: what is on it names more than is left to do, and to undo is harmless
 when it is repeated.
 
-    released -> let go -> unshare -> unmake -> unspecify -> forget -> unmark
+    released -> end -> undo -> unspecify -> forget -> unmark
 
-Callers hold the lock of the claim and of the GPUs it touches, but for `begin_release` and `let_go`,
+Callers hold the lock of the claim and of the GPUs it touches, but for `begin_release` and `end`,
 which wait for daemons before.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import assert_never
 
 import structlog
 from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import InventorySource
-from dra_driver.claims.model.record import (
-    ClaimRecord,
-    MakeMigDevices,
-    PendingCleanup,
-    Realisation,
-    RecordState,
-    TurnMigModeOff,
-)
-from dra_driver.claims.prepare.realise import Realiser
+from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices
 from dra_driver.claims.prepare.specs import ClaimSpecs
-from dra_driver.claims.prepare.strategies import Strategies
+from dra_driver.claims.prepare.steps import Steps, mig_steps, sharing_steps
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.kinds import overlap
-from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import DriverError, StateError, TransientError
-from dra_driver.sharing.base import SharingPlan
+from dra_driver.devices.device import overlap
+from dra_driver.devices.model import GpuUuid, InventorySource
+from dra_driver.errors import StateError, TransientError
 
 log = structlog.get_logger()
 
@@ -51,12 +40,11 @@ class Cleanup:
     step that is done.
     """
 
-    def __init__(  # noqa: PLR0913 (all that a claim may have)
+    def __init__(
         self,
         holdings: Holdings,
         specs: ClaimSpecs,
-        strategies: Strategies,
-        realiser: Realiser,
+        steps: Steps,
         inventory: InventorySource,
         *,
         on_failed: Callable[[str], None],
@@ -66,8 +54,7 @@ class Cleanup:
         self._records = holdings.records
         self._ownership = holdings.ownership
         self._specs = specs
-        self._strategies = strategies
-        self._realiser = realiser
+        self._steps = steps
         self._on_failed = on_failed
         self._inventory = inventory
         self._step = step
@@ -77,7 +64,7 @@ class Cleanup:
     def begin_release(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Have a claim's daemons end before `release`; tell whether all have. Raises StateError."""
         self._note_release(record)
-        return self.let_go(record, deadline)
+        return self.end(record, deadline)
 
     def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
         """Take back everything of a claim; return what hardware refuses to, which its record keeps.
@@ -94,31 +81,27 @@ class Cleanup:
         if record.state is not RecordState.RELEASED:
             self._records.note_release(record.ref.uid)
 
-    def let_go(self, record: ClaimRecord, deadline: float) -> bool:
+    def end(self, record: ClaimRecord, deadline: float) -> bool:
         """End a record's daemons, with no GPU locked; tell whether all ended by the deadline."""
-        pending = (one.of for one in record.pending if isinstance(one.of, SharingPlan))
-        return self._strategies.let_go([*record.plans, *pending], deadline)
+        owed = (cleanup.of for cleanup in record.pending)
+        return self._steps.end([*record.steps, *owed], deadline)
 
     def _undo(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
         """Undo all that a record names, pending cleanups too; return what could not be.
 
-        Settings of the record go before pending ones, which may be about the same GPU and are
-        older; sharing goes before the devices that are shared.
+        Steps of the record go before pending ones, which may be about the same GPU and are older;
+        sharing goes before the devices that are shared.
         """
         here = self._holdings.is_of_this_boot(record)
-        owed_plans, owed_realisations = _by_kind(reversed(record.pending))
-        # A reboot undid settings and devices, and the GPU may be another claim's by now.
-        left = self._unshare(
-            [one for one in reversed(record.plans) if self._lasts(one, here)], deadline
-        )
-        for plan in owed_plans:
-            if self._lasts(plan, here):
-                left = self._unshare([plan], deadline) + left
-        if here:
-            uid = record.ref.uid
-            left += self._unmake(record.realisations[::-1], uid, left)
-            for realisation in owed_realisations:
-                left = self._unmake([realisation], uid, left) + left
+        owed = [cleanup.of for cleanup in reversed(record.pending)]
+        left: tuple[PendingCleanup, ...] = ()
+        for kind in (sharing_steps, mig_steps):
+            # A reboot undid settings and devices, and the GPU may be another claim's by now.
+            mine = [step for step in kind(record.steps) if here or step.outlives_reboot]
+            left += self._undone(mine, left, deadline)
+            for step in kind(owed):
+                if here or step.outlives_reboot:
+                    left = self._undone([step], left, deadline) + left
         return left
 
     def _forget(
@@ -138,8 +121,7 @@ class Cleanup:
                 state=RecordState.RELEASED,
                 # Whatever boot it was done in, what is left of it is there in this one.
                 boot_id=self._holdings.boot_id,
-                realisations=(),
-                plans=(),
+                steps=(),
                 pending=tuple(left),
             )
             if reduced != record:
@@ -167,11 +149,11 @@ class Cleanup:
             cleanup
             for cleanup in record.pending
             if not self._is_in_use(cleanup, record)
-            and (gpus is None or not set(cleanup.gpus).isdisjoint(gpus))
+            and (gpus is None or not set(cleanup.of.gpus).isdisjoint(gpus))
         ]
-        plans, realisations = _by_kind(todo)
-        again = self._unshare(plans, deadline)
-        again += self._unmake(realisations, record.ref.uid, again)
+        steps = [cleanup.of for cleanup in todo]
+        again = self._undone(sharing_steps(steps), (), deadline)
+        again += self._undone(mig_steps(steps), again, deadline)
         left = tuple(cleanup for cleanup in record.pending if cleanup not in todo) + again
         if record.state is RecordState.RELEASED:
             return self._forget(record, left)
@@ -196,9 +178,10 @@ class Cleanup:
     def check_free(self, pending: Iterable[PendingCleanup], wanted: ClaimRecord) -> None:
         """Raise TransientError if a pending cleanup keeps what a record wants from being used."""
         for cleanup in pending:
-            if self._excludes(cleanup) and overlap(cleanup.parts, wanted.held_parts):
+            step = cleanup.of
+            if step.excludes and overlap(step.devices, wanted.held):
                 raise TransientError(
-                    f"{', '.join(cleanup.gpus)} cannot be used yet: {cleanup.name} of an earlier "
+                    f"{', '.join(step.gpus)} cannot be used yet: {step.name} of an earlier "
                     f"claim has not ended ({cleanup.reason})"
                 )
 
@@ -208,21 +191,17 @@ class Cleanup:
         What hardware refuses for good, or cannot be asked for now, keeps nobody; and nothing keeps
         anybody for more than `longest` seconds, as NVML calls any open handle a process.
         """
-        match cleanup.of:
-            case MakeMigDevices():
-                is_there = self._inventory.current().driver_version is not None
-                now = time.time()
-                since = now if cleanup.since is None else cleanup.since
-                return cleanup.may_pass and is_there and now - since < longest
-            case TurnMigModeOff() | SharingPlan():
-                return False
-            case _:
-                assert_never(cleanup.of)
+        if not isinstance(cleanup.of, MakeMigDevices):
+            return False
+        is_there = self._inventory.current().driver_version is not None
+        now = time.time()
+        since = now if cleanup.since is None else cleanup.since
+        return cleanup.may_pass and is_there and now - since < longest
 
     def count_pending(self) -> Mapping[str, int]:
         """Return how many cleanups are pending, by name."""
         found = self._records.readable()
-        return Counter(cleanup.name for record in found for cleanup in record.pending)
+        return Counter(cleanup.of.name for record in found for cleanup in record.pending)
 
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Take back what of a claim has outlived a reboot; return whether all of it is gone.
@@ -239,70 +218,41 @@ class Cleanup:
 
     # Steps
 
-    def _lasts(self, plan: SharingPlan, here: bool) -> bool:
-        """Tell whether something of a plan can still be there; `here`: it is of this boot."""
-        return here or self._strategies.survives_reboot(plan)
-
-    def _unshare(self, plans: Sequence[SharingPlan], deadline: float) -> tuple[PendingCleanup, ...]:
-        left = self._strategies.undo(plans, deadline)
-        return tuple(self._pending(plan, error) for plan, error in left)
-
-    def _unmake(
-        self,
-        realisations: Sequence[Realisation],
-        uid: ClaimUid,
-        shared: Sequence[PendingCleanup],
+    def _undone(
+        self, steps: Sequence[ClaimStep], left: Sequence[PendingCleanup], deadline: float
     ) -> tuple[PendingCleanup, ...]:
-        """Unmake devices, but none that is still shared: nothing is destroyed below its users."""
-        left: list[PendingCleanup] = []
-        todo: list[Realisation] = []
-        for realisation in realisations:
-            users = (one for one in shared if isinstance(one.of, SharingPlan))
-            user = next(
-                (
-                    one
-                    for one in users
-                    if self._excludes(one) and overlap(one.parts, realisation.parts)
-                ),
-                None,
-            )
-            if user is None:
-                todo.append(realisation)
-            else:
-                # Our own daemon, no process of the pod: no reason for the pod to stay.
-                left.append(PendingCleanup(of=realisation, reason=user.reason))
-        failed = self._realiser.unmake(todo, uid)
-        return (*left, *(self._pending(realisation, error) for realisation, error in failed))
+        """Undo steps, but none whose devices are still shared; return what is left of them.
 
-    def _pending(self, of: SharingPlan | Realisation, error: DriverError) -> PendingCleanup:
-        may_pass = isinstance(error, TransientError)
-        cleanup = PendingCleanup(of=of, reason=str(error), may_pass=may_pass)
-        self._on_failed(cleanup.name)
-        return cleanup
-
-    def _excludes(self, cleanup: PendingCleanup) -> bool:
-        """Tell whether nobody else can have a cleanup's parts before it is done.
-
-        A setting can be overruled. A daemon cannot, and neither can a MIG device, which takes the
-        place of the next one.
+        `left` is what could not be undone before: nothing is destroyed below its users.
         """
-        match cleanup.of:
-            case MakeMigDevices():
-                return True
-            case TurnMigModeOff():
-                return False
-            case SharingPlan():
-                return self._strategies.survives_reboot(cleanup.of)
-            case _:
-                assert_never(cleanup.of)
+        users = {id(step): _user_of(step, left) for step in mig_steps(steps)}
+        kept = [
+            # Our own daemon, no process of the pod: no reason for the pod to stay.
+            PendingCleanup(of=step, reason=user.reason)
+            for step in steps
+            if (user := users.get(id(step))) is not None
+        ]
+        failed = self._steps.undo([one for one in steps if not users.get(id(one))], deadline)
+        for step, _ in failed:
+            self._on_failed(step.name)
+        return (
+            *kept,
+            *(
+                PendingCleanup(
+                    of=step, reason=str(error), may_pass=isinstance(error, TransientError)
+                )
+                for step, error in failed
+            ),
+        )
 
     def _is_in_use(self, cleanup: PendingCleanup, record: ClaimRecord) -> bool:
         """Tell whether doing a cleanup would change what a claim has."""
-        if self._excludes(cleanup):
+        step = cleanup.of
+        if step.excludes:
             return False  # nobody has it before it is gone
-        if record.state is not RecordState.RELEASED and overlap(cleanup.parts, record.held_parts):
+        if record.state is not RecordState.RELEASED and overlap(step.devices, record.held):
             return True
-        return self._holdings.holds_any(cleanup.gpus, cleanup.parts, but=record.ref.uid)
+        return self._holdings.holds_any(step.gpus, step.devices, but=record.ref.uid)
 
     def _dated(
         self, record: ClaimRecord, left: Sequence[PendingCleanup]
@@ -324,15 +274,15 @@ class Cleanup:
             log.warning("record not shortened", claim=str(record.ref), reason=str(error))
 
     def _say_new(self, record: ClaimRecord, left: Sequence[PendingCleanup]) -> None:
-        known = {(one.name, one.gpus, one.reason) for one in record.pending}
+        known = {(one.of.name, one.of.gpus, one.reason) for one in record.pending}
         for cleanup in left:
-            if (cleanup.name, cleanup.gpus, cleanup.reason) not in known:
+            if (cleanup.of.name, cleanup.of.gpus, cleanup.reason) not in known:
                 log.warning(
-                    "plan not undone",
+                    "step not undone",
                     claim=str(record.ref),
                     claim_uid=record.ref.uid,
-                    strategy=cleanup.name,
-                    gpus=list(cleanup.gpus),
+                    strategy=cleanup.of.name,
+                    gpus=list(cleanup.of.gpus),
                     reason=cleanup.reason,
                 )
 
@@ -342,21 +292,14 @@ class Cleanup:
                 self._ownership.unmark(uuid, record.ref.uid)
 
 
-def _by_kind(
-    cleanups: Iterable[PendingCleanup],
-) -> tuple[list[SharingPlan], list[Realisation]]:
-    plans: list[SharingPlan] = []
-    realisations: list[Realisation] = []
-    for cleanup in cleanups:
-        match cleanup.of:
-            case SharingPlan():
-                plans.append(cleanup.of)
-            case MakeMigDevices() | TurnMigModeOff():
-                realisations.append(cleanup.of)
-            case _:
-                assert_never(cleanup.of)
-    return plans, realisations
+def _user_of(step: ClaimStep, left: Iterable[PendingCleanup]) -> PendingCleanup | None:
+    """Return what still shares the devices of a step, if anything does."""
+    for cleanup in left:
+        is_sharing = bool(sharing_steps([cleanup.of]))
+        if is_sharing and cleanup.of.excludes and overlap(cleanup.of.devices, step.devices):
+            return cleanup
+    return None
 
 
 def _gpus_of(left: Iterable[PendingCleanup]) -> set[GpuUuid]:
-    return {uuid for cleanup in left for uuid in cleanup.gpus}
+    return {uuid for cleanup in left for uuid in cleanup.of.gpus}

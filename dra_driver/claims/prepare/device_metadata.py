@@ -31,9 +31,9 @@ import structlog
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid, is_label
-from dra_driver.claims.model.devices import DeviceRecord, restored
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.state.records import check_uid
+from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined
@@ -151,7 +151,7 @@ def _device(
     entry: DeviceRecord, gpu: Gpu, inventory: Inventory, groups: Mapping[GpuUuid, Joined]
 ) -> Object:
     attributes = Attributes(entry.name)
-    describe(restored(entry.device, gpu), inventory, attributes, groups)
+    describe(NodeDevice(gpu=gpu, device=entry.device), inventory, attributes, groups)
     return {
         "driver": DRIVER_NAME,
         "pool": entry.pool,

@@ -2,7 +2,7 @@
 
 In: CDI specs, marks and notes on disk, and what lives by itself, as MPS daemons do. Nothing of it
 proves that a claim is there: only a record does (claims/model/record.py). Callers hold the lock of
-the claim, and of the GPUs where something is taken back, but for `let_go`, which waits for daemons.
+the claim, and of the GPUs where something is taken back, but for `end`, which waits for daemons.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.record import MIG, ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.steps import MIG
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.specs import ClaimSpecs
-from dra_driver.claims.prepare.strategies import NO_WAIT, Strategies
+from dra_driver.claims.prepare.steps import NO_WAIT, Steps
 from dra_driver.claims.state.holdings import Holdings
+from dra_driver.devices.device import Whole
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import DriverError, TransientError
 
@@ -31,20 +33,20 @@ class Leftovers:
         self,
         holdings: Holdings,
         specs: ClaimSpecs,
-        strategies: Strategies,
+        steps: Steps,
         mig: MigDevices,
         on_failed: Callable[[str], None],
     ) -> None:
         self._records = holdings.records
         self._ownership = holdings.ownership
         self._specs = specs
-        self._strategies = strategies
+        self._steps = steps
         self._mig = mig
         self._on_failed = on_failed
 
     def traced(self) -> set[ClaimUid]:
         """Return the claims of which anything is there: a record, a file, a mark, or a daemon."""
-        others = self._specs.traced() | self._strategies.claims()
+        others = self._specs.traced() | self._steps.claims()
         return (
             self._records.uids()
             | self._ownership.marked()
@@ -56,21 +58,21 @@ class Leftovers:
         """Return the MIG devices that were made for a claim: their GPUs are locked for `sweep`."""
         return {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
 
-    def let_go(self, uid: ClaimUid, *, deadline: float) -> None:
+    def end(self, uid: ClaimUid, *, deadline: float) -> None:
         """Have the daemons of a claim end that has no record; `sweep` says what has not."""
-        if uid in self._strategies.claims():
+        if uid in self._steps.claims():
             log.warning("claim without a record undone", claim_uid=uid)
-            self._strategies.sweep(uid, deadline)
+            self._steps.sweep(uid, deadline)
 
     def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid]) -> bool:
         """Take back what is there for a claim that has no record; return whether all of it is.
 
         `made` are the MIG devices that were made for it; one that is gone by now is fine. No daemon
-        is waited for: `let_go` comes before.
+        is waited for: `end` comes before.
         """
         if made:
             log.warning("mig devices of a claim without a record undone", claim_uid=uid)
-        failed = self._strategies.sweep(uid, NO_WAIT)
+        failed = self._steps.sweep(uid, NO_WAIT)
         for name, _ in failed:
             self._on_failed(name)
         if failed:
@@ -91,7 +93,7 @@ class Leftovers:
         the GPU nothing is known; where it is in the way, `MigDevices.make_room` finds it. Raises
         TransientError if something is still there, StateError if the disk refused.
         """
-        whole = {part.gpu for part in wanted.held_parts if part.placement is None}
+        whole = {one.gpu for one in wanted.held if isinstance(one.base, Whole)}
         marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
         if marked and not self.sweep(uid, self.made_for(uid)):
             raise TransientError(

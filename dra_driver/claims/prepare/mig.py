@@ -8,19 +8,17 @@ All is called with the GPUs locked, but for what only lists.
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import assert_never
 
 import structlog
+from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import (
-    DeviceRecord,
-    InventorySource,
-    RecordedMig,
-    RecordedPartition,
-)
-from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
+from dra_driver.claims.model.steps import MakeMigDevices, MigStep, TurnMigModeOff
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Device, Mig, Whole, mig_of, overlap
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import partition_named, why_not_partitioned
 from dra_driver.devices.mig.refusals import Refusals
@@ -29,10 +27,10 @@ from dra_driver.devices.model import (
     Gpu,
     GpuUuid,
     Instance,
+    InventorySource,
     MigDevice,
     MigMode,
     MigSlot,
-    Partition,
 )
 from dra_driver.errors import (
     BarredError,
@@ -40,8 +38,10 @@ from dra_driver.errors import (
     DeviceError,
     DriverError,
     HeldError,
+    StateError,
     TransientError,
     VersionError,
+    try_all,
 )
 
 log = structlog.get_logger()
@@ -72,16 +72,14 @@ class MigDevices:
         self._left_on: dict[GpuUuid, str] = {}
         """Why the mode of a GPU could not be turned off, which was said."""
 
-    def find(
-        self, entry: DeviceRecord, place: RecordedPartition, gpu: Gpu, uid: ClaimUid
-    ) -> RecordedMig | RecordedPartition:
+    def find(self, entry: DeviceRecord, place: Mig, gpu: Gpu, uid: ClaimUid) -> Mig:
         """Return the MIG device that is there, or the place where one is to be made."""
         owner = self._ownership.maker(place.slot)
         found = self._hardware.find(place.slot)
         if entry.admin_access:
-            return _mig(place, _present(entry, found))
+            return mig_of(_present(entry, found))
         if owner is None and isinstance(found, MigDevice):
-            return _mig(place, found)
+            return mig_of(found)
         if owner is None and isinstance(found, BareInstance):
             raise DeviceError(
                 f'device "{entry.name}": GPU instance {found.gpu_instance} is there, which this '
@@ -99,56 +97,87 @@ class MigDevices:
         self._check_mode(place.slot)
         return place
 
-    def make(self, todo: MakeMigDevices, uid: ClaimUid) -> Mapping[RecordedPartition, RecordedMig]:
-        """Make MIG devices, turning MIG mode on for the first."""
-        made: dict[RecordedPartition, RecordedMig] = {}
-        for place in todo.places:
-            self._ownership.note(place.slot, uid)
-            made[place] = _mig(place, self._make(place.slot, uid), made_here=True)
-        return made
+    def made(self, place: Mig) -> Mig:
+        """Return the MIG device that has been made at a place for a claim."""
+        found = self._hardware.find(place.slot)
+        if not isinstance(found, MigDevice):
+            raise TransientError(
+                f"the MIG device that was made at {place.placement.start} of {place.gpu} is gone"
+            )
+        return mig_of(replace(found, made_here=True))
 
-    def unmake(self, done: MakeMigDevices, uid: ClaimUid) -> None:
+    def do(self, step: MigStep) -> None:
+        """Make MIG devices, turning MIG mode on for the first; or turn MIG mode off.
+
+        May be repeated. Raises ConflictError if others have MIG devices on a GPU that is to be used
+        as a whole, DeviceError if NVML refuses, TransientError if other instances or processes are
+        in the way. Some of the devices may have been made then.
+        """
+        match step:
+            case MakeMigDevices():
+                for place in step.places:
+                    self._ownership.note(place.slot, step.claim)
+                    self._make(place.slot, step.claim)
+            case TurnMigModeOff():
+                self._hardware.set_mode(step.gpu, MigMode.DISABLED)
+                self._ownership.forget_mode(step.gpu)
+            case _:
+                assert_never(step)
+
+    def undo(self, step: MigStep) -> None:
         """Destroy MIG devices that were made for the claim, and put MIG mode back.
 
         What is at their places but was made by others stays, and what another claim has a share
         of goes with that one. The others are destroyed although one cannot be.
         """
-        failures: list[DriverError] = []
-        for place in done.places:
-            try:
-                heir = self._holdings.heir(place.slot, uid)
-                if heir is None:
-                    self._destroy(place.slot, uid)
-                elif self._ownership.maker(place.slot) == uid:
-                    self._ownership.note(place.slot, heir)
-            except DriverError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        self.tidy(done.gpu)
+        match step:
+            case MakeMigDevices():
+                try_all(partial(self._unmake, place.slot, step.claim) for place in step.places)
+                self.tidy(step.gpu)
+            case TurnMigModeOff():
+                if step.restore:
+                    self._hardware.set_mode(step.gpu, MigMode.ENABLED)
+            case _:
+                assert_never(step)
 
-    def remake(self, entry: DeviceRecord, device: RecordedMig, record: ClaimRecord) -> RecordedMig:
+    def _unmake(self, slot: MigSlot, uid: ClaimUid) -> None:
+        heir = self._holdings.heir(slot, uid)
+        if heir is None:
+            self._destroy(slot, uid)
+        elif self._ownership.maker(slot) == uid:
+            self._ownership.note(slot, heir)
+
+    def remake(self, entry: DeviceRecord, mig: Mig, record: ClaimRecord) -> Mig:
         """Return the MIG device as it is now, making one of our own again.
 
         A MIG device cannot be removed while processes use it, so a claim whose device is gone has
         ended.
         """
-        found = self._hardware.find(device.slot)
-        if not isinstance(found, MigDevice) and device.made_here:
+        if mig.instance is None:
+            raise StateError(f'the record of device "{entry.name}" has no MIG device')
+        former, found = mig.instance, self._hardware.find(mig.slot)
+        if not isinstance(found, MigDevice) and former.made_here:
             log.warning("mig device made again", claim=str(record.ref), device=entry.name)
-            self._ownership.note(device.slot, record.ref.uid)
-            found = self._make(device.slot, record.ref.uid)
-        if not isinstance(found, MigDevice):
+            self._ownership.note(mig.slot, record.ref.uid)
+            now: Mig | None = self._make(mig.slot, record.ref.uid)
+        elif isinstance(found, MigDevice):
+            now = mig_of(replace(found, made_here=former.made_here))
+        else:
+            now = None
+        if now is None or now.instance is None:
             raise DeviceError(
-                f'device "{entry.name}" ({device.uuid}) was removed by others on the node; delete '
+                f'device "{entry.name}" ({former.uuid}) was removed by others on the node; delete '
                 "the pod and its claim so that they are scheduled again"
             )
-        if found.uuid != device.uuid and (not device.made_here or _is_shared(device, record)):
+        if now.instance.uuid != former.uuid and (
+            not former.made_here or _is_shared(entry.device, record)
+        ):
             raise DeviceError(
-                f'device "{entry.name}" was replaced by others on the node: it was {device.uuid} '
-                f"and is {found.uuid} now; delete the pod and its claim so that they start again"
+                f'device "{entry.name}" was replaced by others on the node: it was {former.uuid} '
+                f"and is {now.instance.uuid} now; delete the pod and its claim so that they start "
+                "again"
             )
-        return _mig(device.place, found, made_here=device.made_here)
+        return now
 
     def given_up(self, uid: ClaimUid) -> None:
         """Count no more on the claim waiting for MIG devices: its pods have ended."""
@@ -161,17 +190,14 @@ class MigDevices:
 
         Raises as `take_away`.
         """
-        parts = wanted.held_parts
-        orphans: dict[MigSlot, ClaimUid] = {}
-        for gpu in {part.gpu for part in parts}:
-            for slot, uid in self._ownership.made(gpu).items():
-                place = self._part(slot)
-                if (
-                    uid != wanted.ref.uid
-                    and any(place.overlaps(part) for part in parts)
-                    and not self._has_record(uid)
-                ):
-                    orphans[slot] = uid
+        orphans = {
+            slot: uid
+            for gpu in {device.gpu for device in wanted.held}
+            for slot, uid in self._ownership.made(gpu).items()
+            if uid != wanted.ref.uid
+            and overlap([self._there(slot)], wanted.held)
+            and not self._has_record(uid)
+        }
         if orphans:
             self.take_away(orphans)
 
@@ -186,15 +212,9 @@ class MigDevices:
 
         All are tried before the first DeviceError or TransientError is raised.
         """
-        errors: list[DriverError] = []
         for slot, uid in orphans.items():
             log.warning("mig device without a claim removed", gpu=slot.gpu, claim_uid=uid)
-            try:
-                self._destroy(slot, uid)
-            except DriverError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        try_all(partial(self._destroy, slot, uid) for slot, uid in orphans.items())
 
     def tidy(self, gpu: GpuUuid) -> bool:
         """Turn MIG mode off if it was turned on here and nothing made here is left on the GPU.
@@ -220,9 +240,9 @@ class MigDevices:
 
     # Steps
 
-    def _make(self, slot: MigSlot, uid: ClaimUid) -> MigDevice:
-        partition = self._partition(slot)
-        if partition is None:
+    def _make(self, slot: MigSlot, uid: ClaimUid) -> Mig:
+        place = self._place(slot)
+        if place is None:
             raise TransientError(
                 f"{slot.gpu} does not report now that it has MIG profile "
                 f"{slot.profile_id} at {slot.start}"
@@ -230,7 +250,7 @@ class MigDevices:
         if not self._check_mode(slot):
             self._ownership.note_mode(slot.gpu)
         try:
-            made = self._hardware.make(partition)
+            made = self._hardware.make(place)
         except HeldError as error:
             self._switches.refused(slot, uid, error)
             raise
@@ -258,25 +278,14 @@ class MigDevices:
             self._hardware.destroy(slot)
             self._ownership.forget(slot)
 
-    def _part(self, slot: MigSlot) -> GpuPart:
+    def _there(self, slot: MigSlot) -> Device:
         """Return what of a GPU a place takes; all of it while the GPU does not say."""
-        partition = self._partition(slot)
-        return GpuPart(gpu=slot.gpu, placement=None if partition is None else partition.placement)
+        return Device(base=self._place(slot) or Whole(gpu=slot.gpu))
 
-    def _partition(self, slot: MigSlot) -> Partition | None:
+    def _place(self, slot: MigSlot) -> Mig | None:
         gpus = self._inventory.current().gpus
         gpu = next((one for one in gpus if one.uuid == slot.gpu), None)
         return None if gpu is None else partition_named(gpu, slot.profile_id, slot.start)
-
-
-def _mig(place: RecordedPartition, found: MigDevice, *, made_here: bool = False) -> RecordedMig:
-    return RecordedMig(
-        place=place,
-        gpu_instance=found.gpu_instance,
-        compute_instance=found.compute_instance,
-        uuid=found.uuid,
-        made_here=made_here,
-    )
 
 
 def _present(entry: DeviceRecord, found: Instance | None) -> MigDevice:
@@ -288,6 +297,7 @@ def _present(entry: DeviceRecord, found: Instance | None) -> MigDevice:
     )
 
 
-def _is_shared(device: RecordedMig, record: ClaimRecord) -> bool:
-    """Tell whether a strategy's plan names the device by its UUID."""
-    return any(device.part in plan.parts for plan in record.plans)
+def _is_shared(device: Device, record: ClaimRecord) -> bool:
+    """Tell whether a step of sharing names the device by its UUID."""
+    steps = (step for step in record.steps if not isinstance(step, MigStep))
+    return any(step.is_about(device) for step in steps)

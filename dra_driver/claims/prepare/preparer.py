@@ -27,19 +27,19 @@ from dra_driver.claims.model.claim import (
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.model.devices import InventorySource, RecordedShare
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
 from dra_driver.claims.prepare.allocation import allocation_of
 from dra_driver.claims.prepare.leftovers import gpus_of
-from dra_driver.claims.prepare.parts import NodeClaims
-from dra_driver.claims.prepare.strategies import NO_WAIT
+from dra_driver.claims.prepare.node_claims import NodeClaims
+from dra_driver.claims.prepare.steps import NO_WAIT
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import Rival, parts_of
+from dra_driver.claims.state.holdings import Rival, memory_parts
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import check_uid
 from dra_driver.claims.state.validity import has_devices_of, why_gone
+from dra_driver.devices.device import overlap
 from dra_driver.devices.exclusion import admitting
-from dra_driver.devices.kinds import overlap
+from dra_driver.devices.model import InventorySource
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     ConfigError,
@@ -52,7 +52,7 @@ from dra_driver.errors import (
 )
 from dra_driver.host.turns import waiting
 from dra_driver.kube.client import KubeClient
-from dra_driver.sharing.enforcement import Backend
+from dra_driver.sharing.steps import Backend
 
 log = structlog.get_logger()
 
@@ -107,14 +107,8 @@ class ClaimPreparer:
     ) -> None:
         self._api = api
         self._inventory = inventory
+        self._claims = claims
         self._records = claims.records
-        self._holdings = claims.holdings
-        self._specs = claims.specs
-        self._mig = claims.mig
-        self._strategies = claims.strategies
-        self._cleanup = claims.cleanup
-        self._leftovers = claims.leftovers
-        self._transaction = claims.transaction
         self._divisions = divisions
         self._locks = locks
         self._pool = pool
@@ -151,15 +145,15 @@ class ClaimPreparer:
             log.warning("claim never prepared", claim=str(ref), reason=str(error))
             return
         end = self._end(deadline)
-        self._mig.given_up(uid)
+        self._claims.mig.given_up(uid)
         with self._wanting_no_more(uid), self._locks.claim(uid, end):
             record = self._records.read(uid)
             if record is None:
-                self._leftovers.forget(uid)
-                self._leftovers.let_go(uid, deadline=end)
-                made = self._leftovers.made_for(uid)
+                self._claims.leftovers.forget(uid)
+                self._claims.leftovers.end(uid, deadline=end)
+                made = self._claims.leftovers.made_for(uid)
                 with self._locks.gpus(gpus_of(made), end):
-                    self._leftovers.sweep(uid, made)
+                    self._claims.leftovers.sweep(uid, made)
             else:
                 self._release_all(record, end)
 
@@ -181,7 +175,7 @@ class ClaimPreparer:
             kept = [
                 cleanup
                 for cleanup in self._release(record, end)
-                if self._cleanup.keeps_pod(cleanup, self._timing.longest_in_use)
+                if self._claims.cleanup.keeps_pod(cleanup, self._timing.longest_in_use)
             ]
             if not kept:
                 return
@@ -213,11 +207,11 @@ class ClaimPreparer:
 
     def _undo(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
         while True:
-            has_ended = self._cleanup.begin_release(record, deadline=end)
+            has_ended = self._claims.cleanup.begin_release(record, deadline=end)
             with self._locks.gpus(record.touched_gpus, end):
                 # Of a shared domain the last claim may have left since: then wait for its end, too.
-                if not has_ended or self._cleanup.let_go(record, NO_WAIT):
-                    return self._cleanup.release(record, deadline=end)
+                if not has_ended or self._claims.cleanup.end(record, NO_WAIT):
+                    return self._claims.cleanup.release(record, deadline=end)
 
     def _end(self, deadline: float) -> float:
         timing = self._timing
@@ -271,7 +265,7 @@ class ClaimPreparer:
 
     def _attempt(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
         record = self._records.read(ref.uid)
-        known = record if record and self._holdings.is_prepared(record) else None
+        known = record if record and self._claims.holdings.is_prepared(record) else None
         try:
             claim = self._read(ref, end, known)
         except ConfigError:
@@ -315,14 +309,14 @@ class ClaimPreparer:
         uid = record.ref.uid
         try:
             with self._locks.gpus(record.touched_gpus, end):
-                record = self._transaction.remake(record)
-                self._transaction.restore(record)
+                record = self._claims.transaction.remake(record)
+                self._claims.transaction.restore(record)
         except (DeviceError, TransientError) as error:
             # Limits of control groups may be gone, and no container starts without.
-            if not self._specs.files.exists(uid) or _is_limited(record):
+            if not self._claims.specs.files.exists(uid) or _is_limited(record):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
-        self._strategies.wait_ready(record.plans, end, lambda: self._is_given_up(uid))
+        self._claims.steps.wait(record.steps, end, lambda: self._is_given_up(uid))
         return record.answer
 
     def _prepare(
@@ -331,25 +325,27 @@ class ClaimPreparer:
         inventory = self._inventory.current()
         if former and former.state is not RecordState.RELEASED:
             inventory = admitting(inventory, set(former.held_gpus))
-        boot_id = self._holdings.boot_id
+        boot_id = self._claims.holdings.boot_id
         found = allocation_of(claim, self._pool, inventory, self._divisions, boot_id)
         draft = found.draft
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is gone.
             draft = replace(draft, pending=self._release(former, end))
-            self._cleanup.check_free(draft.pending, draft)
+            self._claims.cleanup.check_free(draft.pending, draft)
             found = replace(found, draft=draft)
         if not draft.devices:
             return ()
         try:
             with self._locks.gpus(draft.touched_gpus, end):
-                neighbours = self._holdings.neighbours(draft)
+                neighbours = self._claims.holdings.neighbours(draft)
                 if neighbours.rival is None:
                     self._clear(neighbours.former, draft, end)
-                    begun = self._transaction.begin(found, deadline=end, lost=neighbours.lost)
+                    begun = self._claims.transaction.begin(
+                        found, deadline=end, lost=neighbours.lost
+                    )
             if neighbours.rival is not None:
                 raise self._conflict(neighbours.rival, end)
-            record = self._transaction.complete(
+            record = self._claims.transaction.complete(
                 begun, deadline=end, given_up=lambda: self._is_given_up(draft.ref.uid)
             )
         except ConfigError as error:
@@ -363,10 +359,10 @@ class ClaimPreparer:
 
     def _newer_divisions(self, draft: ClaimRecord) -> str:
         """Return what to add to a refusal where a newer share config waits for other claims."""
-        shares = [entry for entry in draft.devices if isinstance(entry.device, RecordedShare)]
+        shares = [entry for entry in draft.devices if entry.device.share is not None]
         waiting = self._divisions.waiting(entry.device.gpu for entry in shares)
         for entry in shares:
-            if why := waiting.get(entry.device.part.whole):
+            if why := waiting.get(entry.device.place):
                 return (
                     "; a newer share config takes effect on the device that "
                     f'"{entry.name}" is a share of once no claim has any of it, and now {why}'
@@ -393,9 +389,9 @@ class ClaimPreparer:
                 with self._locks.claim(uid, self._clock()):
                     record = self._records.read(uid)
                     if record is None:
-                        self._leftovers.vacate(uid, draft)
+                        self._claims.leftovers.vacate(uid, draft)
                     else:
-                        self._cleanup.vacate(record, draft, deadline=end)
+                        self._claims.cleanup.vacate(record, draft, deadline=end)
             except ConflictError as error:
                 if self._is_in_the_way(uid, draft):
                     raise TransientError(
@@ -408,8 +404,8 @@ class ClaimPreparer:
         former = self._records.peek(uid)
         if former is None:
             return True
-        left = (part for cleanup in former.pending for part in cleanup.parts)
-        return overlap([*former.held_parts, *left], draft.held_parts)
+        left = (device for cleanup in former.pending for device in cleanup.of.devices)
+        return overlap([*former.held, *left], draft.held)
 
     def _conflict(self, rival: Rival, end: float) -> DriverError:
         """Return the error for a device that another claim holds: final, or one that may pass."""
@@ -447,7 +443,8 @@ def _facts(record: ClaimRecord) -> dict[str, object]:
 
 def _is_limited(record: ClaimRecord) -> bool:
     """Tell whether control groups limit memory of a claim."""
-    return any(part.by is Backend.CONTROL_GROUPS and part.mib for _, part in parts_of(record))
+    parts = memory_parts(record)
+    return any(part.by is Backend.CONTROL_GROUPS and part.mib for part in parts)
 
 
 def _asked_pause(error: TransientError) -> float:

@@ -16,12 +16,12 @@ from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import DeviceRecord, InventorySource, restored
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
-from dra_driver.claims.prepare.strategies import Strategies
-from dra_driver.devices.model import GpuUuid, Inventory
+from dra_driver.claims.prepare.steps import Steps
+from dra_driver.devices.device import NodeDevice
+from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
 from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.errors import DriverError
 from dra_driver.host.files import Look
@@ -55,14 +55,14 @@ class ClaimSpecs:
         metadata: MetadataFiles,
         edits: EditsCache,
         inventory: InventorySource,
-        strategies: Strategies,
+        steps: Steps,
         step: Callable[[str], None],
     ) -> None:
         self.files = files
         self._metadata = metadata
         self._edits = edits
         self._inventory = inventory
-        self._strategies = strategies
+        self._steps = steps
         self._step = step
         self._written: dict[ClaimUid, _Written] = {}
         self._known: _Known | None = None
@@ -73,11 +73,12 @@ class ClaimSpecs:
         Raises DeviceError or TransientError if a device or its files are not there.
         """
         gpus = recorded_gpus(record.devices, self._inventory.current())
-        added = self._strategies.edits(record.plans)
+        added = self._steps.edits(record.steps)
         node = self._edits.look()
 
         def edits(entry: DeviceRecord) -> Edits:
-            own = node.device(restored(entry.device, gpus[entry.device.gpu]))
+            gpu = gpus[entry.device.gpu]
+            own = node.device(NodeDevice(gpu=gpu, device=entry.device))
             key = entry.device.key
             return own if key is None or key not in added else own + added[key]
 

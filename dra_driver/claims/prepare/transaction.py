@@ -3,7 +3,7 @@
 In: a claim with its configs, or its record. Out: marks on GPUs, a record, devices that exist and
 are shared as the configs say, and a CDI spec. The way back is claims/prepare/cleanup.py.
 
-    mark -> intend -> realise -> share -> wait -> record -> describe -> specify
+    resolve -> plan -> mark -> intend -> do -> wait -> record -> describe -> specify
 
 Hardware is changed only under a record that says what will be changed, and a kill at any point is
 repaired by the next call for the claim or by claims/reconcile/reconciler.py. Where no hardware is
@@ -22,9 +22,9 @@ from dra_driver.cdi.model import Spec
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.claims.prepare.realise import Realiser
+from dra_driver.claims.prepare.resolve import Resolver
 from dra_driver.claims.prepare.specs import ClaimSpecs
-from dra_driver.claims.prepare.strategies import Strategies
+from dra_driver.claims.prepare.steps import Steps, mig_steps, sharing_steps
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.model import GpuUuid
 from dra_driver.sharing import time_slicing
@@ -44,8 +44,8 @@ class Transaction:
         self,
         holdings: Holdings,
         mig: MigDevices,
-        realiser: Realiser,
-        strategies: Strategies,
+        resolver: Resolver,
+        steps: Steps,
         specs: ClaimSpecs,
         *,
         step: Callable[[str], None],
@@ -53,8 +53,8 @@ class Transaction:
         self._holdings = holdings
         self._records = holdings.records
         self._mig = mig
-        self._realiser = realiser
-        self._strategies = strategies
+        self._resolver = resolver
+        self._steps = steps
         self._specs = specs
         self._step = step
 
@@ -73,34 +73,34 @@ class Transaction:
         draft = allocation.draft
         self._mig.make_room(draft)
         owed = (*self._holdings.owed(draft), *map(time_slicing.of_unknown, lost))
-        record = self._realiser.find(draft, allocation.devices)
-        # Of devices that are to be made the plans are thrown away: a wrong config should be heard
+        record = self._resolver.resolve(draft, allocation.gpus)
+        # Of devices that are to be made the plan is thrown away: a wrong config should be heard
         # of before anything is made.
-        plans = self._strategies.plan(record, allocation, owed, deadline)
-        is_planned = record.is_complete
+        sharing = self._steps.plan(record, allocation, owed, deadline)
         spec: Spec | None = None
-        if is_planned:
-            record = replace(record, plans=plans)
+        if record.is_complete:
+            record = replace(record, steps=(*record.steps, *sharing))
             spec = self._specs.of(record)
         # Up to here nothing was changed that would have to be taken back.
         for uuid in record.held_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
         self._step("marked")
-        is_ready = True
-        if record.realisations or record.plans:
+        if record.steps:
             self._intend(record)
-            if record.realisations:
-                record = self._realiser.make(record)
+            if making := mig_steps(record.steps):
+                self._steps.do(making, deadline)
                 self._step("made")
-            if not is_planned:
-                plans = self._strategies.plan(record, allocation, owed, deadline)
-                record = replace(record, plans=plans)
-                if record.plans:
+            if not record.is_complete:
+                record = self._resolver.made(record)
+                sharing = self._steps.plan(record, allocation, owed, deadline)
+                if sharing:
+                    record = replace(record, steps=(*record.steps, *sharing))
                     self._intend(record)
-            is_ready = self._strategies.apply(record.plans, deadline)
+            self._steps.do(sharing_steps(record.steps), deadline)
             self._step("applied")
         begun = Begun(record=record, spec=spec or self._specs.of(record))
-        return self._finish(begun) if is_ready else begun
+        needs_no_wait = not any(step.lives_by_itself for step in record.steps)
+        return self._finish(begun) if needs_no_wait else begun
 
     def complete(
         self, begun: Begun, *, deadline: float, given_up: Callable[[], bool]
@@ -110,16 +110,16 @@ class Transaction:
         Raises DeviceError or TransientError, the record still PREPARING, or StateError.
         """
         if begun.spec is not None:
-            self._strategies.wait_ready(begun.record.plans, deadline, given_up)
+            self._steps.wait(begun.record.steps, deadline, given_up)
             self._finish(begun)
         return begun.record
 
     def remake(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim whose devices are there; lost ones are made.
 
-        Raises as `Realiser.remake`, or StateError if the disk refused.
+        Raises as `Resolver.remake`, or StateError if the disk refused.
         """
-        remade = self._realiser.remake(record)
+        remade = self._resolver.remake(record)
         if remade != record:
             self._records.write(remade)
         return remade
@@ -131,7 +131,7 @@ class Transaction:
         """
         for uuid in record.touched_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
-        self._strategies.ensure(record.plans)
+        self._steps.ensure(record.steps)
         self._specs.restore(record)
 
     def _intend(self, record: ClaimRecord) -> None:
@@ -148,9 +148,9 @@ class Transaction:
     def _write(self, record: ClaimRecord) -> None:
         """Store a record, synced if what it names could outlive a power cut and be found by nobody.
 
-        Such are MIG modes, and what earlier claims left. What a plan sets goes with the power, or
+        Such are MIG modes, and what earlier claims left. What sharing sets goes with the power, or
         is found without a record (`sweep`), and so are marks and files; containers and CDI specs
         are gone as well. A claim whose record is lost with them is one that the scheduler allocated
         and nobody prepared yet: the kubelet prepares it in the new boot, or unprepares it.
         """
-        self._records.write(record, durable=bool(record.realisations or record.pending))
+        self._records.write(record, durable=bool(mig_steps(record.steps) or record.pending))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of, uid_of
 from dra_driver.claims.prepare.leftovers import gpus_of
-from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import (
@@ -190,7 +190,7 @@ class OrphanedSpecs:
         leftovers, now = self._claims.leftovers, self._clock()
         leftovers.forget(uid)
         log.info("spec of a claim that is gone deleted", claim_uid=uid)
-        leftovers.let_go(uid, deadline=now + self._undo_timeout)
+        leftovers.end(uid, deadline=now + self._undo_timeout)
         made = leftovers.made_for(uid)
         with self._locks.gpus(gpus_of(made), self._clock()):
             leftovers.sweep(uid, made)

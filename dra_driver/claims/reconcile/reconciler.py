@@ -19,7 +19,7 @@ from msgspec import Struct
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.leftovers import gpus_of
-from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs
 from dra_driver.claims.state.locks import NodeLocks
@@ -205,12 +205,12 @@ class Reconciler(Worker):
                 if self._claims.specs.files.exists(uid):
                     return True  # it may be in use: claims/reconcile/orphans.py
                 self._claims.leftovers.forget(uid)
-                self._claims.leftovers.let_go(uid, deadline=self._undo_deadline())
+                self._claims.leftovers.end(uid, deadline=self._undo_deadline())
                 made = self._claims.leftovers.made_for(uid)
                 with self._locks.gpus(gpus_of(made), self._clock() + self._timing.lock_timeout):
                     return self._claims.leftovers.sweep(uid, made)
             if not self._claims.holdings.is_prepared(record):
-                self._claims.cleanup.let_go(record, self._undo_deadline())
+                self._claims.cleanup.end(record, self._undo_deadline())
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
 

@@ -17,21 +17,12 @@ from typing import Any, assert_never
 from msgspec import Struct, field
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.devices import (
-    DeviceRecord,
-    RecordedDevice,
-    RecordedGpu,
-    RecordedMig,
-    RecordedPartition,
-    RecordedShare,
-    recorded_kind,
-)
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.descriptions import description_of, strategy_of
+from dra_driver.devices.device import Device, Mig, Whole
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.devices.shares import ConsumableSlot, ShareSlot, Slot
-from dra_driver.errors import StateError
+from dra_driver.devices.shares import ConsumedShare, EqualShare, Share
 from resource_nvidia_com.printable import printable
 
 DATA_VERSION = "v1"
@@ -247,9 +238,9 @@ def _identity(key: Key) -> Object:
 
 
 def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:
-    found: Object = {"version": DATA_VERSION, "type": str(recorded_kind(device.device))}
-    if device.device.device_uuid is not None:
-        found["uuid"] = device.device.device_uuid
+    found: Object = {"version": DATA_VERSION, "type": str(device.device.kind)}
+    if device.device.uuid is not None:
+        found["uuid"] = device.device.uuid
     gpu = next((one for one in inventory.gpus if one.uuid == device.device.gpu), None)
     if gpu is not None:
         found |= {"productName": gpu.product_name, "pciBusID": gpu.pci_address}
@@ -260,65 +251,56 @@ def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Ob
     return found
 
 
-def _part(device: RecordedDevice) -> Object:
+def _part(device: Device) -> Object:
     """Return what of its GPU a device is."""
-    match device:
-        case RecordedGpu():
-            return {}
-        case RecordedPartition():
-            return {**_known_as(device), "mig": _mig(device)}
-        case RecordedMig():
-            ids = {
-                "gpuInstanceID": device.gpu_instance,
-                "computeInstanceID": device.compute_instance,
-            }
-            return {**_known_as(device.place), "mig": {**_mig(device.place), **ids}}
-        case RecordedShare():
-            return {**_part(device.of), "share": _share(device.slot)}
+    share = {} if device.share is None else {"share": _share(device.share)}
+    base = device.base
+    match base:
+        case Whole():
+            return share
+        case Mig():
+            # The first two are what NVIDIA's driver is to say beside the identity, by its names.
+            known = {"parentUUID": base.gpu, "migProfile": base.profile}
+            return {**known, "mig": _mig(base), **share}
         case _:
-            assert_never(device)
+            assert_never(base)
 
 
-def _known_as(place: RecordedPartition) -> Object:
-    """Return what of a MIG device NVIDIA's driver is to say beside its identity, by its names."""
-    return {"parentUUID": place.gpu, "migProfile": place.profile}
-
-
-def _mig(place: RecordedPartition) -> Object:
-    return {
-        "parentUUID": place.gpu,
-        "profile": place.profile,
-        "start": place.placement.start,
-        "size": place.placement.size,
+def _mig(mig: Mig) -> Object:
+    found: Object = {
+        "parentUUID": mig.gpu,
+        "profile": mig.profile,
+        "start": mig.placement.start,
+        "size": mig.placement.size,
     }
+    if mig.instance is not None:
+        found["gpuInstanceID"] = mig.instance.gpu_instance
+        found["computeInstanceID"] = mig.instance.compute_instance
+    return found
 
 
-def _share(slot: Slot) -> Object:
-    match slot:
-        case ShareSlot():
-            division = slot.division
+def _share(share: Share) -> Object:
+    match share:
+        case EqualShare(index=index, division=division):
             return {
-                "index": slot.index,
+                "index": index,
                 "replicas": division.count,
                 "resourceName": division.served_as,
             }
-        case ConsumableSlot():
-            consumed = {"memoryMiB": slot.memory_mib, "cores": slot.cores}
+        case ConsumedShare():
+            consumed = {"memoryMiB": share.memory_mib, "cores": share.cores}
             return {name: amount for name, amount in consumed.items() if amount}
         case _:
-            assert_never(slot)
+            assert_never(share)
 
 
 def _sharing(record: ClaimRecord, device: DeviceRecord) -> Object:
     """Return how the device is shared, and with what limits: as `dra-driver status` has it."""
-    slot = device.device.slot if isinstance(device.device, RecordedShare) else None
-    strategy = strategy_of(record, device) if slot is None else str(slot.strategy)
-    found: Object = {"strategy": strategy}
-    try:
-        settings = description_of(record, device).settings
-    except StateError as error:
-        return found | {"problem": str(error)}
-    for name, value in settings.items():
+    share = device.device.share
+    found: Object = {
+        "strategy": strategy_of(record, device) if share is None else str(share.strategy)
+    }
+    for name, value in description_of(record, device).settings.items():
         found[name] = "nothing" if value is None else value
     return found
 

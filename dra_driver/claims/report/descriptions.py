@@ -5,75 +5,82 @@ and what the claim's own status says in the cluster (claims/report/claim_status.
 for both. Pure.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 
-from dra_driver.claims.model.devices import DeviceRecord
-from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.sharing import mps, nvidia_mps, shares, time_slicing
-from dra_driver.sharing.base import EXCLUSIVE, Description, DeviceKey, SharingPlan
-from dra_driver.sharing.mps import Mps
-from dra_driver.sharing.time_slicing import TimeSlicing
+from msgspec import Struct, field
+
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
+from dra_driver.claims.model.steps import MigStep
+from dra_driver.sharing.base import EXCLUSIVE
+from dra_driver.sharing.steps import SharingStep, UseShares
 
 ADMIN_ACCESS = "AdminAccess"
 """What devices with admin access have in the place of a strategy: they are never changed."""
 
-_DESCRIBE: Mapping[str, Callable[[SharingPlan, DeviceKey], Description]] = MappingProxyType(
-    {
-        time_slicing.NAME: TimeSlicing.describe,
-        mps.NAME: Mps.describe,
-        nvidia_mps.NAME: nvidia_mps.NvidiaMps.describe,
-        shares.NAME: shares.Shares.describe,
-    }
-)
-"""How each strategy describes its plans. One that is not known here shows by its name alone."""
+
+class Described(Struct, frozen=True, kw_only=True):
+    """What the steps of a claim mean for the containers of one device.
+
+    `settings` are for programs, by the names of the API's units; `words` say the same to people.
+    `domain` is the id of the MPS domain that serves the device; None without one.
+    """
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    words: str = ""
+    domain: str | None = None
 
 
 def strategy_of(record: ClaimRecord, device: DeviceRecord) -> str:
     """Return the name of how a device is shared."""
     if device.admin_access:
         return ADMIN_ACCESS
-    plan = _plan_of(record, device)
-    return plan.strategy if plan else EXCLUSIVE
+    return next((step.name for step in _steps_of(record, device)), EXCLUSIVE)
 
 
-def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
-    """Return what a device's containers are given. Raises StateError if its plan is unreadable."""
-    plan, key = _plan_of(record, device), device.device.key
-    if plan is None or key is None or plan.strategy not in _DESCRIBE:
-        return Description()
-    return _DESCRIBE[plan.strategy](plan, key)
+def description_of(record: ClaimRecord, device: DeviceRecord) -> Described:
+    """Return what a device's containers are given."""
+    key = device.device.key
+    found = [step.describe(key) for step in _steps_of(record, device)] if key else []
+    settings: dict[str, object] = {}
+    for one in found:
+        settings |= one.settings
+    return Described(
+        settings=settings,
+        words=", ".join(word for one in found for word in one.words),
+        domain=next((one.domain for one in found if one.domain is not None), None),
+    )
 
 
 def memory_limit(record: ClaimRecord, devices: Iterable[DeviceRecord]) -> int | None:
     """Return the MiB that a claim may have of a GPU or MIG device; None if nothing limits it.
 
-    `devices` are all that it has there. Those under one plan, as shares that add up, are limited
-    together: each is described with the limit of all. Raises StateError if a plan cannot be read.
+    `devices` are all that it has there. Those under one step, as shares that add up, are limited
+    together: each is described with the limit of all.
     """
     limits: dict[int, int] = {}
     for device in devices:
-        plan = _plan_of(record, device)
-        limit = None if plan is None else _memory_limit(plan, device)
+        step = next(_steps_of(record, device), None)
+        limit = None if step is None else _memory_limit(step, device)
         if limit is None:
             return None
-        limits[id(plan)] = max(limit, limits.get(id(plan), 0))
+        limits[id(step)] = max(limit, limits.get(id(step), 0))
     return sum(limits.values()) if limits else None
 
 
-def _memory_limit(plan: SharingPlan, device: DeviceRecord) -> int | None:
+def _memory_limit(step: SharingStep, device: DeviceRecord) -> int | None:
     key = device.device.key
-    if key is None or plan.strategy not in _DESCRIBE:
+    if key is None:
         return None
-    of_pod = shares.memory_part(plan).mib if plan.strategy == shares.NAME else {}
-    if device.device.gpu in of_pod:
-        return of_pod[device.device.gpu]
-    settings = _DESCRIBE[plan.strategy](plan, key).settings
+    if isinstance(step, UseShares) and device.device.gpu in step.memory.mib:
+        return step.memory.mib[device.device.gpu]
+    settings = step.describe(key).settings
     found = (settings.get(name) for name in ("memoryMiB", "pinnedMemoryMiB"))
     return next((amount for amount in found if isinstance(amount, int)), None)
 
 
-def _plan_of(record: ClaimRecord, device: DeviceRecord) -> SharingPlan | None:
-    if device.admin_access:
-        return None
-    return next((plan for plan in record.plans if device.device.part in plan.parts), None)
+def _steps_of(record: ClaimRecord, device: DeviceRecord) -> Iterator[SharingStep]:
+    """Yield the steps that share a device."""
+    if not device.admin_access:
+        for step in record.steps:
+            if not isinstance(step, MigStep) and step.is_about(device.device):
+                yield step

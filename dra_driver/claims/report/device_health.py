@@ -13,9 +13,9 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from dra_driver.claims.model.devices import DeviceRecord, RecordedDevice, RecordedMig, undivided
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import Condition, Conditions, prepared
+from dra_driver.devices.device import Device, Mig, MigIds
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Severity
 from dra_driver.devices.model import Inventory
@@ -49,7 +49,7 @@ class DeviceHealth(Struct, frozen=True, kw_only=True):
 
 WELL = DeviceHealth(wellness=Wellness.WELL, reason="Well")
 
-Judge = Callable[[ClaimRecord, RecordedDevice], DeviceHealth]
+Judge = Callable[[ClaimRecord, Device], DeviceHealth]
 """Says how a device of a claim is doing."""
 
 
@@ -62,10 +62,10 @@ class Reported(Struct, frozen=True, kw_only=True):
 
 
 def health_of(
-    device: RecordedDevice,
+    device: Device,
     inventory: Inventory,
     conditions: Mapping[str, GpuConditions],
-    is_gone: Callable[[RecordedMig], bool] = lambda _device: False,
+    is_gone: Callable[[Mig], bool] = lambda _device: False,
 ) -> DeviceHealth:
     """Return how a device is doing, by the latest look.
 
@@ -77,9 +77,9 @@ def health_of(
         for one in conditions.get(device.gpu, ())
         if concerns(one, device) and one.finding.severity is not Severity.REMARK
     ]
-    base = undivided(device)
-    if isinstance(base, RecordedMig) and is_gone(base):
-        return _destroyed(base, wrong)
+    base = device.base
+    if isinstance(base, Mig) and base.instance is not None and is_gone(base):
+        return _destroyed(base, base.instance, wrong)
     if any(one.finding.severity is not Severity.WARNING for one in wrong):
         return _ailing(Wellness.SICK, wrong)
     if inventory.problem is not None:
@@ -92,12 +92,12 @@ def health_of(
     return _ailing(Wellness.WELL, wrong) if wrong else WELL
 
 
-def concerns(one: GpuCondition, device: RecordedDevice) -> bool:
+def concerns(one: GpuCondition, device: Device) -> bool:
     """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
     if one.instance is None:
         return True
-    base = undivided(device)
-    return isinstance(base, RecordedMig) and base.gpu_instance == one.instance.gpu_instance
+    ids = device.base.instance if isinstance(device.base, Mig) else None
+    return ids is not None and ids.gpu_instance == one.instance.gpu_instance
 
 
 def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ...]:
@@ -136,10 +136,10 @@ def condition(health: DeviceHealth) -> Condition:
     )
 
 
-def _destroyed(device: RecordedMig, wrong: Iterable[GpuCondition]) -> DeviceHealth:
+def _destroyed(device: Mig, ids: MigIds, wrong: Iterable[GpuCondition]) -> DeviceHealth:
     """Return it of a MIG device that is gone; what is wrong with its GPU is told beside it."""
     gone = (
-        f"{device.uuid} ({device.place.profile} of {device.gpu}) no longer exists: its GPU was "
+        f"{ids.uuid} ({device.profile} of {device.gpu}) no longer exists: its GPU was "
         "reset, or something destroyed it; delete the pods that have it, so that they get a new "
         "one"
     )
@@ -163,7 +163,7 @@ def _ailing(wellness: Wellness, wrong: Iterable[GpuCondition]) -> DeviceHealth:
     )
 
 
-def _missing(device: RecordedDevice, inventory: Inventory) -> DeviceHealth:
+def _missing(device: Device, inventory: Inventory) -> DeviceHealth:
     """Return it of a device whose GPU the look did not find, and that was not known to be ill."""
     sick = "; ".join(f"at index {one.index}: {one.reason}" for one in inventory.sick)
     others = f"NVML cannot describe the GPU {sick}" if sick else "it was removed from the machine"

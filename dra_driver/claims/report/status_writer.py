@@ -39,9 +39,8 @@ from dra_driver.claims.model.claim import (
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.report.claim_status import (
     Conditions,
     Entry,
@@ -55,6 +54,7 @@ from dra_driver.claims.report.claim_status import (
     stored_entries,
 )
 from dra_driver.claims.state.validity import has_devices_of
+from dra_driver.devices.model import InventorySource
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     AccessError,

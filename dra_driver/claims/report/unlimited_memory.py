@@ -19,12 +19,11 @@ import structlog
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
-from dra_driver.claims.state.holdings import parts_of
+from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.host.worker import Worker
-from dra_driver.sharing import mps
-from dra_driver.sharing.enforcement import Backend
+from dra_driver.sharing.steps import Backend, MpsDomain
 
 log = structlog.get_logger()
 
@@ -120,13 +119,12 @@ def _whole(record: ClaimRecord) -> str | None:
 def _too_high(record: ClaimRecord) -> str | None:
     """Return which limits of MPS are more than the device has; None if none is."""
     found = [
-        f"{asked} MiB for {entry.name}, which has {held} MiB"
-        for plan in record.plans
-        if plan.strategy == mps.NAME
-        for key, asked in mps.too_high(plan).items()
+        f"{asked} MiB for {entry.name}, which has {step.memory_mib(key)} MiB"
+        for step in record.steps
+        if isinstance(step, MpsDomain)
+        for key, asked in step.too_high.items()
         for entry in record.devices
         if entry.device.key == key and not entry.admin_access
-        for held in [mps.Mps.describe(plan, key).settings["pinnedMemoryMiB"]]
     ]
     if not found:
         return None
@@ -138,16 +136,13 @@ def _too_high(record: ClaimRecord) -> str | None:
 
 def _not_limited(record: ClaimRecord) -> str | None:
     """Return what a claim is to be told; None if something limits the memory of all its shares."""
-    found = {
-        place: part.why
-        for plan, part in parts_of(record)
-        if part.by is Backend.NOTHING
-        for place in plan.places
-    }
-    names = [one.name for one in record.devices if one.device.part in found]
+    found = [step for step in share_steps(record) if step.memory.by is Backend.NOTHING]
+    names = [
+        entry.name for entry in record.devices if any(step.is_about(entry.device) for step in found)
+    ]
     if not names:
         return None
-    reasons = "; ".join(dict.fromkeys(found.values()))
+    reasons = "; ".join(dict.fromkeys(step.memory.why for step in found))
     return (
         f"nothing limits the GPU memory that this claim uses with {', '.join(names)}: {reasons}. "
         "Each tenant can take the memory of all others. For a limit, share by MPS (Volta or newer),"

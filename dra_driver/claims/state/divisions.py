@@ -14,11 +14,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.model.devices import DeviceRecord
+from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base, Mig, Whole
 from dra_driver.devices.model import GpuUuid
-from dra_driver.devices.shares import ConsumableSlot, Division
+from dra_driver.devices.shares import ConsumedShare, Division
 from dra_driver.errors import TransientError
 
 _MOST_NAMED = 3
@@ -32,7 +32,7 @@ class WantedDivisions(Protocol):
         """Return the GPUs of this node."""
         ...
 
-    def wanted(self) -> Mapping[GpuPart, Division]:
+    def wanted(self) -> Mapping[Base, Division]:
         """Return how it wants devices to be divided."""
         ...
 
@@ -44,7 +44,7 @@ class WantedDivisions(Protocol):
 class _Offered(Struct, frozen=True, kw_only=True):
     """By which divisions shares were offered, and whether counters are stored."""
 
-    divisions: Mapping[GpuPart, Division]
+    divisions: Mapping[Base, Division]
     with_counters: bool
 
 
@@ -63,7 +63,7 @@ class Divisions:
         self._config = config
         self._offered: _Offered | None = None
 
-    def of(self, device: GpuPart) -> Division | None:
+    def of(self, device: Base) -> Division | None:
         """Return the division that holds for a device now; None: it is not divided.
 
         Raises TransientError if nobody has a share of it, and the share config is not read yet.
@@ -74,14 +74,12 @@ class Divisions:
             raise TransientError(f"it is not known yet how {device.gpu} is shared: {reason}")
         return found
 
-    def on(
-        self, gpus: Iterable[GpuUuid], *, with_counters: bool = True
-    ) -> Mapping[GpuPart, Division]:
+    def on(self, gpus: Iterable[GpuUuid], *, with_counters: bool = True) -> Mapping[Base, Division]:
         """Return the divisions by which shares of some GPUs' devices may be offered now."""
         found = self._holding(gpus, with_counters=with_counters)
         return {part: one for part, one in found.items() if not self._is_consumed(part)}
 
-    def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[GpuPart, str]:
+    def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[Base, str]:
         """Return the devices that claims keep from being divided as wanted, and which these are."""
         chosen = set(gpus)
         last = self._offered
@@ -93,7 +91,7 @@ class Divisions:
             if now.get(part) != wanted.get(part)
         }
 
-    def offer(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[GpuPart, Division]:
+    def offer(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[Base, Division]:
         """Return what holds for some GPUs, which is about to be published.
 
         `with_counters` says whether the API server stores counters.
@@ -109,16 +107,14 @@ class Divisions:
             return False
         return last.divisions != self.on(self._config.gpus(), with_counters=last.with_counters)
 
-    def _holding(
-        self, gpus: Iterable[GpuUuid], *, with_counters: bool
-    ) -> Mapping[GpuPart, Division]:
+    def _holding(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[Base, Division]:
         """Return what claims have on some GPUs, and what of the wanted they leave free."""
         wanted = self._config.wanted()
         chosen = set(gpus)
         concerned = chosen | {gpu for division in wanted.values() for gpu in division.together}
         in_use = dict(self._in_use(concerned))
 
-        def is_free(part: GpuPart, division: Division) -> bool:
+        def is_free(part: Base, division: Division) -> bool:
             served = {part.gpu, *division.together}
             for there, other in in_use.items():
                 if (
@@ -135,31 +131,31 @@ class Divisions:
         found = free | in_use
         return {part: division for part, division in found.items() if part.gpu in chosen}
 
-    def _in_use(self, gpus: Iterable[GpuUuid]) -> Iterator[tuple[GpuPart, Division]]:
+    def _in_use(self, gpus: Iterable[GpuUuid]) -> Iterator[tuple[Base, Division]]:
         """Yield the divisions of which claims have shares."""
         for gpu in sorted(gpus):
             for _, entry in self._entries_on(gpu):
-                division = entry.device.part.division
+                division = entry.device.division
                 if division is not None:
-                    yield entry.device.part.whole, division
+                    yield entry.device.place, division
                     for other in division.together:
-                        yield GpuPart(gpu=other), division
+                        yield Whole(gpu=other), division
 
     def _is_held_otherwise(self, gpu: GpuUuid) -> bool:
         """Tell whether a claim has something of a GPU that is no share."""
         return any(
-            entry.device.gpu == gpu and entry.device.part.division is None
+            entry.device.gpu == gpu and entry.device.division is None
             for _, entry in self._entries_on(gpu)
         )
 
-    def _is_consumed(self, part: GpuPart) -> bool:
+    def _is_consumed(self, part: Base) -> bool:
         """Tell whether a claim consumes a part of a device."""
         return any(
-            entry.device.part.whole == part and isinstance(entry.device.part.share, ConsumableSlot)
+            entry.device.place == part and isinstance(entry.device.share, ConsumedShare)
             for _, entry in self._entries_on(part.gpu)
         )
 
-    def _holders_named(self, part: GpuPart, *divisions: Division | None) -> str:
+    def _holders_named(self, part: Base, *divisions: Division | None) -> str:
         """Return which claims have something of a device or what is served with it, for people."""
         served = {part.gpu, *(gpu for one in divisions if one for gpu in one.together)}
         refs = {str(ref) for gpu in served for ref, _ in self._entries_on(gpu)}
@@ -174,5 +170,5 @@ class Divisions:
             yield from ((record.ref, one) for one in record.devices if not one.admin_access)
 
 
-def _order(part: GpuPart) -> tuple[str, int]:
-    return part.gpu, -1 if part.placement is None else part.placement.start
+def _order(part: Base) -> tuple[str, int]:
+    return part.gpu, part.placement.start if isinstance(part, Mig) else -1

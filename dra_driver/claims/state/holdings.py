@@ -14,23 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import (
-    DeviceRecord,
-    RecordedGpu,
-    RecordedMig,
-    RecordedPartition,
-    undivided,
-)
-from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
+from dra_driver.claims.model.steps import MakeMigDevices, MigStep
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.devices.kinds import GpuPart, overlap
+from dra_driver.devices.device import Device, Mig, Whole, overlap
 from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
-from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
+from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.errors import ConflictError, StateError, VersionError
-from dra_driver.sharing import shares
-from dra_driver.sharing.base import SharingPlan
-from dra_driver.sharing.enforcement import MemoryPart
+from dra_driver.sharing.steps import MemoryPart, SharingStep, UseShares
 from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 
 
@@ -43,15 +35,15 @@ class Rival(Struct, frozen=True, kw_only=True):
     @property
     def other_strategy(self) -> ShareStrategy | None:
         """How the holder uses a device that both could share, if they used it in the same way."""
-        wanted = self.device.device.part
-        slots = (part.share for part in self.holder.held_parts if part.whole == wanted.whole)
-        for slot in slots:
+        wanted = self.device.device
+        for held in self.holder.held:
             if (
-                isinstance(wanted.share, ConsumableSlot)
-                and isinstance(slot, ConsumableSlot)
-                and slot.strategy is not wanted.share.strategy
+                held.place == wanted.place
+                and isinstance(wanted.share, ConsumedShare)
+                and isinstance(held.share, ConsumedShare)
+                and held.share.strategy is not wanted.share.strategy
             ):
-                return slot.strategy
+                return held.share.strategy
         return None
 
 
@@ -126,9 +118,9 @@ class Holdings:
         for entry in wanted.devices:
             if entry.admin_access:
                 continue
-            part = entry.device.part
-            for other in (one for gpu in part.served for one in others[gpu].records):
-                if self.holds(other) and overlap([part], other.held_parts):
+            device = entry.device
+            for other in (one for gpu in device.served for one in others[gpu].records):
+                if self.holds(other) and overlap([device], other.held):
                     return Neighbours(rival=Rival(device=entry, holder=other))
         former = {
             other.ref.uid
@@ -140,8 +132,8 @@ class Holdings:
         lost = {gpu for gpu, there in others.items() if there.traced or there.has_lost}
         return Neighbours(former=frozenset(former | traced), lost=frozenset(lost))
 
-    def owed(self, wanted: ClaimRecord) -> tuple[SharingPlan, ...]:
-        """Return the plans that could not be undone yet on the GPUs that a record wants."""
+    def owed(self, wanted: ClaimRecord) -> tuple[SharingStep, ...]:
+        """Return what shares the GPUs that a record wants, and could not be undone yet."""
         others = (
             other
             for uuid in wanted.held_gpus
@@ -152,16 +144,18 @@ class Holdings:
             cleanup.of
             for record in (wanted, *others)
             for cleanup in record.pending
-            if isinstance(cleanup.of, SharingPlan)
+            if not isinstance(cleanup.of, MigStep)
         )
 
-    def holds_any(self, gpus: Iterable[GpuUuid], parts: Collection[GpuPart], but: ClaimUid) -> bool:
-        """Tell whether another claim holds one of these parts of these GPUs."""
+    def holds_any(
+        self, gpus: Iterable[GpuUuid], devices: Collection[Device], but: ClaimUid
+    ) -> bool:
+        """Tell whether another claim holds one of these devices, or any of it, of these GPUs."""
         for uuid in gpus:
             there = self._others(uuid, but)
             if there.newer is not None:
                 return True
-            if any(self.holds(one) and overlap(parts, one.held_parts) for one in there.records):
+            if any(self.holds(one) and overlap(devices, one.held) for one in there.records):
                 return True
         return False
 
@@ -175,10 +169,7 @@ class Holdings:
         There is one where several had a share of it that NVIDIA's driver had made for them.
         """
         for record in self._others(slot.gpu, uid).records:
-            made = (one for one in record.realisations if isinstance(one, MakeMigDevices))
-            if self.holds(record) and any(
-                place.slot == slot for one in made for place in one.places
-            ):
+            if self.holds(record) and slot in made_for(record):
                 return record.ref.uid
         return None
 
@@ -193,10 +184,10 @@ class Holdings:
         Every limit of a pod is made up from these, so that none has to be counted twice.
         """
         return [
-            part
+            step.memory
             for record in self.holders_of(gpu)
-            for plan, part in parts_of(record)
-            if any(place.gpu == gpu for place in plan.places)
+            for step in share_steps(record)
+            if any(device.gpu == gpu for device in step.devices)
         ]
 
     def parts_of_pod(self, pod: str) -> list[MemoryPart]:
@@ -204,7 +195,7 @@ class Holdings:
         return [
             part
             for record in filter(self.holds, self.records.all())
-            for _, part in parts_of(record)
+            for part in memory_parts(record)
             if part.pod == pod
         ]
 
@@ -245,11 +236,23 @@ class _Others(Struct, frozen=True, kw_only=True):
     has_lost: bool
 
 
-def parts_of(record: ClaimRecord) -> Iterator[tuple[SharingPlan, MemoryPart]]:
-    """Yield the plans of shares of a claim, with what they say of memory."""
-    for plan in record.plans:
-        if plan.strategy == shares.NAME:
-            yield plan, shares.memory_part(plan)
+def share_steps(record: ClaimRecord) -> Iterator[UseShares]:
+    """Yield how a claim uses shares."""
+    for step in record.steps:
+        if isinstance(step, UseShares):
+            yield step
+
+
+def memory_parts(record: ClaimRecord) -> Iterator[MemoryPart]:
+    """Yield what a claim may have of memory with its shares."""
+    for step in share_steps(record):
+        yield step.memory
+
+
+def made_for(record: ClaimRecord) -> list[MigSlot]:
+    """Return where MIG devices were made for a claim, or are being made."""
+    steps = (step for step in record.steps if isinstance(step, MakeMigDevices))
+    return [place.slot for step in steps for place in step.places]
 
 
 class HeldDevices:
@@ -275,14 +278,13 @@ class HeldDevices:
         return offer
 
     def _held(self, gpu: GpuUuid) -> Held:
-        devices = [
-            undivided(entry.device)
+        bases = [
+            entry.device.base
             for record in self._holdings.users_of(gpu)
             for entry in record.devices
             if entry.device.gpu == gpu and not entry.admin_access
         ]
-        placed = (one for one in devices if isinstance(one, RecordedMig | RecordedPartition))
         return Held(
-            whole=any(isinstance(one, RecordedGpu) for one in devices),
-            slots=frozenset(one.slot for one in placed),
+            whole=any(isinstance(base, Whole) for base in bases),
+            slots=frozenset(base.slot for base in bases if isinstance(base, Mig)),
         )

@@ -179,10 +179,7 @@ class RecordStore:
                 write_whole(path, data, mode=_MODE, durable=durable)
         except OSError as error:
             raise _failed("write", path, error) from error
-        if record.plans or record.pending:  # with what JSON may give back as something else
-            self._peeked.pop(record.ref.uid, None)
-        else:
-            self._keep(record, look_of(path))
+        self._keep(record, look_of(path))
 
     def delete(self, uid: ClaimUid) -> None:
         """Remove the claim's record and what a crash may have left beside it. None is fine.

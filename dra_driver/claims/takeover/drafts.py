@@ -13,18 +13,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from dra_driver.cdi.spec import claim_device_id
 from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, parse_claim
 from dra_driver.claims.model.config import group_by_config
-from dra_driver.claims.model.devices import (
-    DeviceRecord,
-    RecordedGpu,
-    RecordedMig,
-    RecordedPartition,
-    RecordedShare,
-    place_of,
-)
-from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
+from dra_driver.claims.model.steps import MakeMigDevices
 from dra_driver.claims.prepare.allocation import kind_named
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
@@ -32,7 +27,7 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerDevice,
     PeerMig,
 )
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base, Device, Mig, MigIds, Whole, mig_of, place_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (
     BareInstance,
@@ -44,10 +39,11 @@ from dra_driver.devices.model import (
     MigSlot,
 )
 from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
-from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
+from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.errors import ConfigError, StateError, TransientError
-from dra_driver.sharing import nvidia_mps, time_slicing
-from dra_driver.sharing.base import SharingPlan, strategy_name
+from dra_driver.sharing import time_slicing
+from dra_driver.sharing.base import strategy_name
+from dra_driver.sharing.steps import NvidiaMpsDaemon, SharingStep, TimeSlice
 from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 if TYPE_CHECKING:
@@ -102,44 +98,35 @@ class Drafts:
         parsed = parsed_claim(claim)
         if not claim.is_prepared:
             return self._begun_record(claim, parsed)
-        devices, plans = self._prepared(claim, parsed)
+        devices, sharing = self._prepared(claim, parsed)
         if not devices:
             return None
-        return self._record(claim, parsed, devices, plans, RecordState.PREPARED)
-
-    @staticmethod
-    def made_for(record: ClaimRecord) -> Sequence[MigSlot]:
-        """Return where MIG devices were made for a claim."""
-        return [
-            place.slot
-            for one in record.realisations
-            if isinstance(one, MakeMigDevices)
-            for place in one.places
-        ]
+        return self._record(claim, parsed, devices, sharing, RecordState.PREPARED)
 
     def turned_on(self, record: ClaimRecord) -> Sequence[GpuUuid]:
         """Return the GPUs that were put in MIG mode for a claim, and are to be put out of it."""
-        gpus = (self._gpu(one.gpu) for one in record.realisations)
+        made = (step for step in record.steps if isinstance(step, MakeMigDevices))
+        gpus = (self._gpu(step.gpu) for step in made)
         return [gpu.uuid for gpu in gpus if gpu and gpu.mig and not gpu.mig.needs_reset]
 
     # Claims that the kubelet was told of
 
     def _prepared(
         self, claim: PeerClaim, parsed: Claim
-    ) -> tuple[list[DeviceRecord], list[SharingPlan]]:
+    ) -> tuple[list[DeviceRecord], list[SharingStep]]:
         configs = _configs(claim, parsed)
         unused = list(parsed.results)
         devices: list[DeviceRecord] = []
-        plans: list[SharingPlan] = []
+        steps: list[SharingStep] = []
         for group in claim.groups:
             entries = [self._prepared_entry(one, unused) for one in group.devices]
             devices += entries
             mine = [one for one in entries if not one.admin_access]
             if group.mps_daemon is not None:
-                plans.append(self._mps_plan(group.mps_daemon, mine))
+                steps.append(self._mps_daemon(group.mps_daemon, mine))
             elif group.time_sliced:
-                plans += _time_slices(mine, configs)
-        return devices, plans
+                steps += _time_slices(mine, configs)
+        return devices, steps
 
     def _prepared_entry(self, one: PeerDevice, unused: list[Result]) -> DeviceRecord:
         """Return the record of a device, and strike off the result that it was prepared for."""
@@ -158,14 +145,14 @@ class Drafts:
         unused.remove(result)
         kind = parse_device_name(one.name)
         if isinstance(one.device, PeerMig) and isinstance(kind, MigName):
-            device: RecordedGpu | RecordedMig = self._mig(one.device, kind)
+            base: Base = self._mig(one.device, kind)
         elif isinstance(kind, GpuName) and not isinstance(one.device, PeerMig):
-            device = RecordedGpu(gpu=one.device)
+            base = Whole(gpu=one.device)
         else:
             raise StateError(f"it has a device of another kind than {one.name}")
-        return _entry(result, device, one.pool, one.cdi_device_ids)
+        return _entry(result, base, one.pool, one.cdi_device_ids)
 
-    def _mig(self, mig: PeerMig, name: MigName) -> RecordedMig:
+    def _mig(self, mig: PeerMig, name: MigName) -> Mig:
         gpu, live = self._find(mig)
         partition = None if gpu is None else partition_named(gpu, name.profile_id, name.start)
         if gpu is None or partition is None:
@@ -180,13 +167,14 @@ class Drafts:
                 f"its MIG device, {_words(mig)}, is not there any more: delete its pod, which has "
                 "lost it"
             )
-        return RecordedMig(
-            place=place_of(partition),
+        compute_instance = live.compute_instance if live else None
+        ids = MigIds(
             gpu_instance=_known(mig.gpu_instance, live.gpu_instance if live else None),
-            compute_instance=_known(mig.compute_instance, live.compute_instance if live else None),
+            compute_instance=_known(mig.compute_instance, compute_instance),
             uuid=uuid,
             made_here=is_there and (mig.is_made_for_claims or self._was_made()),
         )
+        return replace(partition, instance=ids)
 
     def _gpu(self, uuid: GpuUuid) -> Gpu | None:
         return next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
@@ -232,19 +220,19 @@ class Drafts:
         if not devices:
             return None
         configs = _configs(claim, parsed)
-        plans = list(_time_slices(devices, configs))
+        steps: list[SharingStep] = list(_time_slices(devices, configs))
         served: dict[int, list[DeviceRecord]] = {}
         for entry in devices:
             config = configs.get(entry.name)
             if config is not None and strategy_name(config) == SharingStrategy.MPS:
                 served.setdefault(id(config), []).append(entry)
         for together in served.values():
-            uuids = sorted(str(one.device.device_uuid or "") for one in together)
+            uuids = sorted(str(one.device.uuid or "") for one in together)
             digest = sha256(",".join(uuids).encode()).hexdigest()
             daemon = f"{claim.uid}-{digest[:5]}"
             if (self._mps_folder / daemon).is_dir():
-                plans.append(self._mps_plan(daemon, together))
-        return self._record(claim, parsed, devices, plans, RecordState.PREPARING)
+                steps.append(self._mps_daemon(daemon, together))
+        return self._record(claim, parsed, devices, steps, RecordState.PREPARING)
 
     def _begun_if_readable(
         self, claim: PeerClaim
@@ -265,26 +253,20 @@ class Drafts:
     def _begun_entry(
         self, claim: PeerClaim, result: Result, gpu: Gpu, name: GpuName | MigName
     ) -> DeviceRecord | None:
-        device: RecordedGpu | RecordedPartition | RecordedMig = RecordedGpu(gpu=gpu.uuid)
+        base: Base = Whole(gpu=gpu.uuid)
         if isinstance(name, MigName):
             found = partition_named(gpu, name.profile_id, name.start)
             if found is None:
                 return None
-            device = self._half_made(gpu, place_of(found))
+            base = self._half_made(gpu, found)
         cdi_device_id = claim_device_id(claim.uid, result.device, None)
-        return _entry(result, device, result.pool, (cdi_device_id,))
+        return _entry(result, base, result.pool, (cdi_device_id,))
 
-    def _half_made(self, gpu: Gpu, place: RecordedPartition) -> RecordedPartition | RecordedMig:
+    def _half_made(self, gpu: Gpu, place: Mig) -> Mig:
         live = next((one for one in gpu.mig_instances if one.slot == place.slot), None)
         if not isinstance(live, MigDevice) or live.uuid in self._claimed:
             return place
-        return RecordedMig(
-            place=place,
-            gpu_instance=live.gpu_instance,
-            compute_instance=live.compute_instance,
-            uuid=live.uuid,
-            made_here=self._was_made(),
-        )
+        return mig_of(replace(live, made_here=self._was_made()))
 
     # Both
 
@@ -293,7 +275,7 @@ class Drafts:
         claim: PeerClaim,
         parsed: Claim,
         devices: Sequence[DeviceRecord],
-        plans: Sequence[SharingPlan],
+        sharing: Sequence[SharingStep],
         state: RecordState,
     ) -> ClaimRecord:
         return ClaimRecord(
@@ -301,41 +283,40 @@ class Drafts:
             boot_id=self._boot_id,
             state=state,
             devices=tuple(devices),
-            realisations=tuple(self._realisations(devices)),
-            plans=tuple(plans),
+            steps=(*self._making(devices, claim.uid), *sharing),
             pods=parsed.pods,
             groups=parsed.groups,
             taken_over=True,
         )
 
-    def _realisations(self, devices: Iterable[DeviceRecord]) -> Iterator[MakeMigDevices]:
+    def _making(self, devices: Iterable[DeviceRecord], claim: ClaimUid) -> Iterator[MakeMigDevices]:
         """Yield what that driver did so that devices exist, by GPU."""
-        by_gpu: dict[GpuUuid, dict[RecordedPartition, None]] = {}
+        by_gpu: dict[GpuUuid, dict[Base, None]] = {}
         for entry in devices:
-            device = entry.device.of if isinstance(entry.device, RecordedShare) else entry.device
-            if entry.admin_access:
-                continue
-            if isinstance(device, RecordedMig) and device.made_here:
-                by_gpu.setdefault(device.gpu, {})[device.place] = None
-            if isinstance(device, RecordedPartition) and self._is_half_made(device):
-                by_gpu.setdefault(device.gpu, {})[device] = None
-        for gpu, places in by_gpu.items():
-            yield MakeMigDevices(gpu=gpu, places=tuple(places))
+            base = entry.device.base
+            if not entry.admin_access and isinstance(base, Mig) and self._is_making(base):
+                by_gpu.setdefault(base.gpu, {})[place_of(base)] = None
+        for places in by_gpu.values():
+            made = tuple(Device(base=place) for place in places)
+            yield MakeMigDevices(devices=made, claim=claim)
 
-    def _is_half_made(self, place: RecordedPartition) -> bool:
-        """Tell whether that driver was killed between making a GPU instance and what is on it."""
-        gpu = self._gpu(place.gpu)
+    def _is_making(self, mig: Mig) -> bool:
+        """Tell whether that driver made a MIG device for its claim, or had begun to.
+
+        It may have been killed between making a GPU instance and what is on it.
+        """
+        if mig.instance is not None:
+            return mig.instance.made_here
+        gpu = self._gpu(mig.gpu)
         there = () if gpu is None else gpu.mig_instances
-        is_there = any(one.slot == place.slot and isinstance(one, BareInstance) for one in there)
+        is_there = any(one.slot == mig.slot and isinstance(one, BareInstance) for one in there)
         return is_there and self._was_made()
 
-    def _mps_plan(self, daemon: str, entries: Sequence[DeviceRecord]) -> SharingPlan:
-        return nvidia_mps.plan_of(
-            daemon,
-            self._mps_folder / daemon,
-            gpus=sorted({e.device.gpu for e in entries if isinstance(e.device, RecordedGpu)}),
-            clients=[str(e.device.device_uuid) for e in entries if e.device.device_uuid],
-            places=[e.device.part for e in entries],
+    def _mps_daemon(self, daemon: str, entries: Sequence[DeviceRecord]) -> NvidiaMpsDaemon:
+        return NvidiaMpsDaemon(
+            devices=tuple(entry.device for entry in entries),
+            daemon=daemon,
+            folder=str(self._mps_folder / daemon),
         )
 
 
@@ -357,26 +338,20 @@ def _words(mig: PeerMig) -> str:
 
 def _time_slices(
     entries: Iterable[DeviceRecord], configs: "Mapping[str, Config | None]"
-) -> Iterator[SharingPlan]:
+) -> Iterator[TimeSlice]:
     for entry in entries:
-        part, config = entry.device.part, configs.get(entry.name)
-        if config is None or config.kind != "GpuConfig":
+        base, config = entry.device.base, configs.get(entry.name)
+        if config is None or config.kind != "GpuConfig" or not isinstance(base, Whole):
             continue
-        if part.whole == GpuPart(gpu=part.gpu):
-            plan = time_slicing.plan_of_others(part.gpu, entry.name, config)
-            if plan is not None:
-                yield plan
+        step = time_slicing.step_of_others(base.gpu, entry.name, config)
+        if step is not None:
+            yield step
 
 
-def _entry(
-    result: Result,
-    device: RecordedGpu | RecordedMig | RecordedPartition,
-    pool: str,
-    cdi_device_ids: tuple[str, ...],
-) -> DeviceRecord:
+def _entry(result: Result, base: Base, pool: str, cdi_device_ids: tuple[str, ...]) -> DeviceRecord:
     return DeviceRecord(
         name=result.device,
-        device=_shared(device, result),
+        device=_device(base, result),
         pool=pool,
         request_names=(result.base_request,),
         cdi_device_ids=cdi_device_ids,
@@ -385,18 +360,16 @@ def _entry(
     )
 
 
-def _shared(
-    device: RecordedGpu | RecordedMig | RecordedPartition, result: Result
-) -> RecordedGpu | RecordedMig | RecordedPartition | RecordedShare:
+def _device(base: Base, result: Result) -> Device:
     """Return a device, or what a claim consumes of it: that driver shares by time alone."""
     if result.share_id is None or result.admin_access:
-        return device
-    slot = ConsumableSlot(
+        return Device(base=base)
+    share = ConsumedShare(
         share_id=result.share_id,
         strategy=ShareStrategy.TIME_SLICING,
         memory_mib=result.consumed.get("memory", 0) // _MIB,
     )
-    return RecordedShare(of=device, slot=slot)
+    return Device(base=base, share=share)
 
 
 def _known(noted: int | None, live: int | None) -> int:

@@ -19,9 +19,8 @@ from typing import Protocol
 
 import structlog
 
-from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.holdings import Holdings, made_for
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover.checkpoint_file import FILE, is_there
 from dra_driver.claims.takeover.drafts import Drafts
@@ -31,6 +30,7 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     read_checkpoint,
     without,
 )
+from dra_driver.devices.model import InventorySource
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import (
     ConflictError,
@@ -41,7 +41,7 @@ from dra_driver.errors import (
     VersionError,
 )
 from dra_driver.host.files import sync_folder, write_whole
-from dra_driver.sharing import nvidia_mps
+from dra_driver.sharing.steps import NvidiaMpsDaemon
 
 log = structlog.get_logger()
 
@@ -250,9 +250,9 @@ class TakeOver:
                 self._holdings.records.write(record)
                 self._step("recorded")
                 _say(record)
-            elif former.realisations != record.realisations:
+            elif made_for(former) != made_for(record):
                 return True  # it was taken back meanwhile, or made again
-            for one in drafts.made_for(record):
+            for one in made_for(record):
                 ownership.note(one, uid)
                 self._step("noted")
             for gpu in drafts.turned_on(record):
@@ -317,11 +317,9 @@ def _say(record: ClaimRecord) -> None:
         claim_uid=record.ref.uid,
         state=record.state,
         devices=[entry.name for entry in record.devices],
-        mig_devices_made=sum(len(one.parts) for one in record.realisations),
+        mig_devices_made=len(made_for(record)),
         mps_deployments=[
-            nvidia_mps.deployment_of(str(plan.changes["daemon"]))
-            for plan in record.plans
-            if plan.strategy == nvidia_mps.NAME
+            step.deployment for step in record.steps if isinstance(step, NvidiaMpsDaemon)
         ],
     )
 

@@ -22,8 +22,8 @@ from dra_driver.devices.health.findings import (
     out_of_reach,
 )
 from dra_driver.devices.health.record import GpuHealth, HealthFile
-from dra_driver.devices.kinds import name_of
 from dra_driver.devices.model import Gpu, GpuEvent, Inventory, SickGpu
+from dra_driver.devices.names import gpu_name
 from dra_driver.devices.pci import pci_order
 
 log = structlog.get_logger()
@@ -170,7 +170,7 @@ class HealthTracker:
             self._settle,
         )
         return GpuHealth(
-            name=name_of(gpu, gpu),
+            name=gpu_name(gpu.minor),
             index=gpu.index,
             pci_address=gpu.pci_address,
             conditions=conditions,

@@ -1,6 +1,6 @@
 """Makes and destroys MIG devices: each step with its undo, and a device wholly or not at all.
 
-In: a partition of a GPU (devices/mig/partitions.py). Out: a MIG device. Rules of NVML: MIG mode
+In: a place on a GPU (devices/mig/partitions.py). Out: the MIG device there. Rules of NVML: MIG mode
 first, then the GPU instance, then the compute instance, and back in the reverse order; a mode that
 changes without a reset (Hopper and newer) can only be changed while nothing is on the GPU; what
 processes use cannot be destroyed. What may pass by itself is a TransientError: call again. Every
@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import structlog
 from msgspec.structs import replace
 
+from dra_driver.devices.device import Mig, MigIds, mig_of
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import (
     BareInstance,
@@ -24,7 +25,6 @@ from dra_driver.devices.model import (
     MigDevice,
     MigMode,
     MigSlot,
-    Partition,
 )
 from dra_driver.devices.nvml.mig import MigCalls
 from dra_driver.errors import (
@@ -82,8 +82,8 @@ class MigInstances:
         with self._calls() as calls:
             return _at(calls, slot)
 
-    def make(self, partition: Partition) -> MigDevice:
-        """Make the MIG device of a partition, turning MIG mode on for it where need be.
+    def make(self, place: Mig) -> Mig:
+        """Make the MIG device at a place, turning MIG mode on for it where need be.
 
         A device that is there already is returned as it is, and a GPU instance without compute
         instance is completed. When anything fails, everything this call did is taken back. Raises
@@ -91,23 +91,23 @@ class MigInstances:
         if other instances or processes are in the way, and DeviceError if NVML refuses or the card
         would need a reset.
         """
-        with self._told_who(partition.parent, MigMode.ENABLED), self._calls() as calls:
-            found = _at(calls, partition.slot)
+        with self._told_who(place.gpu, MigMode.ENABLED), self._calls() as calls:
+            found = _at(calls, place.slot)
             if isinstance(found, MigDevice):
-                return replace(found, made_here=True)
+                return mig_of(replace(found, made_here=True))
             if found is None:
-                _check_room(calls, partition)
+                _check_room(calls, place)
             with ExitStack() as undo:
-                device = _make(calls, partition, found, undo)
+                ids = _make(calls, place, found, undo)
                 undo.pop_all()
         log.info(
             "mig device made",
-            gpu=device.parent,
-            profile=device.profile.name,
-            start=device.placement.start,
-            uuid=device.uuid,
+            gpu=place.gpu,
+            profile=place.profile,
+            start=place.placement.start,
+            uuid=ids.uuid,
         )
-        return device
+        return replace(place, instance=ids)
 
     def destroy(self, slot: MigSlot) -> None:
         """Destroy what is at a slot; nothing there is fine. MIG mode stays as it is.
@@ -157,17 +157,15 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
     return f"{cause}{advice}"
 
 
-def _make(
-    calls: MigCalls, partition: Partition, found: BareInstance | None, undo: ExitStack
-) -> MigDevice:
+def _make(calls: MigCalls, place: Mig, found: BareInstance | None, undo: ExitStack) -> MigIds:
     """Do what is left to do, and register the undo of each step once it is done."""
-    gpu, placement = partition.parent, partition.placement
+    gpu = place.gpu
     if calls.mode(gpu) is not MigMode.ENABLED:
         calls.set_mode(gpu, MigMode.ENABLED)
         undo.callback(_try, calls.set_mode, gpu, MigMode.DISABLED)
         log.info("mig mode changed", gpu=gpu, mode=str(MigMode.ENABLED))
     if found is None:
-        number = calls.create_gpu_instance(gpu, partition.profile.id, placement)
+        number = calls.create_gpu_instance(gpu, place.profile_id, place.placement)
         undo.callback(_try, calls.destroy_gpu_instance, gpu, number)
     elif found.compute_instances:
         raise DeviceError(
@@ -177,10 +175,7 @@ def _make(
     else:
         number = found.gpu_instance
     compute_instance, uuid = calls.create_compute_instance(gpu, number)
-    return MigDevice(
-        parent=gpu,
-        profile=partition.profile,
-        placement=placement,
+    return MigIds(
         gpu_instance=number,
         compute_instance=compute_instance,
         uuid=uuid,
@@ -200,16 +195,14 @@ def _at(calls: MigCalls, slot: MigSlot) -> Instance | None:
     return next((entry for entry in calls.instances(slot.gpu) if entry.slot == slot), None)
 
 
-def _check_room(calls: MigCalls, partition: Partition) -> None:
+def _check_room(calls: MigCalls, place: Mig) -> None:
     in_the_way = tuple(
-        entry
-        for entry in calls.instances(partition.parent)
-        if entry.placement.overlaps(partition.placement)
+        entry for entry in calls.instances(place.gpu) if entry.placement.overlaps(place.placement)
     )
     if in_the_way:
         raise TransientError(
-            f"there is no room for {partition.profile.name} at {partition.placement.start} of"
-            f" {partition.parent}: it has {_listed(in_the_way)}; this is retried until that is"
+            f"there is no room for {place.profile} at {place.placement.start} of"
+            f" {place.gpu}: it has {_listed(in_the_way)}; this is retried until that is"
             " gone"
         )
 

@@ -7,8 +7,8 @@ while no process has it open, this one included. What a host gives to a virtual 
 divided by the host.
 """
 
-from dra_driver.devices.model import Gpu, Instance, MigDevice, MigMode, Partition
-from dra_driver.devices.names import DeviceName, mig_name
+from dra_driver.devices.device import Mig, mig_at
+from dra_driver.devices.model import Gpu, Instance, MigMode
 
 
 def why_not_partitioned(gpu: Gpu) -> str | None:
@@ -59,12 +59,12 @@ def is_whole(gpu: Gpu) -> bool:
     return gpu.mig is not None and not gpu.mig.needs_reset and is_partitioned(gpu)
 
 
-def partitions(gpu: Gpu) -> tuple[Partition, ...]:
+def partitions(gpu: Gpu) -> tuple[Mig, ...]:
     """Return every MIG device that could be made on an empty GPU; none if it is not partitioned."""
     if gpu.mig is None or not is_partitioned(gpu):
         return ()
     return tuple(
-        Partition(parent=gpu.uuid, profile=profile, placement=placement)
+        mig_at(gpu.uuid, profile, placement)
         for profile in gpu.mig.profiles
         for placement in profile.placements
     )
@@ -80,13 +80,7 @@ def made_here(gpu: Gpu) -> tuple[Instance, ...]:
     return tuple(entry for entry in gpu.mig_instances if entry.made_here)
 
 
-def partition_name(gpu: Gpu, device: Partition | MigDevice, suffix: str = "") -> DeviceName:
-    """Return the name of a MIG device, one that exists or one that could, and a suffix."""
-    profile = device.profile
-    return mig_name(gpu.minor, profile.name, profile.id, device.placement.start, suffix)
-
-
-def partition_named(gpu: Gpu, profile_id: int, start: int) -> Partition | None:
+def partition_named(gpu: Gpu, profile_id: int, start: int) -> Mig | None:
     """Return the MIG device that the name says, made or not; None if the card has no such.
 
     Static instances are found too, on GPUs that this driver does not divide.
@@ -95,5 +89,5 @@ def partition_named(gpu: Gpu, profile_id: int, start: int) -> Partition | None:
     for profile in profiles:
         for placement in profile.placements:
             if (profile.id, placement.start) == (profile_id, start):
-                return Partition(parent=gpu.uuid, profile=profile, placement=placement)
+                return mig_at(gpu.uuid, profile, placement)
     return None

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.model import Gpu, GpuUuid, Mig, MigMode, is_gpu_uuid
+from dra_driver.devices.model import Gpu, GpuUuid, MigFacts, MigMode, is_gpu_uuid
 from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml.errors import NOT_TOLD, nvml_errors, optional
 from dra_driver.devices.nvml.health import GpuEvents, read_vitals
@@ -249,14 +249,14 @@ class NvmlLibrary:
             vitals=read_vitals(handle, fabric),
         )
 
-    def _mig(self, handle: object, uuid: GpuUuid) -> Mig | None:
+    def _mig(self, handle: object, uuid: GpuUuid) -> MigFacts | None:
         modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
         if modes is None:
             return None
         is_on, will_be_on = (mode == pynvml.NVML_DEVICE_MIG_ENABLE for mode in modes)
         instances, problem = self.mig.look(handle, uuid) if is_on else ((), None)
         architecture = optional(pynvml.nvmlDeviceGetArchitecture, handle)
-        return Mig(
+        return MigFacts(
             profiles=self.mig.profiles(handle, uuid),
             pending_mode=MigMode.ENABLED if will_be_on else MigMode.DISABLED,
             needs_reset=architecture is None or architecture < pynvml.NVML_DEVICE_ARCH_HOPPER,

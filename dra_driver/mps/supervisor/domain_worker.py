@@ -281,7 +281,7 @@ class DomainWorker(Worker):
             generation=serving.generation,
             daemon=serving.daemon,
             active_thread_percentage=serving.limits.active_thread_percentage,
-            pinned_memory_mib=serving.limits.pinned_memory_mib,
+            pinned_memory_mib=dict(serving.limits.pinned_memory_mib),
             restarts=record.restarts if record is not None else 0,
         )
         if status != self._status:

@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.devices.kinds import DeviceKind, is_uuid_of
+from dra_driver.devices.device import DeviceKind, is_uuid_of
 from dra_driver.errors import DeviceError, StateError
 from dra_driver.host.files import file_error
 from dra_driver.mps import pipes, processes

@@ -7,19 +7,20 @@ and after a reboot (another boot id) nothing that it says about the machine is t
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dra_driver.errors import StateError, VersionError
-from dra_driver.host.envelope import MALFORMED, seal, unseal
-from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
+from dra_driver.host.envelope import seal, unseal, value_of
+from dra_driver.mps.domain import Daemon
 from dra_driver.mps.files import read_file, write_file
 
 log = structlog.get_logger()
 
 
-class DomainRecord(Struct, frozen=True, kw_only=True):
+class DomainRecord(Struct, frozen=True, kw_only=True, rename="camel"):
     """What was done for a domain.
 
     Attributes:
@@ -31,7 +32,7 @@ class DomainRecord(Struct, frozen=True, kw_only=True):
         is_damaged: whether the file was damaged, so that nobody knows what was done.
     """
 
-    boot_id: str
+    boot_id: str = field(name="bootID")
     modes_found: Mapping[str, int] = field(default_factory=dict)
     daemon: Daemon | None = None
     token: str = ""
@@ -45,7 +46,7 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
     if data is None:
         return None
     try:
-        record = _decode(data)
+        record = value_of(unseal(data), DomainRecord, "a record")
     except VersionError:
         return DomainRecord(boot_id=boot_id, is_damaged=True)
     except StateError as error:
@@ -58,27 +59,4 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
 
 def write_record(path: Path, record: DomainRecord) -> None:
     """Write the record; it survives a crash once this returns."""
-    data = seal(
-        {
-            "bootID": record.boot_id,
-            "modesFound": dict(record.modes_found),
-            "daemon": daemon_json(record.daemon),
-            "token": record.token,
-            "restarts": record.restarts,
-        }
-    )
-    write_file(path, data, durable=True, mode=0o600)
-
-
-def _decode(data: bytes) -> DomainRecord:
-    payload = unseal(data)
-    try:
-        return DomainRecord(
-            boot_id=str(payload["bootID"]),
-            modes_found={str(uuid): int(mode) for uuid, mode in payload["modesFound"].items()},
-            daemon=daemon_of(payload["daemon"]),
-            token=str(payload.get("token", "")),
-            restarts=int(payload["restarts"]),
-        )
-    except MALFORMED as error:
-        raise StateError(f"its content is not that of a record: {error!r}") from error
+    write_file(path, seal(msgspec.to_builtins(record)), durable=True, mode=0o600)

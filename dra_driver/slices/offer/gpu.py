@@ -11,7 +11,17 @@ from itertools import chain
 
 from msgspec import Struct, field
 
-from dra_driver.devices.kinds import Device, GpuPart, NodeDevice
+from dra_driver.devices.device import (
+    Device,
+    Mig,
+    NodeDevice,
+    Whole,
+    equal_shares,
+    mig_of,
+    place_of,
+    profile_of,
+    whole,
+)
 from dra_driver.devices.mig import partitions as dividing
 from dra_driver.devices.model import (
     Gpu,
@@ -19,11 +29,10 @@ from dra_driver.devices.model import (
     Inventory,
     MigDevice,
     MigMode,
-    Partition,
     Refusal,
 )
 from dra_driver.devices.nvlink import Joined
-from dra_driver.devices.shares import Division, Share, shares
+from dra_driver.devices.shares import Division, EqualShare
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
@@ -71,7 +80,7 @@ class GpuOffer(Struct):
     @property
     def division(self) -> Division | None:
         """How the GPU is divided into shares, if it is and may be."""
-        return self.share.divisions.get(GpuPart(gpu=self.gpu.uuid)) if self.has_shares else None
+        return self.share.divisions.get(Whole(gpu=self.gpu.uuid)) if self.has_shares else None
 
 
 def fill(offer: GpuOffer, *, with_counters: bool) -> None:
@@ -141,7 +150,7 @@ def _offer_existing(offer: GpuOffer, *, with_counters: bool) -> None:
     """Offer the MIG devices that are there and that this driver did not make."""
     for instance in dividing.found_by_others(offer.gpu):
         if isinstance(instance, MigDevice):
-            _offer_mig_device(offer, instance, with_counters=with_counters)
+            _offer_mig_device(offer, mig_of(instance), with_counters=with_counters)
             continue
         state = "is divided among several compute instances"
         if not instance.compute_instances:
@@ -153,30 +162,31 @@ def _offer_existing(offer: GpuOffer, *, with_counters: bool) -> None:
         )
 
 
-def _offer_mig_device(offer: GpuOffer, device: MigDevice, *, with_counters: bool) -> None:
+def _offer_mig_device(offer: GpuOffer, mig: Mig, *, with_counters: bool) -> None:
     """Offer a MIG device that others made, as a whole and in its shares."""
-    part = GpuPart(gpu=device.parent, placement=device.placement)
-    if reason := offer.share.refused.get(part):
+    device, place = Device(base=mig), place_of(mig)
+    if reason := offer.share.refused.get(place):
         offer.notes.append(f"MIG device {device.uuid} is not published: {reason}")
         return
-    division = offer.share.divisions.get(part)
+    division = offer.share.divisions.get(place)
     if division is None:
-        offer.existing.append(_publish(offer, device, serves=offer.share.serving.get(part)))
+        offer.existing.append(_publish(offer, device, serves=offer.share.serving.get(place)))
         return
-    counter = counters.shares_of(device)
+    counter = counters.shares_of(mig)
     taken = {counter: 1} if with_counters else {}
     offer.existing_shares.append(
-        [_publish(offer, one).consume(taken) for one in shares(device, division)]
+        [_publish(offer, one).consume(taken) for one in equal_shares(mig, division)]
     )
     if with_counters:
         offer.counters[counter] = division.count
-        whole = _publish(offer, device, division)
-        offer.existing.append(whole.consume({counter: division.count}))
+        all_of_it = _publish(offer, device, division)
+        offer.existing.append(all_of_it.consume({counter: division.count}))
 
 
 def _offer_shares(offer: GpuOffer, division: Division, wanted: counters.Counters) -> None:
     """Offer the shares of a GPU, each of which consumes `wanted`."""
-    offer.shares = [_publish(offer, one).consume(wanted) for one in shares(offer.gpu, division)]
+    base = Whole(gpu=offer.gpu.uuid)
+    offer.shares = [_publish(offer, one).consume(wanted) for one in equal_shares(base, division)]
 
 
 def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
@@ -210,8 +220,8 @@ def _offer_parts(offer: GpuOffer) -> None:
     everything = counters.whole(profiles)
     others = dividing.found_by_others(gpu)
     possible = {
-        partition: counters.used(partition.profile, partition.placement, everything)
-        for partition in order.in_packing_order(_wished(offer))
+        place: counters.used(profile_of(gpu, place), place.placement, everything)
+        for place in order.in_packing_order(gpu, _wished(offer))
     }
     can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
     is_offered_whole = can_be_whole and not others
@@ -225,14 +235,14 @@ def _offer_parts(offer: GpuOffer) -> None:
     # Of all that fits, whatever is withdrawn of it: so what stays is published as it was.
     wholes = [everything, share] if share else [everything]
     told = counters.to_publish([*possible.values(), *wholes], [*parts.values()], everything, left)
-    for partition in _not_withdrawn(offer, parts):
-        consumed = counters.of(told, parts[partition])
-        offer.partitions.append(_publish(offer, partition).consume(consumed))
+    for place in _not_withdrawn(offer, parts):
+        consumed = counters.of(told, parts[place])
+        offer.partitions.append(_publish(offer, Device(base=place)).consume(consumed))
     if division is not None and share:
         _offer_shares(offer, division, counters.of(told, share))
     if is_offered_whole:
-        whole = _publish(offer, gpu, division)
-        offer.whole = whole.consume(counters.of(told, everything))
+        all_of_it = _publish(offer, whole(gpu), division)
+        offer.whole = all_of_it.consume(counters.of(told, everything))
     elif can_be_whole:
         offer.notes.append(
             "it is not published as a whole, because there are GPU instances on it that this"
@@ -253,12 +263,13 @@ def _count_existing(
     names = counters.of_others(used, told, everything)
     for published in offer.existing:
         device = published.source.device
-        if isinstance(device, MigDevice):
-            taken = counters.used(device.profile, device.placement, everything)
+        if isinstance(device.base, Mig) and device.share is None:
+            profile = profile_of(offer.gpu, device.base)
+            taken = counters.used(profile, device.base.placement, everything)
             published.consume(counters.of(names, taken))
 
 
-def _wished(offer: GpuOffer) -> tuple[Partition, ...]:
+def _wished(offer: GpuOffer) -> tuple[Mig, ...]:
     """Return the partitions that are offered as far as there is room for them.
 
     Those that claims have are among them, whatever profiles are wished by now: the scheduler counts
@@ -268,7 +279,7 @@ def _wished(offer: GpuOffer) -> tuple[Partition, ...]:
     return tuple(
         one
         for one in dividing.partitions(offer.gpu)
-        if offer.mig.includes(one.profile) or one.slot in kept
+        if offer.mig.includes(profile_of(offer.gpu, one)) or one.slot in kept
     )
 
 
@@ -280,12 +291,12 @@ def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
     gpu = offer.gpu
     places = offer.mig.kept(gpu) if with_counters else ()
     named = (dividing.partition_named(gpu, one.profile_id, one.start) for one in places)
-    parts = order.in_packing_order([one for one in named if one is not None])
+    parts = order.in_packing_order(gpu, [one for one in named if one is not None])
     everything = counters.whole(gpu.mig.profiles) if gpu.mig is not None and parts else {}
-    for partition in parts:
-        taken = counters.used(partition.profile, partition.placement, everything)
+    for place in parts:
+        taken = counters.used(profile_of(gpu, place), place.placement, everything)
         offer.counters |= dict.fromkeys(taken, 0)
-        offer.partitions.append(_publish(offer, partition).consume(taken))
+        offer.partitions.append(_publish(offer, Device(base=place)).consume(taken))
     if gpu.was_put_in_mig_mode:
         offer.notes.append(
             "MIG devices that were made on it for claims stay until these end, and no more are"
@@ -302,7 +313,7 @@ def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
     )
 
 
-def _not_withdrawn(offer: GpuOffer, parts: Iterable[Partition]) -> tuple[Partition, ...]:
+def _not_withdrawn(offer: GpuOffer, parts: Iterable[Mig]) -> tuple[Mig, ...]:
     """Return the partitions that are published, always those that claims have and wait for.
 
     The scheduler counts what they use of the GPU only as long as they are published.
@@ -329,7 +340,7 @@ def _offer_undivided(offer: GpuOffer, reason: str | None) -> None:
     can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
     if gpu.mig_mode is not MigMode.ENABLED or is_kept or can_be_whole:
         division = offer.division
-        offer.whole = _publish(offer, gpu, division)
+        offer.whole = _publish(offer, whole(gpu), division)
         if division is not None:
             offer.whole.consume({counters.SHARES: division.count})
             _offer_shares(offer, division, {counters.SHARES: 1})
@@ -351,7 +362,7 @@ def _publish(
     serves: str | None = None,
 ) -> Published:
     """Return a device of the offer's GPU as it is published, without its counters."""
-    is_in_one_piece = isinstance(device, Gpu) and not offer.has_shares
+    is_in_one_piece = device == whole(offer.gpu) and not offer.has_shares
     found, omitted = wire_form(
         NodeDevice(gpu=offer.gpu, device=device),
         offer.inventory,
@@ -361,7 +372,7 @@ def _publish(
         division=division,
         serves=serves,
     )
-    others = offer.partitions if isinstance(device, Partition) else _index(device)
+    others = _index(device) if device.exists else offer.partitions
     if not others:
         offer.omitted += omitted  # the others lack the same
     return found
@@ -369,4 +380,4 @@ def _publish(
 
 def _index(device: Device) -> int:
     """Return the number of a share among those of its device; 0 of any other device."""
-    return device.index if isinstance(device, Share) else 0
+    return device.share.index if isinstance(device.share, EqualShare) else 0

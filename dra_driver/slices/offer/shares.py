@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base, Whole
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
@@ -73,11 +73,11 @@ class ShareOffer(Struct, frozen=True, kw_only=True):
         alone: why a divided device is offered as its shares and not as a whole; None if it is.
     """
 
-    divisions: Mapping[GpuPart, Division] = field(default_factory=dict)
+    divisions: Mapping[Base, Division] = field(default_factory=dict)
     consumable: Consumable = NO_CONSUMABLES
     placement: SharePlacement = SharePlacement.AUTO
-    refused: Mapping[GpuPart, str] = field(default_factory=dict)
-    serving: Mapping[GpuPart, str] = field(default_factory=dict)
+    refused: Mapping[Base, str] = field(default_factory=dict)
+    serving: Mapping[Base, str] = field(default_factory=dict)
     alone: str | None = None
 
     def is_packed(self, division: Division) -> bool:
@@ -90,11 +90,11 @@ class ShareOffer(Struct, frozen=True, kw_only=True):
 
     def refusing_all(self, inventory: Inventory, reason: str) -> "ShareOffer":
         """Return it with no GPU of an inventory offered."""
-        return replace(self, refused={GpuPart(gpu=gpu.uuid): reason for gpu in inventory.gpus})
+        return replace(self, refused={Whole(gpu=gpu.uuid): reason for gpu in inventory.gpus})
 
     def refusing(self, reasons: Mapping[GpuUuid, str]) -> "ShareOffer":
         """Return it with some GPUs not offered, each for its reason."""
-        refused = {GpuPart(gpu=gpu): reason for gpu, reason in reasons.items()}
+        refused = {Whole(gpu=gpu): reason for gpu, reason in reasons.items()}
         return replace(self, refused={**self.refused, **refused}) if refused else self
 
 

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from bench.fleet.loads import LOADS
-from dra_driver.devices.kinds import GpuPart, NodeDevice
-from dra_driver.devices.model import Gpu, Inventory, MigMode, Partition
+from dra_driver.devices.device import Mig, NodeDevice, Whole, profile_of
+from dra_driver.devices.model import Gpu, Inventory, MigMode
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.fields import Object, at, objects
@@ -188,7 +188,7 @@ def _divided(inventory: Inventory) -> ShareOffer:
         served_as="nvidia.com/gpu",
         combines=True,
     )
-    return ShareOffer(divisions={GpuPart(gpu=gpu.uuid): division for gpu in inventory.gpus})
+    return ShareOffer(divisions={Whole(gpu=gpu.uuid): division for gpu in inventory.gpus})
 
 
 def _built(published: Projection, devices: Sequence[Object], node: str) -> DesiredPool:
@@ -204,8 +204,8 @@ def _consumed(source: NodeDevice) -> Object:
     if gpu.mig is None:
         return {}
     taken = _all_counters(gpu)
-    if isinstance(device, Partition):
-        taken = counters.used(device.profile, device.placement, taken)
+    if isinstance(device.base, Mig) and not device.exists:
+        taken = counters.used(profile_of(gpu, device.base), device.base.placement, taken)
     name = counters.counter_set_name(gpu)
     return {"consumesCounters": [{"counterSet": name, "counters": counters.wire(taken)}]}
 

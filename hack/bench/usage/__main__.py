@@ -20,8 +20,8 @@ from wsgiref.util import setup_testing_defaults
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.model.devices import DeviceRecord, RecordedGpu
-from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
+from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.ops.metrics import Metrics
@@ -74,7 +74,7 @@ class Node:
 def _record(gpu: GpuUuid, name: str, pod: str) -> ClaimRecord:
     entry = DeviceRecord(
         name=name,
-        device=RecordedGpu(gpu=gpu),
+        device=Device(base=Whole(gpu=gpu)),
         pool="node",
         request_names=("gpu",),
         cdi_device_ids=(),
@@ -84,6 +84,7 @@ def _record(gpu: GpuUuid, name: str, pod: str) -> ClaimRecord:
         boot_id="boot",
         state=RecordState.PREPARED,
         devices=(entry,),
+        steps=(),
         pods=(ConsumerPod(name=name, uid=pod),),
     )
 

@@ -15,7 +15,7 @@ from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND
 from dra_driver.cdi.store import SpecStore
-from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError
@@ -125,9 +125,8 @@ def test_content_of_a_mig_device_shows_that_device_and_no_other(
     device = gpu.mig.devices[1]
     content = content_of(roots)
     container = tmp_path / "container"
-    make_container(
-        container, content.look().common + content.look().device(NodeDevice(gpu=gpu, device=device))
-    )
+    on_node = NodeDevice(gpu=gpu, device=make.device(device))
+    make_container(container, content.look().common + content.look().device(on_node))
 
     assert shown_in(container) == [gpu.uuid, device.uuid]
 

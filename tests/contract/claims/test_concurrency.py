@@ -13,7 +13,7 @@ import make
 from dra_driver.claims.prepare.preparer import PrepareTiming
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError, DeviceError, TransientError, UnavailableError
-from dra_driver.sharing.base import SharingPlan
+from dra_driver.sharing.steps import SharingStep
 from worlds import child
 from worlds.configs import MPS, PATIENCE
 from worlds.driver import FAST, Driver
@@ -102,7 +102,7 @@ def test_unprepare_ends_a_prepare_that_waits_for_a_daemon(
     driver = Driver(tmp_path, survives_reboot=True)
     waits = threading.Event()
 
-    def wait_ready(plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+    def wait(step: SharingStep, deadline: float, given_up: Callable[[], bool]) -> None:
         waits.set()
         while not given_up():
             if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ def test_unprepare_ends_a_prepare_that_waits_for_a_daemon(
             time.sleep(0.001)
         raise TransientError("given up")
 
-    monkeypatch.setattr(driver.sharing, "wait_ready", wait_ready)
+    monkeypatch.setattr(driver.sharing, "wait", wait)
     ref = driver.api.add("gpu-1", configs=[MPS])
     with ThreadPoolExecutor(1) as pool:
         prepare = pool.submit(driver.prepare, ref, 5.0)

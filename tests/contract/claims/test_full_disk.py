@@ -11,6 +11,7 @@ import make
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError, StateError, TransientError
+from dra_driver.sharing.steps import TimeSlice
 from worlds.configs import MPS, MPS_ON_MIG
 from worlds.driver import Driver
 from worlds.node import Node
@@ -89,7 +90,7 @@ def test_what_cannot_be_written_down_as_pending_is_found_again(
     assert not driver.specs.exists(ref.uid)
     record = start().claims.records.read(ref.uid)
     assert record is not None
-    assert [cleanup.name for cleanup in record.pending] == ["MPS"]
+    assert [cleanup.of.name for cleanup in record.pending] == [TimeSlice.name]
     driver.sharing.refuse_undo = None
     assert not start().reconciler(ReconcileTiming()).mend(), "it is taken back on a full disk too"
     disk.empty()

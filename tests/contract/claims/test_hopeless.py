@@ -15,9 +15,10 @@ from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles, write_file
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from dra_driver.sharing.mps import NAME, Mps
+from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.steps import MpsDomain
 from worlds.driver import Driver
+from worlds.played import only
 
 MPS = make.config(sharing={"strategy": "MPS"})
 LOST = SickGpu(index=1, reason="the GPU has fallen off the bus", is_lost=True)
@@ -38,7 +39,7 @@ def sharing(tmp_path: Path, files: MpsFiles) -> Iterator[Driver]:
     """A node whose MPS supervisor is played by the test."""
     requests = DomainRequests(files.root, time.monotonic, supervisor_grace=GRACE)
     mps = Mps(requests, time.monotonic, ready_seconds=READY)
-    made = Driver(tmp_path, strategies={EXCLUSIVE: Sharing(), NAME: mps})
+    made = Driver(tmp_path, sharing=only(mps_domains=mps, planners={MpsDomain.name: mps}))
     yield made
     requests.stop()
     made.close()

@@ -49,7 +49,7 @@ def test_a_foreign_handle_keeps_the_pod_for_some_minutes_and_the_place_for_ever(
     )
     node.restart()
     node.driver.unprepare(ref, SOON)
-    assert [one.name for one in stored(node, ref).pending] == ["MIG"]
+    assert [one.of.name for one in stored(node, ref).pending] == ["MIG"]
     newcomer = node.claim(node.name("1g.20gb", 0), name="newcomer")
     with pytest.raises(TransientError, match="MIG of an earlier claim has not ended"):
         node.driver.prepare(newcomer, SOON)

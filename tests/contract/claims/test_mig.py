@@ -38,7 +38,7 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: Node) -> 
     ]
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
-    assert [one.device.device_uuid for one in record.devices] == [made.uuid]
+    assert [one.device.uuid for one in record.devices] == [made.uuid]
     node.driver.unprepare(ref)
     assert node.left() == []
 

@@ -12,7 +12,7 @@ from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DeviceError, DriverError, UnavailableError
-from dra_driver.sharing.base import SharingPlan
+from dra_driver.sharing.steps import TimeSlice
 from worlds.configs import MPS, PATIENCE
 from worlds.driver import Driver
 from worlds.process import eventually
@@ -129,8 +129,8 @@ def test_a_spec_of_a_former_boot_is_deleted_and_the_record_kept(tmp_path: Path) 
 @pytest.mark.parametrize("state", [RecordState.PREPARING, RecordState.RELEASED])
 def test_half_done_work_of_a_former_boot_is_forgotten(tmp_path: Path, state: RecordState) -> None:
     driver = Driver(tmp_path, boot_id="boot-2")
-    plan = SharingPlan(strategy="MPS", gpus=(make.gpu(0).uuid,), changes={"claim": "u"})
-    driver.claims.records.write(make.record(state=state, plans=(plan,)))
+    step = TimeSlice(devices=(make.device(make.gpu(0)),), card="u")
+    driver.claims.records.write(make.record(state=state, steps=(step,)))
     driver.sharing.refuse_undo = True
     assert not driver.reconciler(ReconcileTiming()).mend()
     assert driver.left() == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Base, Whole
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConflictError, DeviceError
 from dra_driver.shares.notes import read_notes
@@ -13,13 +13,13 @@ from dra_driver.slices.consumable import Consumable, ConsumableMode
 from resource_nvidia_com.device_plugin import SharedBy
 from worlds.divided_node import GPUS, SMALL, DividedNode, config
 
-FIRST, SECOND = (GpuPart(gpu=one.uuid) for one in GPUS[:2])
+FIRST, SECOND = (Whole(gpu=one.uuid) for one in GPUS[:2])
 CONSUMABLE = Consumable(mode=ConsumableMode.UNLIMITED)
 TURNS, MPS = ShareStrategy.TIME_SLICING, ShareStrategy.MPS
 TOGETHER = config(2, SharedBy.MPS, combines=True)
 
 
-def offered(node: DividedNode, part: GpuPart = FIRST) -> tuple[int, ShareStrategy] | None:
+def offered(node: DividedNode, part: Base = FIRST) -> tuple[int, ShareStrategy] | None:
     found = node.offered().get(part)
     return None if found is None else (found.count, found.strategy)
 
@@ -47,7 +47,7 @@ def prepared_with(node: DividedNode, ref: ClaimRef) -> tuple[int, ShareStrategy]
     assert node.driver is not None
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
-    division = record.devices[0].device.part.division
+    division = record.devices[0].device.division
     assert division is not None
     return division.count, division.strategy
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.devices import RecordedMig
+from dra_driver.devices.device import Mig
 from dra_driver.devices.model import MigUuid
 from dra_driver.errors import DeviceError
 from worlds.configs import MPS_ON_MIG
@@ -20,8 +20,8 @@ def test_a_mig_device_that_others_made_is_used_and_left(node: Node) -> None:
     node.driver.prepare(ref)
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
-    assert record.devices[0].device.device_uuid == static
-    assert record.plans == ()
+    assert record.devices[0].device.uuid == static
+    assert record.steps == ()
     node.driver.unprepare(ref)
     assert (node.mig_shapes(), node.mig_modes()) == ({0: ["2g.20gb@2"]}, {0: 1})
 
@@ -58,8 +58,11 @@ def had_another(node: Node, ref: ClaimRef) -> None:
     record = records.read(ref.uid)
     assert record is not None
     (entry,) = record.devices
-    assert isinstance(entry.device, RecordedMig)
-    former = replace(entry, device=replace(entry.device, uuid=MigUuid("MIG-former")))
+    base = entry.device.base
+    assert isinstance(base, Mig)
+    assert base.instance is not None
+    ids = replace(base.instance, uuid=MigUuid("MIG-former"))
+    former = replace(entry, device=replace(entry.device, base=replace(base, instance=ids)))
     records.write(replace(record, devices=(former,)))
 
 
@@ -84,7 +87,7 @@ def test_a_mig_device_made_here_may_be_replaced_unless_it_is_shared(node: Node) 
     assert node.driver.prepare(ref) == answer
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
-    assert record.devices[0].device.device_uuid == node.migs()[0].uuid
+    assert record.devices[0].device.uuid == node.migs()[0].uuid
     shared = node.claim(node.name("1g.10gb", 1), name="shared", configs=[MPS_ON_MIG])
     node.driver.prepare(shared)
     had_another(node, shared)
@@ -102,7 +105,8 @@ def test_a_mig_device_that_two_claims_have_goes_with_the_last_of_them(node: Node
     assert record is not None
     last = replace(first, uid=ClaimUid("last"), name="last")
     ownership.mark(node.gpu().uuid, last.uid)
-    records.write(replace(record, ref=last))
+    (made,) = record.steps
+    records.write(replace(record, ref=last, steps=(replace(made, claim=last.uid),)))
     node.driver.unprepare(first)
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
     assert set(ownership.made().values()) == {last.uid}

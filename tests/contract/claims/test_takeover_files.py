@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.claims.takeover.take_over import TakeOver
-from dra_driver.devices.mig.partitions import partition_name, partitions
+from dra_driver.devices.device import Device, name_of
+from dra_driver.devices.mig.partitions import partitions
 from worlds.node import MakeNode, Node
 from worlds.nvidia import NvidiaDriver, checkpoint
 from worlds.nvidia_files import FOLDERS, Left, entry_of
@@ -90,7 +91,7 @@ def test_devices_have_the_names_under_which_that_driver_published_them(
     theirs = {device["name"] for one in left.slices for device in one["spec"].get("devices", ())}
     minors = {gpu.minor: gpu for gpu in node.inventory.gpus}
     ours = {f"gpu-{minor}" for minor in minors}
-    ours |= {partition_name(gpu, one) for gpu in minors.values() for one in partitions(gpu)}
+    ours |= {name_of(gpu, Device(base=one)) for gpu in minors.values() for one in partitions(gpu)}
     assert theirs <= ours
     if name == "dynamic-mig":
         of_one = {one for one in ours if one.split("-")[1] == "1"}

@@ -74,8 +74,9 @@ def test_claims_are_served_meanwhile(machine: Machine, session: DriverSession) -
     wanted = partition_named(session.look().gpus[0], 19, 0)
     assert wanted is not None
 
-    device = MigInstances(session.mig).make(wanted)
-    assert [one.uuid for one in machine.mig_devices(divided.uuid)] == [device.uuid]
+    made = MigInstances(session.mig).make(wanted).instance
+    assert made is not None
+    assert [one.uuid for one in machine.mig_devices(divided.uuid)] == [made.uuid]
     session.look()
     session.set_compute_mode(waiting.uuid, 3)
     assert session.compute_mode(waiting.uuid) == 3

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.devices.model import Gpu, Inventory, MigMode
+import make
+from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.nvlink import joined
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.nvlink import LOOKS
@@ -93,7 +94,7 @@ def whole(inventory: Inventory) -> list[dict[str, Any]]:
     return [
         {key: value for key, value in wire.items() if key != "consumesCounters"}
         for wire, source in zip(published.devices, published.sources, strict=True)
-        if isinstance(source.device, Gpu)
+        if source == make.whole(source.gpu)
     ]
 
 

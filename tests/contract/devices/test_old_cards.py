@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
+import make
 from dra_driver.cli import main
 from dra_driver.devices.model import Gpu, Inventory, MigMode
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError
-from dra_driver.mps.domain import DomainDevice, domain_of
+from dra_driver.mps.domain import DomainDevice
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import Group, SharingPlan
+from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.steps import MpsDomain
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import projection
@@ -81,7 +83,7 @@ def test_whole_gpus_are_published_as_ever(tmp_path: Path, name: str) -> None:
     whole = [
         {key: value for key, value in wire.items() if key != "consumesCounters"}
         for wire, source in zip(published.devices, published.sources, strict=True)
-        if isinstance(source.device, Gpu)
+        if source == make.whole(source.gpu)
     ]
     assert whole == yaml.safe_load((GOLDEN / f"{name}.yaml").read_text())
     assert published.withheld == ()
@@ -194,7 +196,8 @@ def time_slicing(machine: Machine) -> Iterator[tuple[TimeSlicing, Inventory]]:
 
 
 def asked(gpu: Gpu, wanted: GpuConfig) -> list[Group]:
-    return [Group(claim="uid", config=wanted, gpus=(gpu,))]
+    unit = Unit(name=f"gpu-{gpu.minor}", request="gpu", gpu=gpu, device=make.device(gpu))
+    return [Group(claim="uid", config=wanted, units=(unit,))]
 
 
 @pytest.mark.parametrize("product", ["Tesla P100-PCIE-16GB", "Tesla V100-PCIE-16GB"])
@@ -202,25 +205,25 @@ def test_pascal_and_volta_have_time_slices(generations: Machine, product: str) -
     deadline = time.monotonic() + SOON
     with time_slicing(generations) as (strategy, inventory):
         gpu = card(inventory, product)
-        [plan] = strategy.plan(asked(gpu, config("TimeSlicing", interval="Long")), deadline)
-        strategy.apply(plan, deadline)
+        [step] = strategy.plan(asked(gpu, config("TimeSlicing", interval="Long")), deadline)
+        strategy.do(step, deadline)
         assert generations.time_slice(gpu.uuid) == 3
-        strategy.undo(plan, deadline)
+        strategy.undo(step, deadline)
         assert generations.time_slice(gpu.uuid) == 0
 
 
 # MPS
 
 
-def planned(folder: Path, gpu: Gpu, wanted: GpuConfig) -> tuple[SharingPlan, ...]:
+def planned(folder: Path, gpu: Gpu, wanted: GpuConfig) -> tuple[MpsDomain, ...]:
     mps = Mps(DomainRequests(folder, time.monotonic), time.monotonic, ready_seconds=1.0)
     return mps.plan(asked(gpu, wanted), time.monotonic() + SOON)
 
 
 def test_a_v100_can_have_mps_with_limits(tmp_path: Path, generations: Machine) -> None:
     gpu = card(look(generations), "Tesla V100-PCIE-32GB")
-    [plan] = planned(tmp_path, gpu, config("MPS", **LIMITS, multiUser=True))
-    domain = domain_of(plan.changes["domain"])
+    [step] = planned(tmp_path, gpu, config("MPS", **LIMITS, multiUser=True))
+    domain = step.domain
     assert domain.devices == (DomainDevice(uuid=gpu.uuid, pinned_memory_mib=1024),)
     assert domain.active_thread_percentage == 50
 
@@ -229,8 +232,8 @@ def test_a_v100_can_have_mps_with_limits(tmp_path: Path, generations: Machine) -
 def test_pascal_can_have_mps_without_limits(tmp_path: Path, profile: str) -> None:
     inventory = look(Machine.create(tmp_path / "root", profile))
     gpu = next(gpu for gpu in inventory.gpus if gpu.architecture == "Pascal")
-    [plan] = planned(tmp_path, gpu, config("MPS"))
-    assert domain_of(plan.changes["domain"]).devices == (DomainDevice(uuid=gpu.uuid),)
+    [step] = planned(tmp_path, gpu, config("MPS"))
+    assert step.domain.devices == (DomainDevice(uuid=gpu.uuid),)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from dra_driver.devices.device import Mig, MigIds, mig_of
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import partition_named, partitions
-from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigSlot, Partition
+from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigSlot
 from dra_driver.errors import ConflictError, DeviceError, TransientError
 from dra_driver.simulator.machine import Machine
 from worlds.session import session_on
@@ -40,10 +42,17 @@ class Card:
         if not self.machine.set_mig_mode(uuid, enabled=True):
             self.machine.reset_gpu(uuid)
 
-    def partition(self, profile_id: int, start: int) -> Partition:
+    def partition(self, profile_id: int, start: int) -> Mig:
         found = partition_named(self.gpu, profile_id, start)
         assert found is not None
         return found
+
+    def make(self, place: Mig) -> MigIds:
+        """Make the MIG device at a place; return by what NVML knows it."""
+        made = self.mig.make(place)
+        assert replace(made, instance=None) == place
+        assert made.instance is not None
+        return made.instance
 
     def present(self) -> list[tuple[str, int]]:
         gpu = self.gpu
@@ -73,9 +82,8 @@ def test_every_partition_of_every_card_can_be_made_and_destroyed(
     card.turn_on()
     possible = partitions(card.gpu)
     for partition in possible:
-        device = card.mig.make(partition)
-        assert device.uuid.startswith("MIG-")
-        assert card.present() == [(partition.profile.name, partition.placement.start)]
+        assert card.make(partition).uuid.startswith("MIG-")
+        assert card.present() == [(partition.profile, partition.placement.start)]
         card.mig.destroy(partition.slot)
     assert card.present() == []
     assert len(possible) >= 10
@@ -107,7 +115,7 @@ def test_cards_without_mig_have_none(tmp_path: Path) -> None:
 
 
 def test_making_turns_the_mode_on_at_once_on_hopper(h100: Card) -> None:
-    device = h100.mig.make(h100.partition(9, 4))
+    device = h100.make(h100.partition(9, 4))
 
     assert h100.gpu.mig_mode is MigMode.ENABLED
     assert h100.machine.mig_devices(h100.gpu.uuid)[0].uuid == device.uuid
@@ -118,9 +126,9 @@ def test_the_mode_is_turned_off_once_nothing_is_left(h100: Card) -> None:
     partition = h100.partition(9, 4)
     h100.mig.make(partition)
     with pytest.raises(ConflictError, match=r"3g\.40gb at 4"):
-        h100.mig.set_mode(partition.parent, MigMode.DISABLED)
+        h100.mig.set_mode(partition.gpu, MigMode.DISABLED)
     h100.mig.destroy(partition.slot)
-    h100.mig.set_mode(partition.parent, MigMode.DISABLED)
+    h100.mig.set_mode(partition.gpu, MigMode.DISABLED)
 
     assert h100.gpu.mig_mode is MigMode.DISABLED
 
@@ -220,7 +228,7 @@ def test_a_call_that_fails_leaves_neither_instance_nor_mode(h100: Card, function
 
 def test_an_instance_in_use_is_destroyed_when_its_processes_have_ended(h100: Card) -> None:
     partition = h100.partition(9, 4)
-    device = h100.mig.make(partition)
+    device = h100.make(partition)
     holder = h100.machine.hold_instance(device.uuid)
     with pytest.raises(TransientError, match="processes still use it"):
         h100.mig.destroy(partition.slot)
@@ -236,13 +244,13 @@ def test_a_mode_in_use_is_waited_for(h100: Card) -> None:
     with pytest.raises(TransientError, match="cannot be switched to MIG mode while others"):
         h100.mig.make(h100.partition(9, 4))
 
-    assert h100.mig.make(h100.partition(9, 4)).profile.name == "3g.40gb"
+    assert h100.mig.make(h100.partition(9, 4)).profile == "3g.40gb"
 
 
 def test_an_instance_lost_by_a_reset_is_simply_gone(h100: Card) -> None:
     partition = h100.partition(9, 4)
     h100.mig.make(partition)
-    h100.machine.reset_gpu(partition.parent)
+    h100.machine.reset_gpu(partition.gpu)
 
     assert h100.mig.find(partition.slot) is None
     h100.mig.destroy(partition.slot)
@@ -295,8 +303,4 @@ def test_a_device_is_found_as_it_was_made(h100: Card) -> None:
     found = h100.mig.find(device.slot)
 
     assert isinstance(found, MigDevice)
-    assert (found.uuid, found.gpu_instance, found.compute_instance) == (
-        device.uuid,
-        device.gpu_instance,
-        device.compute_instance,
-    )
+    assert mig_of(replace(found, made_here=True)) == device

@@ -6,7 +6,6 @@ import pytest
 
 import explained
 import make
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
@@ -130,7 +129,7 @@ def test_who_asks_for_gpus_where_shares_have_another_name_hears_that_name(comman
     division = Division(
         count=2, strategy=ShareStrategy.TIME_SLICING, served_as=SHARED, combines=True
     )
-    offer = ShareOffer(divisions={GpuPart(gpu=gpu.uuid): division})
+    offer = ShareOffer(divisions={make.place(gpu): division})
     found = projection(make.inventory(gpu), share=offer)
     shared = [*slices(found.devices, found.counter_sets), node(), *explained.classes()]
     said = command.says(*shared, pod(limits={GPU: 1}))

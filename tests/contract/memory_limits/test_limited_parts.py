@@ -9,9 +9,10 @@ from msgspec.structs import replace
 import make
 from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.steps import ClaimStep
+from dra_driver.claims.report.descriptions import description_of
 from dra_driver.errors import ConfigError
-from dra_driver.sharing.base import SharingPlan
-from dra_driver.sharing.enforcement import KEY
+from dra_driver.sharing.steps import Backend, MemoryPart, UseShares
 from worlds.limited_node import LimitedNode, share
 
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -53,9 +54,7 @@ def words(node: LimitedNode, ref: ClaimRef) -> str:
     """What status says of a claim's first device."""
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
-    key = record.devices[0].device.key
-    assert key is not None
-    return node.driver.strategies["Shares"].describe(record.plans[0], key).words
+    return description_of(record, record.devices[0]).words
 
 
 def total(node: LimitedNode) -> int:
@@ -162,9 +161,11 @@ def test_a_limit_of_its_own_is_the_pods(node: LimitedNode) -> None:
     assert node.limit(group, 1) == 4 * GIB
 
 
-def without_memory(plan: SharingPlan) -> SharingPlan:
-    """The plan as it was written before plans said what enforces memory."""
-    return replace(plan, changes={key: one for key, one in plan.changes.items() if key != KEY})
+def without_memory(step: ClaimStep) -> UseShares:
+    """The step as it is read of a record that does not say what enforces memory."""
+    assert isinstance(step, UseShares)
+    nothing = Backend.NOTHING
+    return replace(step, memory=MemoryPart(by=nothing, of_device=nothing, claim=step.memory.claim))
 
 
 @pytest.mark.parametrize("says_what_enforces", [True, False])
@@ -180,8 +181,8 @@ def test_claims_from_before_control_groups_are_served_as_they_were_and_so_are_la
     if not says_what_enforces:
         record = before.driver.claims.records.read(first.uid)
         assert record is not None
-        plans = tuple(map(without_memory, record.plans))
-        before.driver.claims.records.write(replace(record, plans=plans))
+        steps = tuple(map(without_memory, record.steps))
+        before.driver.claims.records.write(replace(record, steps=steps))
     plain = words(before, first)
     before.close()
 

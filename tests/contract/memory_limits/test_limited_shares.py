@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.report.descriptions import description_of
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, TransientError
+from dra_driver.sharing.steps import UseShares
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
@@ -20,10 +22,15 @@ def words(node: LimitedNode, uid: str) -> str:
     """What status says of a claim's first device."""
     record = node.driver.claims.records.read(uid)
     assert record is not None
-    (plan,) = record.plans
-    key = record.devices[0].device.key
-    assert key is not None
-    return node.driver.strategies["Shares"].describe(plan, key).words
+    return description_of(record, record.devices[0]).words
+
+
+def why(node: LimitedNode, uid: str) -> str:
+    """Why nothing better limits a claim's memory, as its record says."""
+    record = node.driver.claims.records.read(uid)
+    assert record is not None
+    (found,) = {step.memory.why for step in record.steps if isinstance(step, UseShares)}
+    return found
 
 
 def test_an_over_asking_tenant_is_refused_and_its_neighbour_is_not(node: LimitedNode) -> None:
@@ -241,9 +248,7 @@ def test_without_the_hook_the_kernels_counting_is_not_enough(tmp_path: Path) -> 
     node.driver.prepare(ref)
     assert node.limit(group) is None
     assert words(node, ref.uid) == "1 of 10 shares, nothing limits memory"
-    record = node.driver.claims.records.read(ref.uid)
-    assert record is not None
-    assert "nvidia-cdi-hook 1.20.1" in str(record.plans[0].changes["memory"])
+    assert "nvidia-cdi-hook 1.20.1" in why(node, ref.uid)
 
 
 def test_unlike_shares_of_two_gpus_are_not_limited_by_one_hook(dmem: LimitedNode) -> None:
@@ -268,10 +273,7 @@ def test_before_r615_mps_limits_memory_or_nothing_does_and_the_reason_is_kept(
     assert words(node, first.uid) == "1 of 10 shares, nothing limits memory"
     assert words(node, second.uid).endswith("enforced by MPS")
     assert node.driver.env(second, share(0, 1))[LIMIT] == f"{node.uuid(1)}={node.share_mib}M"
-    record = node.driver.claims.records.read(second.uid)
-    assert record is not None
-    why = str(record.plans[0].changes["memory"])
-    assert "580.95.05 is older than R615" in why
+    assert "580.95.05 is older than R615" in why(node, second.uid)
 
 
 def test_several_pods_share_a_claim_where_a_person_wants_no_control_groups(tmp_path: Path) -> None:

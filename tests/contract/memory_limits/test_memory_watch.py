@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import UnavailableError
+from dra_driver.host.envelope import seal, unseal
 from worlds.limited_node import LimitedNode, share
 
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
@@ -90,18 +90,17 @@ def test_later_pods_get_nothing_also_if_one_of_them_has_some_or_none_can_be_told
     assert {name for name, _, _ in dmem.events.posted} == {f"pod-{pod[:4]}" for pod, _ in pods[1:]}
 
 
-def test_a_record_whose_plan_cannot_be_read_keeps_no_other_from_its_limit(
+def test_a_record_whose_step_cannot_be_read_keeps_no_other_from_its_limit(
     node: LimitedNode,
 ) -> None:
     (one, _), (two, group) = node.pod(), node.pod()
     node.divide(1, combines=True, strategy=ShareStrategy.TIME_SLICING)
     node.driver.prepare(node.claim_of(one, share(0), name="a"))
     node.driver.prepare(node.claim_of(two, share(0, 1), name="b"))
-    records = node.driver.claims.records
-    record = records.read(ClaimUid("uid-a"))
-    assert record is not None
-    broken = tuple(replace(plan, changes={"memory": {"by": "magic"}}) for plan in record.plans)
-    records.write(replace(record, plans=broken))
+    file = node.driver.plugin / "claims/uid-a.json"
+    payload = unseal(file.read_bytes(), newest=2)
+    payload["steps"][0]["memory"]["by"] = "magic"
+    file.write_bytes(seal(payload, version=2))
     node.make_again(group)
     node.look_after()
     assert node.limit(group, 1) == node.share_mib

@@ -19,4 +19,4 @@ def test_one_whose_limit_is_yet_to_be_set_makes_the_other_no_trouble(node: Limit
     other = ClaimRef(namespace="default", name="other", uid=ClaimUid("other-uid"))
     claims.records.write(replace(record, ref=other, state=RecordState.PREPARING))
     claims.ownership.mark(node.uuid(0), other.uid)
-    claims.strategies.wait_ready(record.plans, time.monotonic(), lambda: False)
+    claims.steps.wait(record.steps, time.monotonic(), lambda: False)

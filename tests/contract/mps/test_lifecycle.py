@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import DeviceError, StateError
 from dra_driver.mps import pipes, processes
 from dra_driver.mps.daemon import mounts, shm

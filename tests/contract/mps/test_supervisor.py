@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
@@ -122,7 +122,7 @@ def test_a_mig_device_has_a_daemon_and_no_compute_mode(mps: MpsDomains, run: Run
     uuid = "MIG-11111111-2222-3333-4444-555555555555"
     device = DomainDevice(uuid=uuid, kind=DeviceKind.MIG, pinned_memory_mib=512)
     domain = Domain(id=DomainId("claim"), devices=(device,))
-    assert mps.ready(domain).pinned_memory_mib == ((uuid, 512),)
+    assert mps.ready(domain).pinned_memory_mib == {uuid: 512}
     assert mps.compute_modes() == {}
     mps.requests.remove(domain.id)
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)

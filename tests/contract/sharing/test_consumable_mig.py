@@ -4,7 +4,7 @@ import pytest
 
 import make
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.devices.shares import ConsumableSlot
+from dra_driver.devices.shares import ConsumedShare
 from dra_driver.errors import ConfigError, ConflictError
 from dra_driver.mps.domain import shared_domain
 from dra_driver.slices.consumable import Consumable
@@ -163,8 +163,8 @@ def test_a_part_of_a_mig_device_is_kept_when_the_driver_comes_back(node: Node) -
         answer, spec = node.driver.prepare(ref), node.driver.spec(ref)
         record = node.driver.claims.records.read(ref.uid)
         assert record is not None
-        slot = record.devices[0].device.part.share
-        assert isinstance(slot, ConsumableSlot)
+        slot = record.devices[0].device.share
+        assert isinstance(slot, ConsumedShare)
         assert (slot.memory_mib, slot.cores) == (10240, 10)
 
         node.restart()

@@ -65,7 +65,7 @@ def test_the_share_id_is_in_the_answer_the_record_and_the_name_of_the_cdi_device
     assert record is not None
     (entry,) = record.devices
     assert entry.share_id == "one"
-    assert entry.device.part.share.memory_mib == 10240  # type: ignore[union-attr]
+    assert entry.device.share.memory_mib == 10240  # type: ignore[union-attr]
     assert node.driver.prepare(ref) == (device,)
     node.driver.unprepare(ref)
     assert node.left() == []

@@ -5,12 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import MigDevice
 from dra_driver.devices.shares import ShareStrategy
@@ -232,7 +231,7 @@ def test_a_device_stays_divided_as_it_is_until_nobody_has_a_share(node: Node) ->
     node.divide(0, strategy=ShareStrategy.TIME_SLICING)
     first, second = claim(node, share(0), name="first"), claim(node, share(1), name="second")
     node.driver.prepare(first)
-    part = GpuPart(gpu=node.gpu(0).uuid)
+    part = Whole(gpu=node.gpu(0).uuid)
     before = node.driver.divisions[part]
     node.divide(0, count=4, strategy=ShareStrategy.MPS)
     divisions = node.driver.node_divisions
@@ -360,10 +359,9 @@ def test_the_division_of_a_share_stands_in_its_record(node: Node) -> None:
     ref = claim(node, share(4))
     node.driver.prepare(ref)
     (entry,) = node.driver.claims.records.read(ref.uid).devices  # type: ignore[union-attr]
-    part = GpuPart(gpu=node.gpu(0).uuid)
-    assert entry.device.part.share is not None
-    assert entry.device.part.share.division == node.driver.divisions[part]
-    assert entry.device.part == replace(part, share=entry.device.part.share)
+    part = Whole(gpu=node.gpu(0).uuid)
+    assert entry.device.division == node.driver.divisions[part]
+    assert entry.device == Device(base=part, share=entry.device.share)
 
 
 def test_where_compute_is_free_each_tenant_has_its_memory_and_all_sms(node: Node) -> None:
@@ -432,7 +430,7 @@ def test_a_device_stays_divided_over_a_reboot_for_pods_that_it_has_not_ended(nod
     node.machine.reboot()
     node.restart()
     node.driver.reconciler(ReconcileTiming()).mend()
-    part = GpuPart(gpu=node.gpu(0).uuid)
+    part = Whole(gpu=node.gpu(0).uuid)
     assert set(node.driver.node_divisions.waiting([part.gpu])) == {part}
     node.driver.prepare(ref)
     node.driver.unprepare(gone)

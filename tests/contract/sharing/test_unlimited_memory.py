@@ -12,7 +12,8 @@ from testbed.apiserver.server import ApiServer
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
-from dra_driver.devices.shares import MIB, ShareStrategy, memory_of
+from dra_driver.devices.device import Whole, memory_of
+from dra_driver.devices.shares import MIB, ShareStrategy
 from dra_driver.kube.events import Regarding
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kubelet.service import ClaimCalls
@@ -142,7 +143,7 @@ def test_the_event_names_a_limit_that_is_more_than_the_gpu_has(telling: Telling)
         for ref in refs:
             telling.prepare(ref)
         (event,) = telling.told(1)
-        total = memory_of(node.gpu(0))
+        total = memory_of(node.gpu(0), Whole(gpu=node.gpu(0).uuid))
         assert total is not None
         held = total // MIB
         desired = node.mps.requests.desired(DomainId(refs[0].uid))

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from testbed.manifests import installed
 
-from dra_driver.devices.kinds import GpuPart
+import make
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.simulator.nodes import inventory_of
@@ -88,7 +88,7 @@ def divided(inventory: Inventory, count: int) -> ShareOffer:
         served_as="nvidia.com/gpu",
         combines=True,
     )
-    return ShareOffer(divisions={GpuPart(gpu=gpu.uuid): division for gpu in inventory.gpus})
+    return ShareOffer(divisions={make.place(gpu): division for gpu in inventory.gpus})
 
 
 def profiles_of(inventory: Inventory) -> dict[str, int]:

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 import make
 from contract.slices.conftest import QUICK, Bench, node
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import UnavailableError
@@ -43,7 +42,7 @@ def label(bench: Bench, **labels: str) -> None:
 
 
 SHARES = {
-    GpuPart(gpu=make.gpu(2).uuid): Division(
+    make.place(make.gpu(2)): Division(
         count=2, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
     )
 }

@@ -14,39 +14,31 @@ from dra_driver.claims.prepare.allocation import (
     kind_named,
     recorded_gpus,
 )
-from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
-from dra_driver.devices.model import ExcludedGpu, Inventory, MigMode, Partition, SickGpu
+from dra_driver.devices.device import Base, Device, DeviceKind, equal_shares, name_of
+from dra_driver.devices.model import ExcludedGpu, Inventory, MigMode, SickGpu
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.devices.shares import (
-    MIB,
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, TransientError
 
 MIG = make.mig_device(1, start=2)
 WHOLE = make.gpu(0)
 CARD = make.gpu(1, mig=make.mig(MIG), mig_mode=MigMode.ENABLED)
-PLACE = Partition(parent=CARD.uuid, profile=MIG.profile, placement=MIG.placement)
+ALL = make.device(WHOLE)
+PLACE = Device(base=make.place(MIG))
 NODE = make.inventory(WHOLE, CARD)
 TWO = Division(
     count=2, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
 )
-SHARE = Share(of=WHOLE, index=1, division=TWO)
+SHARE = equal_shares(ALL.base, TWO)[1]
 
 
 class Divisions:
-    """How each device is divided; `wanted` are the parts that were asked for."""
+    """How each device is divided."""
 
     def __init__(self, division: Division | None = TWO) -> None:
         self.division = division
-        self.wanted: list[GpuPart] = []
 
-    def of(self, part: GpuPart) -> Division | None:
-        self.wanted.append(part)
+    def of(self, _: Base) -> Division | None:
         return self.division
 
 
@@ -56,7 +48,7 @@ def result(name: str, **facts: Any) -> Result:
 
 def found(
     *results: Result, inventory: Inventory = NODE, division: Division | None = TWO, **more: Any
-) -> dict[str, NodeDevice]:
+) -> dict[str, Device]:
     divisions: Any = Divisions(division)
     return allocated_devices(results, "node-1", inventory, divisions, **{"strategies": {}} | more)
 
@@ -64,15 +56,15 @@ def found(
 @pytest.mark.parametrize(
     ("gpu", "device", "kind"),
     [
-        (WHOLE, WHOLE, DeviceKind.GPU),
+        (WHOLE, ALL, DeviceKind.GPU),
         (CARD, PLACE, DeviceKind.MIG),
         (WHOLE, SHARE, DeviceKind.GPU),
-        (CARD, replace(SHARE, of=PLACE), DeviceKind.MIG),
+        (CARD, replace(SHARE, base=PLACE.base), DeviceKind.MIG),
     ],
 )
 def test_a_name_means_a_device_of_this_node(gpu: Any, device: Device, kind: DeviceKind) -> None:
     name = name_of(gpu, device)
-    assert found(result(name)) == {name: NodeDevice(gpu=gpu, device=device)}
+    assert found(result(name)) == {name: device}
     assert kind_named(name) is kind
 
 
@@ -81,15 +73,13 @@ def test_a_share_of_a_capacity_is_what_its_claim_consumes() -> None:
     one = result("gpu-0", share_id="s1", consumed=asked)
     other = result("gpu-0", share_id="s2")
     seen = found(one, other, strategies={one.allocation_id: ShareStrategy.MPS})
-    slots = [
-        ConsumableSlot(share_id="s1", strategy=ShareStrategy.MPS, memory_mib=5, cores=30, shares=2),
-        ConsumableSlot(share_id="s2", strategy=ShareStrategy.TIME_SLICING),
+    shares = [
+        ConsumedShare(share_id="s1", strategy=ShareStrategy.MPS, memory_mib=5, cores=30, shares=2),
+        ConsumedShare(share_id="s2", strategy=ShareStrategy.TIME_SLICING),
     ]
-    assert [node.device for node in seen.values()] == [
-        ConsumableShare(of=WHOLE, slot=slot) for slot in slots
-    ]
+    assert list(seen.values()) == [replace(ALL, share=share) for share in shares]
     (admins,) = found(result("gpu-0", share_id="s3", admin_access=True)).values()
-    assert admins.device == WHOLE
+    assert admins == ALL
 
 
 def test_a_share_of_a_share_is_refused() -> None:
@@ -192,4 +182,5 @@ def test_a_claim_becomes_the_draft_of_its_record() -> None:
     assert (one.request_names, one.subrequest, one.admin_access) == (("a",), "best", True)
     assert (other.request_names, other.subrequest, other.admin_access) == (("b",), None, False)
     assert one.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={draft.ref.uid}-gpu-0",)
-    assert [node.device for node in seen.devices.values()] == [WHOLE, PLACE]
+    assert [one.device for one in draft.devices] == [ALL, PLACE]
+    assert seen.gpus == {WHOLE.uuid: WHOLE, CARD.uuid: CARD}

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import (
     Condition,
     Entry,
@@ -18,18 +17,11 @@ from dra_driver.claims.report.claim_status import (
     stored_entries,
     understood,
 )
-from dra_driver.devices.kinds import Device, name_of
-from dra_driver.devices.model import Gpu, MigDevice
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
-from dra_driver.sharing import shares
-from dra_driver.sharing.base import SharingPlan, share_key
-from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
+from dra_driver.devices.device import Device, Whole, equal_shares, name_of
+from dra_driver.devices.model import Gpu, MigDevice, MigUuid
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
+from dra_driver.sharing.steps import Backend, MemoryPart, ShareLimits, TimeSlice, UseShares
+from resource_nvidia_com.v1beta1.names import Interval
 
 GPU = make.gpu(0, mig=make.mig())
 MIG = make.mig_device(0, start=2, made_here=True)
@@ -42,6 +34,7 @@ CARD = {
 QUARTERS = Division(
     count=4, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=False
 )
+OF_MIG = equal_shares(make.device(MIG).base, QUARTERS)[0]
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T04:00:00Z"
 
 
@@ -49,31 +42,32 @@ def claim(*devices: Device, share_id: str | None = None, **facts: Any) -> ClaimR
     (entry,) = make.record(GPU).devices
     return make.record(
         devices=tuple(
-            replace(entry, name=name_of(GPU, one), device=recorded(one), share_id=share_id)
-            for one in devices
+            replace(entry, name=name_of(GPU, one), device=one, share_id=share_id) for one in devices
         ),
         **facts,
     )
 
 
-def share_plan(
-    share: Share | ConsumableShare, uuid: str, by: Backend, why: str = ""
-) -> SharingPlan:
+def use(device: Device, by: Backend, why: str = "") -> UseShares:
     """What sharing/shares.py writes down for one share."""
-    memory = MemoryPart(by=by, of_device=by, why=why, claim="uid")
-    key = share_key(uuid, share.slot.label)  # type: ignore[arg-type]
-    is_equal = isinstance(share, Share)
-    limits = {
-        "taken": 1,
-        "of": share.division.count if isinstance(share, Share) else None,
-        "consumedMemoryMiB": 0 if is_equal else 10240,
-        "consumedCores": 0 if is_equal else 20,
-        "activeThreadPercentage": 25,
-        "memoryMiB": {uuid: 20252},
-    }
-    changes = {"claim": "uid", "shares": {key: limits}, KEY: part_json(memory)}
-    place = recorded(share).part
-    return SharingPlan(strategy=shares.NAME, gpus=(GPU.uuid,), changes=changes, places=(place,))
+    share, key, uuid = device.share, device.key, device.uuid
+    assert share
+    assert key
+    assert uuid
+    limits = ShareLimits(
+        taken=1,
+        count=share.division.count if share.division else None,
+        consumed_memory_mib=0 if share.division else 10240,
+        consumed_cores=0 if share.division else 20,
+        active_thread_percentage=25,
+        memory_mib={uuid: 20252},
+    )
+    return UseShares(
+        devices=(device,),
+        strategy=share.strategy,
+        limits={key: limits},
+        memory=MemoryPart(by=by, of_device=by, why=why, claim="uid"),
+    )
 
 
 def only(record: ClaimRecord, **facts: Any) -> Entry:
@@ -95,13 +89,13 @@ def test_a_whole_gpu_is_named_by_what_people_and_other_tools_know_of_it() -> Non
 
 
 def test_a_time_sliced_gpu_has_its_interval() -> None:
-    plan = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,), changes={"interval": "Long"})
-    entry = only(make.record(GPU, plans=(plan,)))
+    step = TimeSlice(devices=(make.device(GPU),), interval=Interval.LONG)
+    entry = only(make.record(GPU, steps=(step,)))
     assert entry.data["sharing"] == {"strategy": "TimeSlicing", "interval": "Long"}
 
 
 def test_a_mig_device_has_its_own_uuid_and_its_ids() -> None:
-    entry = only(claim(MIG))
+    entry = only(claim(make.device(MIG)))
     assert entry.key[2] == "gpu-0-mig-1g10gb-19-2"
     assert entry.data == {
         "version": "v1",
@@ -126,9 +120,8 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
     division = Division(
         count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
     )
-    share = Share(of=GPU, index=1, division=division)
-    plan = share_plan(share, GPU.uuid, Backend.CONTROL_GROUPS)
-    entry = only(claim(share, plans=(plan,)))
+    share = equal_shares(make.device(GPU).base, division)[1]
+    entry = only(claim(share, steps=(use(share, Backend.CONTROL_GROUPS),)))
     assert entry.data["uuid"] == GPU.uuid
     assert entry.data["share"] == {"index": 1, "replicas": 4, "resourceName": "nvidia.com/gpu"}
     assert entry.data["sharing"] == {
@@ -142,12 +135,8 @@ def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
 
 
 def test_a_share_that_nothing_limits_says_so_and_why() -> None:
-    division = Division(
-        count=4, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=False
-    )
-    share = Share(of=MIG, index=0, division=division)
-    plan = share_plan(share, MIG.uuid, Backend.NOTHING, "too old")
-    entry = only(claim(share, plans=(plan,)))
+    share = OF_MIG
+    entry = only(claim(share, steps=(use(share, Backend.NOTHING, "too old"),)))
     sharing: Any = entry.data["sharing"]
     assert (sharing["strategy"], sharing["enforcedBy"]) == ("TimeSlicing", "nothing")
     assert sharing["whyNotBetter"] == "too old"
@@ -156,12 +145,11 @@ def test_a_share_that_nothing_limits_says_so_and_why() -> None:
 
 
 def test_a_part_by_capacity_has_its_share_id_and_what_it_consumes() -> None:
-    slot = ConsumableSlot(
+    share = ConsumedShare(
         share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240, cores=20
     )
-    part = ConsumableShare(of=GPU, slot=slot)
-    plan = share_plan(part, GPU.uuid, Backend.MPS)
-    entry = only(claim(part, share_id="s1", plans=(plan,)))
+    part = replace(make.device(GPU), share=share)
+    entry = only(claim(part, share_id="s1", steps=(use(part, Backend.MPS),)))
     assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "s1")
     assert entry.data["share"] == {"memoryMiB": 10240, "cores": 20}
 
@@ -174,27 +162,15 @@ def test_devices_with_admin_access_are_named_and_shared_with_nobody() -> None:
     assert only(both).data["sharing"] == {"strategy": "Exclusive"}
 
 
-def test_a_plan_that_cannot_be_read_hides_no_identity() -> None:
-    plan = SharingPlan(strategy="MPS", gpus=(GPU.uuid,), changes={"domain": 1})
-    entry = only(make.record(GPU, plans=(plan,)))
-    sharing: Any = entry.data["sharing"]
-    assert (entry.data["uuid"], sharing["strategy"]) == (GPU.uuid, "MPS")
-    assert "cannot be read" in sharing["problem"]
-
-
 def test_of_what_is_too_long_for_the_api_the_identity_stays() -> None:
     long = "<" * 5000  # each is six bytes as the API server writes it
-    division = Division(
-        count=4, strategy=ShareStrategy.TIME_SLICING, served_as=long, combines=False
-    )
+    division = replace(QUARTERS, served_as=long)
     node = make.inventory(make.gpu(0, product_name=long), driver_version=long)
 
     def data(of: Gpu | MigDevice) -> Any:
-        share = Share(of=of, index=0, division=division)
-        plan = share_plan(share, of.uuid, Backend.NOTHING, long)
-        (device,) = make.record(GPU).devices
-        one = replace(device, device=recorded(share))
-        (entry,) = entries(make.record(devices=(one,), plans=(plan,)), node)
+        share = equal_shares(make.device(of).base, division)[0]
+        record = claim(share, steps=(use(share, Backend.NOTHING, long),))
+        (entry,) = entries(record, node)
         return entry.data
 
     assert data(GPU)["sharing"] == {"strategy": "TimeSlicing"}
@@ -240,13 +216,14 @@ def test_a_condition_keeps_since_when_it_has_been_so() -> None:
 
 
 def test_what_a_gpu_does_not_say_now_stays_as_it_was() -> None:
-    record = claim(MIG)
+    record = claim(make.device(MIG))
     before = stored_entries(applied(record.ref, entries(record, NODE), (), NOW))
     silent = entries(record, make.inventory(make.gpu(1), driver_version=None))
     assert not CARD.keys() & silent[0].data.keys()
     assert are_stored(kept(silent, before), before)
     # Of another MIG device in its place nothing is known.
-    other = entries(claim(replace(MIG, uuid="MIG-other")), make.inventory(make.gpu(1)))  # type: ignore[arg-type]
+    another = make.device(replace(MIG, uuid=MigUuid("MIG-other")))
+    other = entries(claim(another), make.inventory(make.gpu(1)))
     assert not CARD.keys() & kept(other, before)[0].data.keys()
 
 
@@ -257,13 +234,13 @@ def stored(**data: object) -> dict[str, Any]:
     return {**entry, "data": {**entry["data"], **data}}
 
 
-@pytest.mark.parametrize("device", [GPU, MIG, Share(of=MIG, index=0, division=QUARTERS)])
+@pytest.mark.parametrize("device", [make.device(GPU), make.device(MIG), OF_MIG])
 def test_every_device_has_the_names_by_which_nvidias_driver_is_to_say_who_it_is(
     device: Device,
 ) -> None:
     data = only(claim(device)).data
     named = {"type", "uuid", "productName", "driverVersion", "pciBusID"}
-    of_mig = set() if device is GPU else {"migProfile", "parentUUID"}
+    of_mig = set() if isinstance(device.base, Whole) else {"migProfile", "parentUUID"}
     assert named | of_mig <= data.keys()
     assert of_mig or "migProfile" not in data
 

@@ -1,7 +1,6 @@
 """What is taken back of a claim, in which order, and what of it stays to be done later."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,52 +9,66 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import RecordedPartition, recorded
-from dra_driver.claims.model.record import (
-    ClaimRecord,
-    MakeMigDevices,
-    PendingCleanup,
-    RecordState,
-    TurnMigModeOff,
-)
+from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, MigStep, TurnMigModeOff
 from dra_driver.claims.prepare.cleanup import Cleanup
+from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps
 from dra_driver.claims.state.holdings import open_holdings
-from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.model import Inventory, Partition
+from dra_driver.devices.device import Device
+from dra_driver.devices.model import Inventory
 from dra_driver.errors import DeviceError, DriverError, StateError, TransientError
-from dra_driver.sharing.base import SharingPlan
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.sharing.steps import MpsDomain, TimeSlice
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
-MIG = make.mig_device(0, start=0)
-PLACE = recorded(Partition(parent=GPU.uuid, profile=MIG.profile, placement=MIG.placement))
-assert isinstance(PLACE, RecordedPartition)
-MADE = MakeMigDevices(gpu=GPU.uuid, places=(PLACE,))
-MODE = TurnMigModeOff(gpu=GPU.uuid, restore=True)
-SETTING = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,))
-OLD_SETTING = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,), changes={"old": True})
-DAEMON = SharingPlan(
-    strategy="MPS", gpus=(GPU.uuid,), places=(GpuPart(gpu=GPU.uuid, placement=MIG.placement),)
-)
-ELSEWHERE = SharingPlan(strategy="MPS", gpus=(OTHER.uuid,))
+MIG = make.device(make.mig_device(0, start=0))
+UID = ClaimUid("uid-1")
+
+
+def made(start: int) -> MakeMigDevices:
+    return MakeMigDevices(
+        devices=(Device(base=make.place(make.mig_device(0, start=start))),), claim=UID
+    )
+
+
+def daemon(device: Device) -> MpsDomain:
+    served = DomainDevice(uuid=str(device.uuid), kind=device.kind)
+    domain = Domain(id=DomainId("uid-1"), devices=(served,))
+    return MpsDomain(devices=(device,), domain=domain, clients={})
+
+
+MADE, OLD_MADE = made(0), made(1)
+MODE = TurnMigModeOff(devices=(make.device(GPU),), restore=True)
+OTHER_MODE = TurnMigModeOff(devices=(make.device(OTHER),), restore=True)
+SETTING = TimeSlice(devices=(make.device(GPU),))
+OLD_SETTING = TimeSlice(devices=(make.device(GPU),), card="old")
+DAEMON, ELSEWHERE = daemon(MIG), daemon(make.device(OTHER))
 DEADLINE = 77.0
 
 
 class Node:
-    """Records and marks on disk; strategies and hardware that do as told, and are noted."""
+    """Records and marks on disk; what carries out steps does as told, and is noted."""
 
     def __init__(self, folder: Path) -> None:
         self.holdings = open_holdings(folder, boot_id="boot-1", version="1.2.3")
         self.refusals: dict[Any, DriverError] = {}
         self.done: list[object] = []
         self.failed: list[str] = []
-        self.on_let_go: Any = lambda: None
+        self.on_end: Any = lambda: None
         self.inventory: Inventory = make.inventory()
         node: Any = self
+        sharing = Sharing(
+            planners={},
+            time_slices=node,
+            mps_domains=node,
+            nvidia_mps=node,
+            shares=node,
+            memberships=node,
+        )
         self.cleanup = Cleanup(
             self.holdings,
             node,
-            node,
-            node,
+            Steps(node, sharing),
             node,
             on_failed=self.failed.append,
             step=self.done.append,
@@ -75,7 +88,7 @@ class Node:
         """The GPUs that are marked for any claim."""
         return [one.uuid for one in (GPU, OTHER) if self.holdings.ownership.holders(one.uuid)]
 
-    # Inventory, specs, strategies and realiser
+    # Inventory, specs, and what carries out steps
 
     def current(self) -> Inventory:
         return self.inventory
@@ -83,24 +96,16 @@ class Node:
     def delete(self, uid: str) -> None:
         self.done.append("spec")
 
-    def survives_reboot(self, plan: SharingPlan) -> bool:
-        return plan.strategy == "MPS"
-
-    def let_go(self, plans: Sequence[SharingPlan], deadline: float) -> bool:
-        self.on_let_go()
-        self.done.append(("let go", *plans, deadline))
-        return False
-
-    def undo(self, plans: Sequence[SharingPlan], deadline: float) -> list[tuple[Any, DriverError]]:
-        assert deadline == DEADLINE
-        self.done += plans
-        return [
-            (one, self.refusals[one.strategy]) for one in plans if one.strategy in self.refusals
-        ]
-
-    def unmake(self, done: Sequence[Any], uid: ClaimUid) -> list[tuple[Any, DriverError]]:
-        self.done += [(one, uid) for one in done]
-        return [(one, self.refusals["MIG"]) for one in done if "MIG" in self.refusals]
+    def undo(self, step: ClaimStep, deadline: float | None = None) -> None:
+        if step.lives_by_itself and deadline != NO_WAIT:
+            self.on_end()
+            self.done.append(("ended", step, deadline))
+        else:
+            own = None if isinstance(step, MigStep) else DEADLINE
+            assert deadline == (NO_WAIT if step.lives_by_itself else own)
+            self.done.append(step)
+        if step.name in self.refusals:
+            raise self.refusals[step.name]
 
 
 @pytest.fixture
@@ -108,7 +113,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def owes(of: Any, **facts: Any) -> PendingCleanup:
+def owes(of: ClaimStep, **facts: Any) -> PendingCleanup:
     return PendingCleanup(of=of, reason="refused", **facts)
 
 
@@ -116,7 +121,7 @@ def owes(of: Any, **facts: Any) -> PendingCleanup:
 
 
 def test_a_claim_counts_as_released_before_its_daemons_are_waited_for(node: Node) -> None:
-    record = node.claim(GPU, plans=(DAEMON,), pending=(owes(ELSEWHERE), owes(MODE)))
+    record = node.claim(GPU, steps=(SETTING, DAEMON), pending=(owes(ELSEWHERE), owes(MODE)))
     states: list[RecordState] = []
 
     def look() -> None:
@@ -124,14 +129,18 @@ def test_a_claim_counts_as_released_before_its_daemons_are_waited_for(node: Node
         assert found is not None
         states.append(found.state)
 
-    node.on_let_go = look
+    node.on_end = look
+    assert node.cleanup.begin_release(record, deadline=DEADLINE)
+    node.refusals["MPS"] = DeviceError("it hangs")
     assert not node.cleanup.begin_release(record, deadline=DEADLINE)
-    assert states == [RecordState.RELEASED]
-    assert node.done == [("let go", DAEMON, ELSEWHERE, DEADLINE)]
+    assert set(states) == {RecordState.RELEASED}
+    ended = [("ended", one, DEADLINE) for one in (DAEMON, ELSEWHERE)] * 2
+    assert len(node.done) == len(ended)
+    assert all(one in ended for one in node.done)
 
 
 def test_where_a_release_cannot_be_noted_nothing_is_undone(node: Node, tmp_path: Path) -> None:
-    record = node.claim(GPU, plans=(DAEMON,), state=RecordState.PREPARING)
+    record = node.claim(GPU, steps=(DAEMON,), state=RecordState.PREPARING)
     path = tmp_path / "claims" / "uid-1.json"
     path.unlink()
     path.symlink_to(path)
@@ -145,33 +154,30 @@ def test_what_came_last_is_undone_first_and_sharing_before_the_devices_that_are_
 ) -> None:
     record = node.claim(
         GPU,
-        plans=(SETTING, DAEMON),
-        realisations=(MODE, MADE),
-        pending=(owes(OLD_SETTING), owes(replace(MADE, places=()))),
+        steps=(MODE, MADE, SETTING, DAEMON),
+        pending=(owes(OLD_SETTING), owes(OLD_MADE)),
     )
     assert node.cleanup.release(record, deadline=DEADLINE) == ()
-    uid = record.ref.uid
     assert node.done == [
-        DAEMON, SETTING, OLD_SETTING, (MADE, uid), (MODE, uid), (replace(MADE, places=()), uid),
+        DAEMON, SETTING, OLD_SETTING, MADE, MODE, OLD_MADE,
         "undone", "spec", "unspecified", "forgotten",
     ]  # fmt: skip
     assert (node.record(), node.marks(), node.failed) == (None, [], [])
 
 
 def test_what_cannot_be_undone_is_all_that_stays_of_a_claim(node: Node) -> None:
-    mode = replace(MODE, gpu=OTHER.uuid)
     node.refusals["MPS"] = DeviceError("it hangs")
-    record = node.claim(GPU, OTHER, plans=(SETTING, DAEMON), realisations=(MADE, mode))
+    record = node.claim(GPU, OTHER, steps=(MADE, OTHER_MODE, SETTING, DAEMON))
     before = time.time()
     left = node.cleanup.release(record, deadline=DEADLINE)
     assert [(one.of, one.reason, one.may_pass) for one in left] == [
         (DAEMON, "it hangs", False),
         (MADE, "it hangs", False),  # nothing is destroyed below its users
     ]
-    assert (mode, "uid-1") in node.done
+    assert OTHER_MODE in node.done
     found = node.record()
     assert found is not None
-    assert (found.state, found.plans, found.realisations) == (RecordState.RELEASED, (), ())
+    assert (found.state, found.steps) == (RecordState.RELEASED, ())
     assert found.pending == left
     assert all(before <= (one.since or 0) <= time.time() for one in left)
     assert (node.marks(), node.failed) == ([GPU.uuid], ["MPS"])
@@ -179,10 +185,10 @@ def test_what_cannot_be_undone_is_all_that_stays_of_a_claim(node: Node) -> None:
 
 def test_a_setting_that_stays_keeps_no_device_from_being_destroyed(node: Node) -> None:
     node.refusals["TimeSlicing"] = TransientError("it is busy")
-    record = node.claim(GPU, plans=(SETTING,), realisations=(MADE,))
+    record = node.claim(GPU, steps=(MADE, SETTING))
     (left,) = node.cleanup.release(record, deadline=DEADLINE)
     assert (left.of, left.may_pass) == (SETTING, True)
-    assert (MADE, "uid-1") in node.done
+    assert MADE in node.done
 
 
 def test_what_has_waited_since_then_is_of_then_and_none_is_of_tomorrow(node: Node) -> None:
@@ -194,7 +200,7 @@ def test_what_has_waited_since_then_is_of_then_and_none_is_of_tomorrow(node: Nod
         pending=(owes(SETTING, since=5.0), owes(ELSEWHERE, since=tomorrow)),
     )
     left = node.cleanup.release(record, deadline=DEADLINE)
-    since = {one.of.strategy: one.since for one in left if isinstance(one.of, SharingPlan)}
+    since = {one.of.name: one.since for one in left}
     assert since["TimeSlicing"] == 5.0
     assert (since["MPS"] or tomorrow) < tomorrow
 
@@ -203,8 +209,7 @@ def test_after_a_reboot_only_what_lives_by_itself_is_undone(node: Node) -> None:
     record = node.claim(
         GPU,
         boot_id="boot-0",
-        plans=(SETTING, DAEMON),
-        realisations=(MADE,),
+        steps=(MADE, SETTING, DAEMON),
         pending=(owes(OLD_SETTING), owes(ELSEWHERE), owes(MODE)),
     )
     node.refusals["MPS"] = DeviceError("it hangs")
@@ -232,7 +237,7 @@ def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: 
     assert found.pending == left
     assert node.marks() == [GPU.uuid]
     assert node.cleanup.settle(found, deadline=DEADLINE) == ()
-    assert node.done == [ELSEWHERE, (MADE, "uid-1")]
+    assert node.done == [ELSEWHERE, MADE]
     assert node.record() == replace(record, pending=())
     assert node.marks() == [GPU.uuid], "the claim still has it"
 
@@ -251,19 +256,19 @@ def test_a_setting_on_a_gpu_that_a_claim_has_by_now_is_left_alone(node: Node) ->
 
 
 @pytest.mark.parametrize(
-    ("of", "strategy", "wanted", "is_free"),
+    ("of", "wanted", "is_free"),
     [
-        (DAEMON, "MPS", GPU, False),
-        (DAEMON, "MPS", OTHER, True),
-        (SETTING, "TimeSlicing", GPU, True),
-        (MADE, "MIG", GPU, False),
-        (MODE, "MIG", GPU, True),
+        (DAEMON, GPU, False),
+        (DAEMON, OTHER, True),
+        (SETTING, GPU, True),
+        (MADE, GPU, False),
+        (MODE, GPU, True),
     ],
 )
 def test_a_gpu_is_given_out_again_unless_something_that_excludes_others_stays(
-    node: Node, of: Any, strategy: str, wanted: Any, is_free: bool
+    node: Node, of: ClaimStep, wanted: Any, is_free: bool
 ) -> None:
-    node.refusals[strategy] = DeviceError("it hangs")
+    node.refusals[of.name] = DeviceError("it hangs")
     record = node.claim(GPU, OTHER, state=RecordState.RELEASED, pending=(owes(of),))
     draft = make.record(wanted, uid="uid-2")
     if is_free:
@@ -271,7 +276,7 @@ def test_a_gpu_is_given_out_again_unless_something_that_excludes_others_stays(
         return
     with pytest.raises(
         TransientError,
-        match=rf"{GPU.uuid} cannot be used yet: {strategy} of an earlier .* ended \(it hangs\)",
+        match=rf"{GPU.uuid} cannot be used yet: {of.name} of an earlier .* ended \(it hangs\)",
     ):
         node.cleanup.vacate(record, draft, deadline=DEADLINE)
 
@@ -279,13 +284,13 @@ def test_a_gpu_is_given_out_again_unless_something_that_excludes_others_stays(
 def test_of_a_record_of_another_boot_all_is_undone_before_its_gpu_is_given_out(
     node: Node,
 ) -> None:
-    record = node.claim(GPU, boot_id="boot-0", plans=(DAEMON, SETTING))
+    record = node.claim(GPU, boot_id="boot-0", steps=(SETTING, DAEMON))
     node.cleanup.vacate(record, make.record(GPU, uid="uid-2"), deadline=DEADLINE)
     assert node.done == [DAEMON]
 
 
 def test_after_a_reboot_a_claim_lapses_and_its_record_stays(node: Node) -> None:
-    record = node.claim(GPU, boot_id="boot-0", plans=(DAEMON,), pending=(owes(ELSEWHERE),))
+    record = node.claim(GPU, boot_id="boot-0", steps=(DAEMON,), pending=(owes(ELSEWHERE),))
     node.refusals["MPS"] = DeviceError("it hangs")
     assert not node.cleanup.lapse(record, deadline=DEADLINE)
     assert node.record() == record
@@ -308,7 +313,7 @@ def test_after_a_reboot_a_claim_lapses_and_its_record_stays(node: Node) -> None:
     ],
 )
 def test_only_a_process_on_a_mig_device_keeps_a_pod_and_only_for_a_while(
-    node: Node, of: Any, facts: dict[str, Any], keeps: bool
+    node: Node, of: ClaimStep, facts: dict[str, Any], keeps: bool
 ) -> None:
     if facts.get("since") == "now":
         facts = facts | {"since": time.time() - 50}

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.devices import RecordedDevice, recorded
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_status import Condition
 from dra_driver.claims.report.device_health import (
@@ -17,23 +16,22 @@ from dra_driver.claims.report.device_health import (
     health_of,
     reported,
 )
+from dra_driver.devices.device import Device
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Finding
-from dra_driver.devices.kinds import Device
 from dra_driver.devices.model import InstanceId, SickGpu
-from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
+from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 
-MIG = make.mig_device(0, "1g.10gb", 2)
-OTHER = make.mig_device(0, "2g.20gb", 4)
-DIVIDED = make.gpu(0, mig=make.mig(MIG, OTHER))
-WHOLE = make.gpu(1)
-NODE = make.inventory(DIVIDED, WHOLE)
-SHARE = ConsumableShare(
-    of=MIG,
-    slot=ConsumableSlot(
-        strategy=ShareStrategy.TIME_SLICING, memory_mib=1024, cores=0, share_id="s"
-    ),
+MIG_FOUND = make.mig_device(0, "1g.10gb", 2)
+OTHER_FOUND = make.mig_device(0, "2g.20gb", 4)
+CARD, GPU = make.gpu(0, mig=make.mig(MIG_FOUND, OTHER_FOUND)), make.gpu(1)
+NODE = make.inventory(CARD, GPU)
+MIG, OTHER = make.device(MIG_FOUND), make.device(OTHER_FOUND)
+DIVIDED, WHOLE = make.device(CARD), make.device(GPU)
+SHARE = replace(
+    MIG,
+    share=ConsumedShare(strategy=ShareStrategy.TIME_SLICING, memory_mib=1024, share_id="s"),
 )
 
 
@@ -42,7 +40,7 @@ def ailing(*findings: Finding, of: InstanceId | None = None) -> GpuConditions:
 
 
 def health(device: Device, wrong: Mapping[str, GpuConditions], **facts: object) -> DeviceHealth:
-    return health_of(recorded(device), replace(NODE, **facts), wrong)
+    return health_of(device, replace(NODE, **facts), wrong)
 
 
 def test_a_well_device_has_nothing_to_say() -> None:
@@ -52,7 +50,7 @@ def test_a_well_device_has_nothing_to_say() -> None:
 
 
 def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
-    found = health(WHOLE, {WHOLE.uuid: ailing(findings.XIDS[79])})
+    found = health(WHOLE, {GPU.uuid: ailing(findings.XIDS[79])})
     assert found == DeviceHealth(
         wellness=Wellness.SICK,
         reason="Xid79",
@@ -62,7 +60,7 @@ def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
 
 def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
     wrong = ailing(findings.XIDS[79], findings.LOST, findings.ROWS_PENDING)
-    found = health(WHOLE, {WHOLE.uuid: wrong})
+    found = health(WHOLE, {GPU.uuid: wrong})
     first, second, third = found.message.split(". ")
     assert (first[:6], second[:3], third[:3]) == ("XID 79", "The", "Bad")
     assert found.reason == "Xid79"
@@ -78,25 +76,25 @@ def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
     ],
 )
 def test_the_reason_is_a_word_as_conditions_have_it(finding: Finding, reason: str) -> None:
-    assert health(WHOLE, {WHOLE.uuid: ailing(finding)}).reason == reason
+    assert health(WHOLE, {GPU.uuid: ailing(finding)}).reason == reason
 
 
 def test_a_warning_leaves_a_device_well_and_says_so() -> None:
-    found = health(WHOLE, {WHOLE.uuid: ailing(findings.ROWS_PENDING)})
+    found = health(WHOLE, {GPU.uuid: ailing(findings.ROWS_PENDING)})
     assert (found.wellness, found.reason) == (Wellness.WELL, "RowRemapPending")
     assert found.message.startswith("Bad memory of the GPU")
 
 
 def test_a_remark_is_nobodys_but_the_gpus() -> None:
     remark = findings.remark(43, is_ignored=False)
-    assert health(WHOLE, {WHOLE.uuid: ailing(remark)}) == WELL
-    both = health(WHOLE, {WHOLE.uuid: ailing(findings.ROWS_PENDING, remark)})
+    assert health(WHOLE, {GPU.uuid: ailing(remark)}) == WELL
+    both = health(WHOLE, {GPU.uuid: ailing(findings.ROWS_PENDING, remark)})
     assert "43" not in both.message
 
 
 def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
-    mine = InstanceId(gpu_instance=MIG.gpu_instance)
-    wrong = {DIVIDED.uuid: ailing(findings.XIDS[62], of=mine)}
+    mine = InstanceId(gpu_instance=MIG_FOUND.gpu_instance)
+    wrong = {CARD.uuid: ailing(findings.XIDS[62], of=mine)}
     assert health(MIG, wrong).reason == "Xid62"
     assert health(SHARE, wrong).reason == "Xid62"
     assert health(OTHER, wrong) == WELL
@@ -104,12 +102,12 @@ def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
 
 
 def test_what_the_gpu_has_all_its_parts_have() -> None:
-    wrong = {DIVIDED.uuid: ailing(findings.XIDS[62])}
+    wrong = {CARD.uuid: ailing(findings.XIDS[62])}
     assert {health(one, wrong).reason for one in (MIG, OTHER, SHARE, DIVIDED)} == {"Xid62"}
 
 
 def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None:
-    wrong = {DIVIDED.uuid: ailing(findings.XIDS[62])}
+    wrong = {CARD.uuid: ailing(findings.XIDS[62])}
     found = health(WHOLE, wrong, gpus=(), problem="libnvidia-ml.so.1 is missing")
     assert (found.wellness, found.reason) == (Wellness.UNKNOWN, "DriverUnavailable")
     assert "libnvidia-ml.so.1 is missing" in found.message
@@ -117,26 +115,26 @@ def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None
 
 
 def test_a_gpu_that_is_not_there_is_not_well() -> None:
-    gone = health(WHOLE, {}, gpus=(DIVIDED,))
+    gone = health(WHOLE, {}, gpus=(CARD,))
     assert (gone.wellness, gone.reason) == (Wellness.SICK, "GpuMissing")
     assert "removed from the machine" in gone.message
     sick = (SickGpu(index=1, reason="it is lost"),)
-    assert "at index 1: it is lost" in health(WHOLE, {}, gpus=(DIVIDED,), sick=sick).message
+    assert "at index 1: it is lost" in health(WHOLE, {}, gpus=(CARD,), sick=sick).message
 
 
 def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
     def gone(device: Device, wrong: Mapping[str, GpuConditions]) -> DeviceHealth:
-        return health_of(recorded(device), NODE, wrong, lambda one: one.uuid == MIG.uuid)
+        return health_of(device, NODE, wrong, lambda one: one == MIG.base)
 
     found = gone(MIG, {})
     assert (found.wellness, found.reason) == (Wellness.SICK, "MigDeviceMissing")
     assert found.message == (
-        f"{MIG.uuid} (1g.10gb of {DIVIDED.uuid}) no longer exists: its GPU was reset, or "
+        f"{MIG_FOUND.uuid} (1g.10gb of {CARD.uuid}) no longer exists: its GPU was reset, or "
         "something destroyed it; delete the pods that have it, so that they get a new one"
     )
     assert gone(SHARE, {}) == found
     assert {gone(one, {}) for one in (OTHER, WHOLE, DIVIDED)} == {WELL}
-    sick = gone(MIG, {DIVIDED.uuid: ailing(findings.XIDS[62])})
+    sick = gone(MIG, {CARD.uuid: ailing(findings.XIDS[62])})
     assert sick.reason == "MigDeviceMissing"
     assert sick.message.startswith(f"{found.message}. XID 62: ")
 
@@ -148,15 +146,15 @@ def test_a_long_message_is_cut_between_characters() -> None:
 
 
 def claim(*devices: tuple[str, Device]) -> ClaimRecord:
-    (entry,) = make.record(WHOLE).devices
+    (entry,) = make.record(GPU).devices
     return make.record(
-        devices=tuple(replace(entry, name=name, device=recorded(one)) for name, one in devices)
+        devices=tuple(replace(entry, name=name, device=one) for name, one in devices)
     )
 
 
 def test_each_device_is_reported_once_with_the_worst_of_it() -> None:
-    def judge(_: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
-        return health_of(device, NODE, {WHOLE.uuid: ailing(findings.XIDS[79])})
+    def judge(_: ClaimRecord, device: Device) -> DeviceHealth:
+        return health_of(device, NODE, {GPU.uuid: ailing(findings.XIDS[79])})
 
     records = [claim(("gpu-9", MIG), ("gpu-1", WHOLE)), claim(("gpu-9", WHOLE), ("gpu-0", MIG))]
     found = [(one.pool, one.device, one.health.reason) for one in reported(records, judge)]

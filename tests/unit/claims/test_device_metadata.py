@@ -9,24 +9,17 @@ from msgspec.structs import replace
 import device_metadata as reader
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare.device_metadata import (
     Document,
     MetadataFiles,
     container_paths,
     documents,
 )
-from dra_driver.devices.kinds import Device, name_of
+from dra_driver.devices.device import Device, equal_shares, name_of
 from dra_driver.devices.model import Gpu, MigMode, NvLink
 from dra_driver.devices.nvlink import joined
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.slices.project import projection
 
@@ -34,25 +27,26 @@ UID = ClaimUid("11111111-0000-4000-8000-000000000000")
 MIG = make.mig_device(0, start=2)
 CARD = make.gpu(0, mig=make.mig(MIG), mig_mode=MigMode.ENABLED)
 WHOLE = make.gpu(1)
+MIG_DEVICE, GPU_DEVICE = make.device(MIG), make.device(WHOLE)
 FOUR = Division(
     count=4, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=False
 )
-PART = ConsumableSlot(share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240)
+PART = ConsumedShare(share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240)
 
 KINDS: Mapping[str, tuple[Gpu, Device, str]] = {
-    "whole": (WHOLE, WHOLE, WHOLE.uuid),
-    "MIG device": (CARD, MIG, MIG.uuid),
-    "MIG device on demand": (CARD, replace(MIG, made_here=True), MIG.uuid),
-    "share": (WHOLE, Share(of=WHOLE, index=2, division=FOUR), WHOLE.uuid),
-    "share of a MIG device": (CARD, Share(of=MIG, index=1, division=FOUR), MIG.uuid),
-    "part by capacity": (WHOLE, ConsumableShare(of=WHOLE, slot=PART), WHOLE.uuid),
+    "whole": (WHOLE, GPU_DEVICE, WHOLE.uuid),
+    "MIG device": (CARD, MIG_DEVICE, MIG.uuid),
+    "MIG device on demand": (CARD, make.device(replace(MIG, made_here=True)), MIG.uuid),
+    "share": (WHOLE, equal_shares(GPU_DEVICE.base, FOUR)[2], WHOLE.uuid),
+    "share of a MIG device": (CARD, equal_shares(MIG_DEVICE.base, FOUR)[1], MIG.uuid),
+    "part by capacity": (WHOLE, replace(GPU_DEVICE, share=PART), WHOLE.uuid),
 }
 
 
 def entry(gpu: Gpu, device: Device, **changes: object) -> DeviceRecord:
     facts: dict[str, object] = {
         "name": name_of(gpu, device),
-        "device": recorded(device),
+        "device": device,
         "pool": "node-1",
         "request_names": ("gpu",),
         "cdi_device_ids": ("k8s.gpu.nvidia.com/claim=x",),
@@ -61,7 +55,7 @@ def entry(gpu: Gpu, device: Device, **changes: object) -> DeviceRecord:
 
 
 def record(*entries: DeviceRecord, **changes: object) -> ClaimRecord:
-    found = entries or (entry(WHOLE, WHOLE),)
+    found = entries or (entry(WHOLE, GPU_DEVICE),)
     return make.record(**({"devices": found, "pod_claim_name": "", "uid": UID} | changes))
 
 
@@ -97,7 +91,7 @@ def test_the_attributes_are_those_of_the_slice() -> None:
 def test_of_a_gpu_that_nvlink_joins_the_group_is_told_too() -> None:
     links = (NvLink(number=0, is_active=True, to_switch=True),)
     pair = [make.gpu(number, nvlinks=links) for number in (1, 2)]
-    (one,) = reader.devices(told(record(entry(pair[1], pair[1])), *pair)["gpu"])
+    (one,) = reader.devices(told(record(entry(pair[1], make.device(pair[1]))), *pair)["gpu"])
     assert one["attributes"]["nvlinkIsland"] == {"string": pair[0].uuid}
 
 
@@ -135,8 +129,8 @@ def test_of_a_claim_that_a_former_version_prepared_nothing_is_told() -> None:
 
 def test_each_request_has_a_file_and_a_chosen_sub_request_is_in_it_but_not_in_the_path() -> None:
     one = record(
-        entry(WHOLE, WHOLE, request_names=("large",), subrequest="h100"),
-        entry(CARD, MIG, request_names=("small",)),
+        entry(WHOLE, GPU_DEVICE, request_names=("large",), subrequest="h100"),
+        entry(CARD, MIG_DEVICE, request_names=("small",)),
     )
     assert container_paths(one) == {
         "large": reader.by_claim("claim", "large"),
@@ -150,7 +144,7 @@ def test_each_request_has_a_file_and_a_chosen_sub_request_is_in_it_but_not_in_th
 
 def test_all_devices_of_a_request_are_in_its_file_in_their_order() -> None:
     other = make.gpu(2)
-    found = told(record(entry(other, other), entry(WHOLE, WHOLE)), other, WHOLE)
+    found = told(record(entry(other, make.device(other)), entry(WHOLE, GPU_DEVICE)), other, WHOLE)
     assert [one["name"] for one in reader.devices(found["gpu"])] == ["gpu-2", "gpu-1"]
 
 
@@ -162,7 +156,7 @@ def test_a_claim_whose_name_the_api_would_refuse_is_not_mounted_anywhere(name: s
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", "a.b", "a" * 64, "-a", "a\0"])
 def test_a_request_whose_name_the_api_would_refuse_has_no_file(name: str) -> None:
-    one = record(entry(WHOLE, WHOLE, request_names=(name,)))
+    one = record(entry(WHOLE, GPU_DEVICE, request_names=(name,)))
     assert container_paths(one) == told(one) == {}
 
 

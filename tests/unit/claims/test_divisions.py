@@ -7,36 +7,28 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.devices.kinds import Device, GpuPart
+from dra_driver.devices.device import Base, Device, equal_shares
 from dra_driver.devices.model import GpuUuid
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import TransientError
 
-GPU, OTHER = make.gpu(0), make.gpu(1)
-MIG, BESIDE = make.mig_device(0, start=0), make.mig_device(0, start=1)
-WHOLE, OTHER_WHOLE = (GpuPart(gpu=one.uuid) for one in (GPU, OTHER))
-OF_MIG, OF_BESIDE = (GpuPart(gpu=GPU.uuid, placement=one.placement) for one in (MIG, BESIDE))
+GPU, OTHER = (make.device(make.gpu(minor)) for minor in (0, 1))
+MIG, BESIDE = (make.device(make.mig_device(0, start=start)) for start in (0, 1))
+WHOLE, OTHER_WHOLE, OF_MIG, OF_BESIDE = (one.place for one in (GPU, OTHER, MIG, BESIDE))
 TWO = Division(
     count=2, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
 )
 FOUR = replace(TWO, count=4)
-TOGETHER = replace(TWO, strategy=ShareStrategy.MPS, together=(GPU.uuid, OTHER.uuid))
-PART = ConsumableSlot(share_id="s1", strategy=ShareStrategy.TIME_SLICING)
+TOGETHER = replace(TWO, strategy=ShareStrategy.MPS, together=(GPU.gpu, OTHER.gpu))
+PART = ConsumedShare(share_id="s1", strategy=ShareStrategy.TIME_SLICING)
 
 
 class Node:
     """What claims are prepared with, and what the share config wants."""
 
-    def __init__(self, wanted: Mapping[GpuPart, Division]) -> None:
+    def __init__(self, wanted: Mapping[Base, Division]) -> None:
         self.records: list[ClaimRecord] = []
         self.config = dict(wanted)
         self.unknown: str | None = None
@@ -47,7 +39,7 @@ class Node:
         entries = tuple(
             DeviceRecord(
                 name="device",
-                device=recorded(one),
+                device=one,
                 pool="node-1",
                 request_names=("gpu",),
                 cdi_device_ids=(),
@@ -61,23 +53,23 @@ class Node:
         return [one for one in self.records if gpu in one.held_gpus]
 
     def gpus(self) -> frozenset[GpuUuid]:
-        return frozenset({GPU.uuid, OTHER.uuid})
+        return frozenset({GPU.gpu, OTHER.gpu})
 
-    def wanted(self) -> Mapping[GpuPart, Division]:
+    def wanted(self) -> Mapping[Base, Division]:
         return self.config
 
     def why_unknown(self) -> str | None:
         return self.unknown
 
-    def offer(self, *, with_counters: bool = True) -> Mapping[GpuPart, Division]:
+    def offer(self, *, with_counters: bool = True) -> Mapping[Base, Division]:
         return self.divisions.offer(self.gpus(), with_counters=with_counters)
 
-    def waiting(self) -> set[GpuPart]:
+    def waiting(self) -> set[Base]:
         return set(self.divisions.waiting(self.gpus()))
 
 
-def share(of: Any, division: Division) -> Share:
-    return Share(of=of, index=0, division=division)
+def share(of: Device, division: Division) -> Device:
+    return equal_shares(of.base, division)[0]
 
 
 @pytest.mark.parametrize("with_counters", [True, False])
@@ -132,7 +124,7 @@ def test_gpus_are_served_together_once_no_claim_has_any_of_them_otherwise(device
 def test_of_a_gpu_that_is_used_together_with_another_both_are_in_use() -> None:
     node = Node({WHOLE: TWO, OTHER_WHOLE: TWO})
     node.claim(share(GPU, TOGETHER))
-    assert node.divisions.on([OTHER.uuid]) == {OTHER_WHOLE: TOGETHER}
+    assert node.divisions.on([OTHER.gpu]) == {OTHER_WHOLE: TOGETHER}
     assert node.waiting() == {WHOLE, OTHER_WHOLE}
 
 
@@ -146,7 +138,7 @@ def test_without_counters_shares_are_offered_beside_shares_and_nothing_else_of_a
 
 def test_no_share_is_offered_of_what_a_claim_consumes_by_capacity() -> None:
     node = Node({WHOLE: TWO, OTHER_WHOLE: TWO})
-    node.claim(ConsumableShare(of=GPU, slot=PART))
+    node.claim(replace(GPU, share=PART))
     assert node.offer() == {OTHER_WHOLE: TWO}
     assert node.waiting() == {WHOLE}
 
@@ -159,7 +151,7 @@ def test_a_share_is_of_the_division_that_holds_for_its_claims() -> None:
     assert node.divisions.of(WHOLE) == TWO
     node.unknown = "its file cannot be read"
     assert node.divisions.of(WHOLE) == TWO
-    with pytest.raises(TransientError, match=f"known yet how {OTHER.uuid} is shared: its file"):
+    with pytest.raises(TransientError, match=f"known yet how {OTHER.gpu} is shared: its file"):
         node.divisions.of(OTHER_WHOLE)
 
 
@@ -167,14 +159,12 @@ def test_who_keeps_a_device_as_it_is_is_named() -> None:
     node = Node({WHOLE: FOUR})
     node.claim(share(GPU, TWO))
     name = str(node.records[0].ref)
-    assert node.divisions.waiting([GPU.uuid]) == {
-        WHOLE: f"claim {name} is prepared with some of it"
-    }
+    assert node.divisions.waiting([GPU.gpu]) == {WHOLE: f"claim {name} is prepared with some of it"}
     node.records = [
         replace(node.records[0], ref=replace(node.records[0].ref, name=f"c{number}"))
         for number in range(5)
     ]
-    (named,) = node.divisions.waiting([GPU.uuid]).values()
+    (named,) = node.divisions.waiting([GPU.gpu]).values()
     assert named.startswith("5 claims are prepared with some of it, such as ")
     assert named.endswith("c0, default/c1, default/c2")
     node.config = {}

@@ -8,35 +8,27 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.devices import DeviceRecord, RecordedPartition, recorded
 from dra_driver.claims.model.record import (
     ClaimRecord,
-    MakeMigDevices,
+    DeviceRecord,
     PendingCleanup,
     RecordState,
-    TurnMigModeOff,
 )
+from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, TurnMigModeOff
 from dra_driver.claims.state.holdings import HeldDevices, Neighbours, open_holdings
-from dra_driver.devices.kinds import Device, GpuPart
-from dra_driver.devices.model import MigMode, Partition
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.device import Device, equal_shares
+from dra_driver.devices.model import MigMode
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConflictError, StateError
-from dra_driver.sharing import shares
-from dra_driver.sharing.base import SharingPlan
-from dra_driver.sharing.enforcement import KEY, Backend, MemoryPart, part_json
+from dra_driver.sharing.steps import Backend, MemoryPart, NvidiaMpsDaemon, TimeSlice, UseShares
 from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 
-GPU, OTHER = make.gpu(0), make.gpu(1)
-MIG = make.mig_device(0, start=0)
-PLACE = recorded(Partition(parent=GPU.uuid, profile=MIG.profile, placement=MIG.placement))
-assert isinstance(PLACE, RecordedPartition)
-MADE = MakeMigDevices(gpu=GPU.uuid, places=(PLACE,))
+CARD, OTHER_CARD, FOUND = make.gpu(0), make.gpu(1), make.mig_device(0, start=0)
+GPU, OTHER, MIG = make.device(CARD), make.device(OTHER_CARD), make.device(FOUND)
+MADE = MakeMigDevices(devices=(Device(base=MIG.place),), claim=ClaimUid("uid"))
+MADE_BESIDE = replace(MADE, devices=(Device(base=make.place(make.mig_device(0, start=1))),))
+MODE_OFF = TurnMigModeOff(devices=(GPU,), restore=True)
+SLOT = MADE.places[0].slot
 DIVISION = Division(count=2, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
 ME = ClaimUid("me")
 
@@ -64,7 +56,7 @@ class Node:
         entries = tuple(
             DeviceRecord(
                 name=f"device-{number}",
-                device=recorded(one),
+                device=one,
                 pool="node-1",
                 request_names=("gpu",),
                 cdi_device_ids=(),
@@ -77,7 +69,7 @@ class Node:
 
     def of_newer_version(self, uid: str) -> None:
         path = self.folder / "claims" / f"{uid}.json"
-        path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
+        path.write_bytes(path.read_bytes().replace(b'"version":2', b'"version":3'))
 
     def unreadable(self, uid: str) -> None:
         path = self.folder / "claims" / f"{uid}.json"
@@ -90,19 +82,19 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def share(of: Any, index: int) -> Share:
-    return Share(of=of, index=index, division=DIVISION)
+def share(of: Device, index: int) -> Device:
+    return equal_shares(of.base, DIVISION)[index]
 
 
-def consumed(of: Any, share_id: str, strategy: ShareStrategy) -> ConsumableShare:
-    return ConsumableShare(of=of, slot=ConsumableSlot(share_id=share_id, strategy=strategy))
+def consumed(of: Device, share_id: str, strategy: ShareStrategy) -> Device:
+    return replace(of, share=ConsumedShare(share_id=share_id, strategy=strategy))
 
 
-def plan(*gpus: Any, strategy: str = "MPS", **changes: Any) -> SharingPlan:
-    return SharingPlan(strategy=strategy, gpus=tuple(one.uuid for one in gpus), changes=changes)
+def daemon(*devices: Device) -> NvidiaMpsDaemon:
+    return NvidiaMpsDaemon(devices=devices, daemon="d", folder="")
 
 
-def owes(of: Any) -> PendingCleanup:
+def owes(of: ClaimStep) -> PendingCleanup:
     return PendingCleanup(of=of, reason="refused")
 
 
@@ -150,44 +142,43 @@ def test_what_is_beside_it_or_seen_by_an_admin_is_in_nobodys_way(node: Node) -> 
 
 
 def test_a_mark_without_a_record_and_an_old_debt_are_told_of(node: Node) -> None:
-    node.holdings.ownership.mark(GPU.uuid, ClaimUid("traced"))
-    node.claim("debtor", share(GPU, 0), pending=(owes(plan(GPU)),))
+    node.holdings.ownership.mark(CARD.uuid, ClaimUid("traced"))
+    node.claim("debtor", share(GPU, 0), pending=(owes(daemon(GPU)),))
     found = node.holdings.neighbours(node.wanted(ME, share(GPU, 1)))
     assert found == Neighbours(
-        former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}), lost=frozenset({GPU.uuid})
+        former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}), lost=frozenset({CARD.uuid})
     )
 
 
 def test_a_mark_of_its_own_without_a_record_tells_that_something_may_be_set(node: Node) -> None:
-    node.holdings.ownership.mark(GPU.uuid, ME)
+    node.holdings.ownership.mark(CARD.uuid, ME)
     found = node.holdings.neighbours(node.wanted(ME, GPU))
-    assert found == Neighbours(lost=frozenset({GPU.uuid}))
+    assert found == Neighbours(lost=frozenset({CARD.uuid}))
 
 
 def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:
     node.claim("newer", GPU)
     node.of_newer_version("newer")
     with pytest.raises(
-        ConflictError, match=f"{GPU.uuid} is held by another claim: a newer version of"
+        ConflictError, match=f"{CARD.uuid} is held by another claim: a newer version of"
     ):
         node.holdings.neighbours(node.wanted(ME, GPU))
-    part = GpuPart(gpu=GPU.uuid)
-    assert node.holdings.holds_any([GPU.uuid], [part], but=ME)
-    assert not node.holdings.holds_any([OTHER.uuid], [part], but=ME)
-    assert not node.holdings.holds_any([GPU.uuid], [part], but=ClaimUid("newer"))
+    assert node.holdings.holds_any([CARD.uuid], [GPU], but=ME)
+    assert not node.holdings.holds_any([OTHER_CARD.uuid], [GPU], but=ME)
+    assert not node.holdings.holds_any([CARD.uuid], [GPU], but=ClaimUid("newer"))
     node.claim("older", GPU)
     node.claim("a-third", GPU)
-    found = {record.ref.uid for record in node.holdings.users_of(GPU.uuid)}
+    found = {record.ref.uid for record in node.holdings.users_of(CARD.uuid)}
     assert found == {"older", "a-third"}, "and hides no other"
 
 
-def test_what_overlaps_a_part_is_held_and_what_lies_beside_it_is_not(node: Node) -> None:
+def test_what_overlaps_a_device_is_held_and_what_lies_beside_it_is_not(node: Node) -> None:
     node.claim("mig", MIG)
     held = node.holdings.holds_any
-    beside = make.mig_device(0, start=1)
-    assert held([OTHER.uuid, GPU.uuid], [GpuPart(gpu=GPU.uuid)], but=ME)
-    assert not held([GPU.uuid], [GpuPart(gpu=GPU.uuid, placement=beside.placement)], but=ME)
-    assert not held([GPU.uuid], [GpuPart(gpu=GPU.uuid)], but=ClaimUid("mig"))
+    beside = make.device(make.mig_device(0, start=1))
+    assert held([OTHER_CARD.uuid, CARD.uuid], [GPU], but=ME)
+    assert not held([CARD.uuid], [beside], but=ME)
+    assert not held([CARD.uuid], [GPU], but=ClaimUid("mig"))
 
 
 @pytest.mark.parametrize(
@@ -215,13 +206,11 @@ def test_a_rival_that_only_shares_in_another_way_says_in_which(
 # What they have
 
 
-def test_plans_that_could_not_be_undone_are_owed_to_whoever_comes(node: Node) -> None:
-    mine, theirs, gone = plan(GPU), plan(GPU, OTHER), plan(GPU, strategy="TimeSlicing")
-    node.claim(
-        "debtor", GPU, pending=(owes(theirs), owes(TurnMigModeOff(gpu=GPU.uuid, restore=True)))
-    )
+def test_sharing_that_could_not_be_undone_are_owed_to_whoever_comes(node: Node) -> None:
+    mine, theirs, gone = daemon(GPU), daemon(GPU, OTHER), TimeSlice(devices=(GPU,))
+    node.claim("debtor", GPU, pending=(owes(theirs), owes(MODE_OFF)))
     node.claim("of-another-boot", GPU, boot_id="boot-0", pending=(owes(gone),))
-    node.claim("elsewhere", OTHER, pending=(owes(plan(OTHER)),))
+    node.claim("elsewhere", OTHER, pending=(owes(daemon(OTHER)),))
     assert node.holdings.owed(node.wanted(ME, GPU, pending=(owes(mine),))) == (mine, theirs)
     written = node.claim(ME, GPU, pending=(owes(mine),))
     assert node.holdings.owed(written) == (mine, theirs)
@@ -231,43 +220,45 @@ def test_holders_have_a_gpu_now_and_users_also_since_before_a_reboot(node: Node)
     now = node.claim("now", GPU)
     before = node.claim("before", GPU, boot_id="boot-0")
     node.claim("released", GPU, state=RecordState.RELEASED)
-    assert list(node.holdings.holders_of(GPU.uuid)) == [now]
-    assert list(node.holdings.users_of(GPU.uuid)) == [before, now]
-    assert list(node.holdings.users_of(OTHER.uuid)) == []
+    assert list(node.holdings.holders_of(CARD.uuid)) == [now]
+    assert list(node.holdings.users_of(CARD.uuid)) == [before, now]
+    assert list(node.holdings.users_of(OTHER_CARD.uuid)) == []
 
 
 def test_a_mig_device_that_several_share_goes_with_another_one_that_holds_it(node: Node) -> None:
     heir = node.holdings.heir
-    assert heir(PLACE.slot, ME) is None
+    assert heir(SLOT, ME) is None
     node.claim("beside", share(MIG, 1))
-    node.claim("released", share(MIG, 0), realisations=(MADE,), state=RecordState.RELEASED)
-    node.claim("other-place", GPU, realisations=(replace(MADE, places=()),))
-    node.claim("mode", GPU, realisations=(TurnMigModeOff(gpu=GPU.uuid, restore=True),))
-    assert heir(PLACE.slot, ME) is None
-    node.claim("heir", share(MIG, 0), realisations=(MADE,))
-    assert heir(PLACE.slot, ME) == "heir"
-    assert heir(PLACE.slot, ClaimUid("heir")) is None
+    node.claim("released", share(MIG, 0), steps=(MADE,), state=RecordState.RELEASED)
+    node.claim("other-place", GPU, steps=(MADE_BESIDE,))
+    node.claim("mode", GPU, steps=(MODE_OFF,))
+    assert heir(SLOT, ME) is None
+    node.claim("heir", share(MIG, 0), steps=(MADE,))
+    assert heir(SLOT, ME) == "heir"
+    assert heir(SLOT, ClaimUid("heir")) is None
 
 
-def memory(pod: str, **facts: Any) -> MemoryPart:
+def memory(pod: str) -> MemoryPart:
     by = Backend.CONTROL_GROUPS
-    return MemoryPart(by=by, of_device=by, claim="claim", pod=pod, mib={GPU.uuid: 1024}, **facts)
+    return MemoryPart(by=by, of_device=by, claim="claim", pod=pod, mib={CARD.uuid: 1024})
 
 
-def limited(pod: str, *gpus: Any) -> SharingPlan:
-    places = tuple(GpuPart(gpu=one.uuid) for one in gpus)
-    found = plan(*gpus, strategy=shares.NAME, **{KEY: part_json(memory(pod))})
-    return replace(found, places=places)
+def limited(pod: str, of: Device, index: int = 0) -> UseShares:
+    devices = (share(of, index),)
+    return UseShares(devices=devices, strategy=ShareStrategy.MPS, limits={}, memory=memory(pod))
 
 
 def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node: Node) -> None:
-    node.claim("one", share(GPU, 0), plans=(limited("pod-1", GPU), plan(GPU)))
-    node.claim("two", share(GPU, 1), share(OTHER, 0), plans=(limited("pod-2", OTHER),))
+    node.claim("one", share(GPU, 0), steps=(limited("pod-1", GPU), daemon(GPU)))
+    node.claim("two", share(GPU, 1), share(OTHER, 0), steps=(limited("pod-2", OTHER),))
     node.claim(
-        "released", share(GPU, 1), plans=(limited("pod-1", GPU),), state=RecordState.RELEASED
+        "released",
+        share(GPU, 1),
+        steps=(limited("pod-1", GPU, 1),),
+        state=RecordState.RELEASED,
     )
-    assert node.holdings.tenants(GPU.uuid) == [memory("pod-1")]
-    assert node.holdings.tenants(OTHER.uuid) == [memory("pod-2")]
+    assert node.holdings.tenants(CARD.uuid) == [memory("pod-1")]
+    assert node.holdings.tenants(OTHER_CARD.uuid) == [memory("pod-2")]
     assert node.holdings.parts_of_pod("pod-1") == [memory("pod-1")]
     assert node.holdings.parts_of_pod("pod-3") == []
 
@@ -302,17 +293,17 @@ def test_whether_claims_are_there_is_not_known_while_the_only_record_cannot_be_r
 
 # What is kept on offer
 
-IN_MIG_MODE = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(MIG, pending_mode=MigMode.ENABLED))
+IN_MIG_MODE = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(FOUND))
 AUTO = MigOffer(source=MigSource.AUTO)
 
 
 def test_a_whole_gpu_of_a_claim_stays_on_offer_when_it_is_put_in_mig_mode(node: Node) -> None:
     held = HeldDevices(node.holdings)
-    inventory = make.inventory(IN_MIG_MODE, OTHER)
-    assert held.beside(AUTO, inventory).held == {GPU.uuid: Held()}
+    inventory = make.inventory(IN_MIG_MODE, OTHER_CARD)
+    assert held.beside(AUTO, inventory).held == {CARD.uuid: Held()}
     assert not held.keeps_any
     node.claim("whole", share(GPU, 0), OTHER)
-    assert held.beside(AUTO, inventory).held == {GPU.uuid: Held(whole=True)}
+    assert held.beside(AUTO, inventory).held == {CARD.uuid: Held(whole=True)}
     assert held.keeps_any
 
 
@@ -323,8 +314,8 @@ def test_mig_devices_of_claims_are_kept_by_their_place_and_those_of_admins_are_n
     inventory = make.inventory(IN_MIG_MODE)
     node.claim("admin", GPU, admin_access=True)
     node.claim("of-another-boot", share(MIG, 0), OTHER, boot_id="boot-0")
-    found = held.beside(AUTO, inventory).held[GPU.uuid]
-    assert found == Held(slots=frozenset({PLACE.slot}))
+    found = held.beside(AUTO, inventory).held[CARD.uuid]
+    assert found == Held(slots=frozenset({SLOT}))
 
 
 def test_where_modes_are_not_followed_nothing_is_kept(node: Node) -> None:

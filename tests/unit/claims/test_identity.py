@@ -16,18 +16,11 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.cdi.spec import claim_device_id
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.claim_status import entries
-from dra_driver.devices.kinds import Device, GpuPart, name_of
+from dra_driver.devices.device import Device, equal_shares, name_of
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource
 from dra_driver.slices.offer.shares import ShareOffer
@@ -37,26 +30,27 @@ POOL = "node-1"
 MIG = make.mig_device(0, start=2)
 CARD = make.gpu(0, mig=make.mig(MIG), mig_mode=MigMode.ENABLED)
 WHOLE = make.gpu(1)
+ALL = make.device(WHOLE)
 FOUR = Division(count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
-PART = ConsumableSlot(share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240)
+PART = ConsumedShare(share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240)
 EXISTING = MigOffer(source=MigSource.EXISTING, why="a test says so")
 
 KINDS: Mapping[str, tuple[Gpu, Device, ShareOffer]] = {
-    "whole": (WHOLE, WHOLE, ShareOffer()),
-    "MIG device": (CARD, MIG, ShareOffer()),
+    "whole": (WHOLE, ALL, ShareOffer()),
+    "MIG device": (CARD, make.device(MIG), ShareOffer()),
     "share": (
         WHOLE,
-        Share(of=WHOLE, index=2, division=FOUR),
-        ShareOffer(divisions={GpuPart(gpu=WHOLE.uuid): FOUR}),
+        equal_shares(ALL.base, FOUR)[2],
+        ShareOffer(divisions={ALL.base: FOUR}),
     ),
     "share of a MIG device": (
         CARD,
-        Share(of=MIG, index=1, division=FOUR),
-        ShareOffer(divisions={GpuPart(gpu=CARD.uuid, placement=MIG.placement): FOUR}),
+        equal_shares(make.device(MIG).base, FOUR)[1],
+        ShareOffer(divisions={make.place(MIG): FOUR}),
     ),
     "part by capacity": (
         WHOLE,
-        ConsumableShare(of=WHOLE, slot=PART),
+        replace(ALL, share=PART),
         ShareOffer(consumable=Consumable.of("memory")),
     ),
 }
@@ -94,11 +88,11 @@ def prepared(gpu: Gpu, *devices: Device) -> ClaimRecord:
     uid = "11111111-0000-4000-8000-000000000000"
 
     def entry(device: Device) -> DeviceRecord:
-        share_id = device.slot.share_id if isinstance(device, ConsumableShare) else None
+        share_id = device.share.share_id if isinstance(device.share, ConsumedShare) else None
         name = name_of(gpu, device)
         return DeviceRecord(
             name=name,
-            device=recorded(device),
+            device=device,
             pool=POOL,
             request_names=("gpu",),
             cdi_device_ids=(claim_device_id(uid, name, share_id),),
@@ -128,7 +122,7 @@ def test_monitoring_finds_the_device_that_the_claims_status_names(kind: str) -> 
 def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them() -> None:
     gpu = make.gpu(0, mig=make.mig())
     made = replace(MIG, made_here=True)
-    record = prepared(gpu, made)
+    record = prepared(gpu, make.device(made))
     devices = published(gpu, ShareOffer(), MigOffer())
     (answered,) = record.answer
     assert answered.device_name in {one["name"] for one in devices}
@@ -138,8 +132,7 @@ def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them(
 
 
 def test_the_first_cdi_id_is_each_devices_own() -> None:
-    several = [ConsumableShare(of=WHOLE, slot=replace(PART, share_id=one)) for one in "ab"]
-    whole_and_shares = [WHOLE, *(Share(of=WHOLE, index=n, division=FOUR) for n in range(4))]
-    record = prepared(WHOLE, *whole_and_shares, *several)
+    several = [replace(ALL, share=replace(PART, share_id=one)) for one in "ab"]
+    record = prepared(WHOLE, ALL, *equal_shares(ALL.base, FOUR), *several)
     first = [one.cdi_device_ids[0] for one in record.answer]
     assert len(set(first)) == len(first) == 7

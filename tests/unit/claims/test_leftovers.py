@@ -8,14 +8,14 @@ import pytest
 import make
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.prepare.leftovers import Leftovers
-from dra_driver.claims.prepare.strategies import NO_WAIT
+from dra_driver.claims.prepare.steps import NO_WAIT
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import DeviceError, TransientError
 
 ONE, TWO = ClaimUid("uid-1"), ClaimUid("uid-2")
 
 
-class Strategies:
+class Daemons:
     """Two claims with daemons, and what is asked for; `failing` cannot be taken back."""
 
     def __init__(self, *failing: str) -> None:
@@ -65,38 +65,38 @@ class Node:
 SLOT, OTHER = (MigSlot(gpu=GpuUuid(f"GPU-{number}"), profile_id=9, start=0) for number in (0, 1))
 
 
-def leftovers(node: Any, strategies: Any, failed: list[str]) -> Leftovers:
-    return Leftovers(node, node, strategies, node, failed.append)
+def leftovers(node: Any, daemons: Any, failed: list[str]) -> Leftovers:
+    return Leftovers(node, node, daemons, node, failed.append)
 
 
 def test_every_trace_of_a_claim_counts() -> None:
-    found = leftovers(Node(), Strategies(), []).traced()
+    found = leftovers(Node(), Daemons(), []).traced()
     assert found == {"recorded", "marked", "spec", ONE, TWO}
-    assert leftovers(Node(), Strategies(), []).made_for(TWO) == {OTHER: TWO}
+    assert leftovers(Node(), Daemons(), []).made_for(TWO) == {OTHER: TWO}
 
 
-def test_the_daemons_of_that_claim_alone_are_let_go() -> None:
-    strategies = Strategies()
+def test_the_daemons_of_that_claim_alone_are_ended() -> None:
+    daemons = Daemons()
     for uid in (TWO, ONE):
-        leftovers(Node(), strategies, []).let_go(uid, deadline=7.0)
-    assert strategies.swept == [(ONE, 7.0)]
+        leftovers(Node(), daemons, []).end(uid, deadline=7.0)
+    assert daemons.swept == [(ONE, 7.0)]
 
 
 def test_nothing_is_destroyed_below_daemons_that_remain() -> None:
     node, failed = Node(), list[str]()
-    assert not leftovers(node, Strategies("MPS"), failed).sweep(ONE, {SLOT: ONE})
+    assert not leftovers(node, Daemons("MPS"), failed).sweep(ONE, {SLOT: ONE})
     assert (failed, node.taken) == (["MPS"], [])
 
-    strategies = Strategies()
-    assert leftovers(node, strategies, failed).sweep(ONE, {SLOT: ONE})
-    assert strategies.swept == [(ONE, NO_WAIT)]
+    daemons = Daemons()
+    assert leftovers(node, daemons, failed).sweep(ONE, {SLOT: ONE})
+    assert daemons.swept == [(ONE, NO_WAIT)]
     assert node.taken == [{SLOT: ONE}, SLOT.gpu]
 
 
 def test_a_mig_device_that_is_in_use_is_counted_and_keeps_its_gpu_from_others() -> None:
     node, failed = Node(), list[str]()
     node.refuses = True
-    found = leftovers(node, Strategies(), failed)
+    found = leftovers(node, Daemons(), failed)
     assert not found.sweep(ONE, {SLOT: ONE})
     assert (failed, node.taken) == (["MIG"], [])
     gpu = make.gpu(0)

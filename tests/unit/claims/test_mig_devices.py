@@ -8,16 +8,16 @@ from structlog.testing import capture_logs
 
 import make
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import RecordedPartition, recorded
-from dra_driver.claims.model.record import MakeMigDevices
+from dra_driver.claims.model.steps import MakeMigDevices
 from dra_driver.claims.prepare.mig import MigDevices
+from dra_driver.devices.device import Device
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import MigMode
 from dra_driver.errors import DeviceError, TransientError
 
 GPU = make.gpu(0, mig=make.mig(), mig_mode=MigMode.DISABLED)
-PLACE = recorded(partitions(GPU)[0])
-UID = ClaimUid("uid-1")
+PLACE = partitions(GPU)[0]
+TODO = MakeMigDevices(devices=(Device(base=PLACE),), claim=ClaimUid("uid-1"))
 
 
 class Node:
@@ -50,14 +50,9 @@ def devices(node: Any) -> MigDevices:
     return MigDevices(node, node, node, node, switches_modes=False)
 
 
-def todo() -> MakeMigDevices:
-    assert isinstance(PLACE, RecordedPartition)
-    return MakeMigDevices(gpu=GPU.uuid, places=(PLACE,))
-
-
 def test_where_no_mode_is_switched_a_gpu_out_of_mig_mode_is_said_with_what_to_do() -> None:
     with pytest.raises(DeviceError) as caught:
-        devices(Node()).make(todo(), UID)
+        devices(Node()).do(TODO)
     assert str(caught.value) == (
         f"{GPU.uuid} is not in MIG mode, so no MIG device can be made on it: MIG mode was turned "
         "off after the claim was allocated, and this driver turns it on only with --mig "
@@ -70,8 +65,8 @@ def test_a_profile_that_the_gpu_does_not_report_now_is_waited_for() -> None:
     node = Node()
     node.gpus = make.inventory(replace(GPU, mig=make.mig(profiles=())))
     with pytest.raises(TransientError) as caught:
-        devices(node).make(todo(), UID)
-    slot = todo().places[0].slot
+        devices(node).do(TODO)
+    slot = PLACE.slot
     assert str(caught.value) == (
         f"{GPU.uuid} does not report now that it has MIG profile {slot.profile_id} at {slot.start}"
     )

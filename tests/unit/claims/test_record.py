@@ -1,63 +1,94 @@
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.claim import ConsumerPod, PreparedDevice
-from dra_driver.claims.model.devices import DeviceRecord, RecordedMig, recorded
+from dra_driver.claims.model.claim import ConsumerGroup, ConsumerPod, PreparedDevice
 from dra_driver.claims.model.record import (
-    MakeMigDevices,
+    ClaimRecord,
+    DeviceRecord,
     PendingCleanup,
-    TurnMigModeOff,
     decode,
     encode,
     written_by,
 )
-from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.model import Placement
-from dra_driver.errors import StateError
-from dra_driver.sharing import nvidia_mps
-from dra_driver.sharing.base import SharingPlan
+from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
+from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Mig, equal_shares, share_key
+from dra_driver.devices.model import GpuUuid, Placement
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
+from dra_driver.errors import StateError, VersionError
+from dra_driver.host.envelope import unseal
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, mig_domain, shared_domain
+from dra_driver.sharing.steps import (
+    Backend,
+    ContainerLimits,
+    JoinDomain,
+    MemoryPart,
+    MpsDomain,
+    NvidiaMpsDaemon,
+    ShareLimits,
+    TimeSlice,
+    UseShares,
+)
+from resource_nvidia_com.v1beta1.names import Interval
 
+Where = tuple[str | int, ...]
 GOLDEN = Path(__file__).parents[2] / "data" / "records"
-PLAN = SharingPlan(strategy="TimeSlicing", gpus=(make.gpu(0).uuid,), changes={"interval": "Long"})
-RECORD = make.record(make.gpu(0), make.gpu(5), plans=(PLAN,))
+
+
+def entry(name: str, device: Device, request: str = "gpu", **facts: Any) -> DeviceRecord:
+    (first,) = make.record().devices
+    return replace(first, name=name, device=device, request_names=(request,), **facts)
+
+
+def gpu(minor: int) -> Device:
+    return make.device(make.gpu(minor))
+
+
+UID = make.record().ref.uid
+LONG = TimeSlice(devices=(gpu(0),), interval=Interval.LONG)
+RECORD = make.record(make.gpu(0), make.gpu(5), steps=(LONG,))
 OWING = replace(
     RECORD,
-    pending=(PendingCleanup(of=replace(PLAN, gpus=(make.gpu(7).uuid,)), reason="the GPU is lost"),),
+    pending=(PendingCleanup(of=replace(LONG, devices=(gpu(7),)), reason="the GPU is lost"),),
     pods=(ConsumerPod(name="pod", uid="pod-uid"),),
 )
-MADE = make.mig_device(0, "2g.20gb", 2, made_here=True)
-MADE_HERE = recorded(MADE)
-assert isinstance(MADE_HERE, RecordedMig)
-DIVIDED = replace(
-    make.record(),
+
+FOUND = make.mig_device(0, "2g.20gb", 2, made_here=True)
+MADE = make.device(FOUND)
+PLACE = make.place(FOUND)
+assert isinstance(PLACE, Mig)
+DIVIDED = make.record(
     devices=(
-        replace(make.record().devices[0], name="gpu-0-mig-2g20gb-14-2", device=MADE_HERE),
-        replace(
-            make.record().devices[0],
-            name="gpu-0-mig-2g20gb-14-4",
-            device=replace(MADE_HERE.place, placement=Placement(start=4, size=2)),
+        entry("gpu-0-mig-2g20gb-14-2", MADE),
+        entry(
+            "gpu-0-mig-2g20gb-14-4",
+            Device(base=replace(PLACE, placement=Placement(start=4, size=2))),
         ),
     ),
-    realisations=(
-        MakeMigDevices(gpu=make.gpu(0).uuid, places=(MADE_HERE.place,)),
-        TurnMigModeOff(gpu=make.gpu(1).uuid, restore=True),
-    ),
-    plans=(
-        SharingPlan(
-            strategy="MPS",
-            gpus=(make.gpu(0).uuid,),
-            changes={"domain": {}},
-            places=(MADE_HERE.part,),
+    steps=(
+        MakeMigDevices(devices=(Device(base=PLACE),), claim=UID),
+        TurnMigModeOff(devices=(gpu(1),), restore=True),
+        MpsDomain(
+            devices=(MADE,),
+            domain=Domain(
+                id=mig_domain(UID, 0),
+                devices=(DomainDevice(uuid=FOUND.uuid, kind=DeviceKind.MIG),),
+            ),
+            clients={DeviceKey(FOUND.uuid): 100},
         ),
     ),
     pending=(
         PendingCleanup(
-            of=MakeMigDevices(gpu=make.gpu(2).uuid, places=(MADE_HERE.place,)), reason="in use"
+            of=MakeMigDevices(
+                devices=(Device(base=replace(PLACE, gpu=make.gpu(2).uuid)),), claim=UID
+            ),
+            reason="in use",
         ),
     ),
 )
@@ -67,33 +98,177 @@ DESCRIBED = replace(
     pod_claim_name="gpus",
 )
 
-DAEMON = f"{RECORD.ref.uid}-1a2b3"
+DAEMON = f"{UID}-1a2b3"
 TAKEN_OVER = replace(
     make.record(),
     ref=replace(RECORD.ref, namespace="", name=""),
-    plans=(
-        nvidia_mps.plan_of(
-            DAEMON,
-            Path("/var/lib/kubelet/plugins/gpu.nvidia.com/mps") / DAEMON,
-            gpus=[make.gpu(0).uuid],
-            clients=[make.gpu(0).uuid],
-            places=[GpuPart(gpu=make.gpu(0).uuid)],
+    steps=(
+        NvidiaMpsDaemon(
+            devices=(gpu(0),),
+            daemon=DAEMON,
+            folder=f"/var/lib/kubelet/plugins/gpu.nvidia.com/mps/{DAEMON}",
         ),
     ),
     taken_over=True,
 )
 
+GPUS: list[GpuUuid] = [make.gpu(minor).uuid for minor in range(7)]
+OTHER_MIG = make.device(make.mig_device(1, "3g.40gb", 4))
+TOGETHER = Division(
+    count=4,
+    strategy=ShareStrategy.MPS,
+    served_as="nvidia.com/gpu",
+    combines=True,
+    together=(GPUS[4], GPUS[5]),
+)
+SHARE = equal_shares(gpu(5).base, TOGETHER)[2]
+PARTS = tuple(
+    replace(
+        gpu(6),
+        share=ConsumedShare(
+            share_id=one, strategy=ShareStrategy.MPS, memory_mib=mib, cores=cores, shares=count
+        ),
+    )
+    for one, mib, cores, count in (("s1", 4096, 30, 1), ("s2", 2048, 20, 3))
+)
+BY_MPS = MemoryPart(by=Backend.MPS, of_device=Backend.MPS, claim=UID)
+SHARE_KEY, *PART_KEYS = (
+    share_key(one.uuid, one.share.label)  # type: ignore[arg-type,union-attr]
+    for one in (SHARE, *PARTS)
+)
+SHARED = make.record(
+    devices=(
+        entry("gpu-0", gpu(0)),
+        entry("gpu-1-mig-3g40gb-9-4", OTHER_MIG),
+        entry("gpu-2", gpu(2)),
+        entry("gpu-3", gpu(3), "large", subrequest="best"),
+        entry("gpu-5-share-2-of-4", SHARE),
+        entry("gpu-6", PARTS[0], share_id="s1"),
+        entry("gpu-6", PARTS[1], share_id="s2"),
+        entry("gpu-2", gpu(2), "watch", admin_access=True),
+    ),
+    steps=(
+        replace(
+            LONG,
+            found_interval=Interval.SHORT,
+            found_mode=3,
+            card=f"gpu-0 (NVIDIA H100 80GB HBM3, {GPUS[0]})",
+        ),
+        TimeSlice(devices=(OTHER_MIG,)),
+        MpsDomain(
+            devices=(gpu(2), gpu(3)),
+            domain=Domain(
+                id=DomainId(UID),
+                devices=(
+                    DomainDevice(uuid=GPUS[2], pinned_memory_mib=81920),
+                    DomainDevice(uuid=GPUS[3]),
+                ),
+                active_thread_percentage=50,
+            ),
+            clients={DeviceKey(GPUS[2]): 50, DeviceKey(GPUS[3]): 20},
+            too_high={DeviceKey(GPUS[2]): 102400},
+        ),
+        UseShares(
+            devices=(SHARE,),
+            strategy=ShareStrategy.MPS,
+            limits={
+                SHARE_KEY: ShareLimits(
+                    taken=1, count=4, active_thread_percentage=25, memory_mib={GPUS[5]: 20480}
+                )
+            },
+            memory=BY_MPS,
+        ),
+        JoinDomain(
+            devices=(SHARE,),
+            domain=Domain(
+                id=shared_domain("nvidia.com.gpu"),
+                devices=(DomainDevice(uuid=GPUS[4]), DomainDevice(uuid=GPUS[5])),
+                multi_user=True,
+            ),
+            claim=UID,
+            clients={
+                SHARE_KEY: ContainerLimits(active_thread_percentage=25, memory_mib={GPUS[5]: 20480})
+            },
+        ),
+    ),
+    pending=(
+        PendingCleanup(
+            of=UseShares(
+                devices=PARTS,
+                strategy=ShareStrategy.MPS,
+                limits={
+                    key: ShareLimits(
+                        taken=1,
+                        count=None,
+                        consumed_memory_mib=mib,
+                        consumed_cores=cores,
+                        active_thread_percentage=cores,
+                        memory_mib={GPUS[6]: mib},
+                    )
+                    for key, mib, cores in zip(PART_KEYS, (4096, 2048), (30, 20), strict=True)
+                },
+                memory=BY_MPS,
+            ),
+            reason="a daemon hangs",
+            since=2.5,
+        ),
+        PendingCleanup(
+            of=JoinDomain(
+                devices=PARTS,
+                domain=Domain(
+                    id=shared_domain(GPUS[6]),
+                    devices=(DomainDevice(uuid=GPUS[6]),),
+                    multi_user=True,
+                ),
+                claim=UID,
+                clients=dict.fromkeys(
+                    PART_KEYS,
+                    ContainerLimits(
+                        active_thread_percentage=50, memory_mib={GPUS[6]: 6144}, is_of_several=True
+                    ),
+                ),
+            ),
+            reason="a daemon hangs",
+            since=2.5,
+        ),
+        PendingCleanup(of=TurnMigModeOff(devices=(gpu(6),), restore=False), reason="in use"),
+    ),
+    pods=(ConsumerPod(name="pod", uid="pod-uid"),),
+    groups=(ConsumerGroup(name="gang", uid="group-1"),),
+    pod_claim_name="",
+    asked_parts=("memory",),
+)
 
-def sealed(payload: bytes, version: int = 1) -> bytes:
+SAMPLES = {
+    "cleanups": OWING,
+    "mig": DIVIDED,
+    "taken-over": TAKEN_OVER,
+    "pod-claim": DESCRIBED,
+    "plans": SHARED,
+}
+"""Every kind of device and every step, with what the golden files of each format call them."""
+
+
+def sealed(payload: bytes, version: int = 2) -> bytes:
     digest = sha256(payload).hexdigest().encode()
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, payload)
+
+
+def changed(data: bytes, *path: str | int, value: object) -> bytes:
+    """The bytes of a record with another value at a place of its payload."""
+    whole = json.loads(data)
+    place = whole["payload"]
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    return sealed(json.dumps(whole["payload"]).encode(), whole["version"])
 
 
 def test_a_record_says_who_wrote_it_whatever_else_it_says() -> None:
     data = encode(RECORD, "1.2.3")
     assert decode(data) == RECORD
     assert written_by(data) == "1.2.3"
-    assert written_by(data.replace(b'"version":1', b'"version":7')) == "1.2.3"
+    assert written_by(data.replace(b'"version":2', b'"version":7')) == "1.2.3"
     lying = replace(OWING.pending[0], reason='"writtenBy":"9.9"')
     assert written_by(encode(replace(OWING, pending=(lying,)))) is None
 
@@ -103,53 +278,124 @@ def test_the_first_records_are_read_and_do_not_say_who_wrote_them() -> None:
     assert decode((GOLDEN / "v1.json").read_bytes()) == RECORD
 
 
-def test_a_record_with_debts_and_pods_is_read_and_written_as_ever() -> None:
-    golden = (GOLDEN / "v1-cleanups.json").read_bytes()
-    assert decode(golden) == OWING
-    assert encode(OWING) == golden
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_record_is_read_and_written_as_ever(name: str) -> None:
+    golden = (GOLDEN / f"v2-{name}.json").read_bytes()
+    assert decode(golden) == SAMPLES[name]
+    assert encode(SAMPLES[name]) == golden
 
 
-def test_a_record_with_a_mig_device_is_read_and_written_as_ever() -> None:
-    golden = (GOLDEN / "v1-mig.json").read_bytes()
-    assert decode(golden) == DIVIDED
-    assert encode(DIVIDED) == golden
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_record_of_the_former_format_is_read_as_what_it_meant(name: str) -> None:
+    assert decode((GOLDEN / f"v1-{name}.json").read_bytes()) == SAMPLES[name]
 
 
-def test_a_record_that_was_taken_over_is_read_and_written_as_ever() -> None:
-    golden = (GOLDEN / "v1-taken-over.json").read_bytes()
-    assert decode(golden) == TAKEN_OVER
-    assert encode(TAKEN_OVER) == golden
-    assert str(TAKEN_OVER.ref) == f"of UID {TAKEN_OVER.ref.uid}"
-
-
-def test_a_record_of_a_pods_own_claim_is_read_and_written_as_ever() -> None:
-    golden = (GOLDEN / "v1-pod-claim.json").read_bytes()
-    assert decode(golden) == DESCRIBED
-    assert encode(DESCRIBED) == golden
-
-
-@pytest.mark.parametrize("field", ["podClaimName", "subRequest"])
-@pytest.mark.parametrize("value", [7, 0, True, False, ["a"], {}])
-def test_a_name_that_is_no_text_damages_a_record(field: str, value: object) -> None:
-    payload = json.loads(encode(DESCRIBED))["payload"]
-    (payload if field == "podClaimName" else payload["devices"][0])[field] = value
-    with pytest.raises(StateError, match="is not a string"):
-        decode(sealed(json.dumps(payload).encode()))
+def test_a_claim_that_was_taken_over_goes_by_its_uid() -> None:
+    assert str(TAKEN_OVER.ref) == f"of UID {UID}"
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
 def test_records_of_every_version_that_was_released_are_read(path: Path) -> None:
-    assert encode(decode(path.read_bytes()))
+    record = decode(path.read_bytes())
+    assert decode(encode(record)) == record
 
 
-def test_parts_of_a_gpu_overlap_with_the_whole_and_with_each_other_where_they_do() -> None:
-    device = DIVIDED.devices[0].device
-    gpu = device.gpu
-    beside = GpuPart(gpu=gpu, placement=Placement(start=0, size=2))
-    assert device.part.overlaps(GpuPart(gpu=gpu))
-    assert not device.part.overlaps(beside)
-    assert device.part.overlaps(GpuPart(gpu=gpu, placement=Placement(start=3, size=1)))
-    assert not device.part.overlaps(GpuPart(gpu=make.gpu(9).uuid))
+UNKNOWN: tuple[tuple[ClaimRecord, Where], ...] = (
+    (RECORD, ("state",)),
+    (RECORD, ("devices", 0, "device", "base", "kind")),
+    (RECORD, ("steps", 0, "step")),
+    (RECORD, ("steps", 0, "interval")),
+    (OWING, ("pending", 0, "of", "step")),
+    (SHARED, ("devices", 4, "device", "share", "kind")),
+    (SHARED, ("devices", 5, "device", "share", "strategy")),
+    (SHARED, ("steps", 2, "domain", "devices", 0, "kind")),
+    (SHARED, ("steps", 3, "memory", "by")),
+)
+
+
+@pytest.mark.parametrize(("record", "path"), UNKNOWN, ids=[str(path) for _, path in UNKNOWN])
+def test_what_this_version_does_not_know_is_of_a_newer_one_and_not_damaged(
+    record: ClaimRecord, path: Where
+) -> None:
+    with pytest.raises(VersionError, match=r"it has what this version does not know: .* 'later'"):
+        decode(changed(encode(record), *path, value="later"))
+    with pytest.raises(StateError, match="its content is not that of a record: ") as caught:
+        decode(changed(encode(record), *path, value=7))
+    assert not isinstance(caught.value, VersionError)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("cleanups", ("state",), "later"),
+        ("cleanups", ("devices", 0, "device", "kind"), "later"),
+        ("cleanups", ("plans", 0, "strategy"), "later"),
+        ("cleanups", ("pendingCleanups", 0, "plan", "strategy"), "later"),
+        ("mig", ("realisations", 0), {"gpu": "GPU-1", "later": {}}),
+    ],
+)
+def test_of_the_former_format_too_what_is_not_known_is_not_damaged(
+    name: str, path: Where, value: object
+) -> None:
+    data = (GOLDEN / f"v1-{name}.json").read_bytes()
+    with pytest.raises(VersionError, match="later"):
+        decode(changed(data, *path, value=value))
+
+
+def test_an_older_driver_takes_a_record_for_one_of_a_newer_one() -> None:
+    with pytest.raises(VersionError, match="it has version 2, but this driver reads none above 1"):
+        unseal(encode(RECORD), newest=1)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("podClaimName",),
+        ("bootId",),
+        ("ref", "uid"),
+        ("pods", 0, "name"),
+        ("devices", 0, "subrequest"),
+        ("devices", 0, "requestNames", 0),
+        ("devices", 0, "device", "base", "gpu"),
+        ("pending", 0, "reason"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("value", [7, 0, True, False, ["a"], {}])
+def test_a_name_that_is_no_text_damages_a_record(path: Where, value: object) -> None:
+    data = changed(encode(SHARED), *path, value=value)
+    with pytest.raises(StateError, match=r"that of a record: Expected `str.* - at `\$"):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-9],
+        lambda data: data.replace(b"Long", b"Lost"),
+        lambda _: b"",
+        lambda _: sealed(b"[]"),
+    ],
+)
+def test_damaged_bytes_are_no_record(damage: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(StateError, match=r"cut off|checksum") as caught:
+        decode(damage(encode(RECORD)))
+    assert not isinstance(caught.value, VersionError)
+
+
+def test_a_domain_that_no_daemon_could_serve_damages_a_record() -> None:
+    with pytest.raises(StateError, match="want one device or more, each once"):
+        decode(changed(encode(SHARED), "steps", 2, "domain", "devices", value=[]))
+
+
+def test_devices_overlap_with_the_whole_and_with_each_other_where_they_do() -> None:
+    def there(start: int, size: int) -> Device:
+        return Device(base=replace(PLACE, placement=Placement(start=start, size=size)))
+
+    assert MADE.overlaps(gpu(0))
+    assert not MADE.overlaps(there(0, 2))
+    assert MADE.overlaps(there(3, 1))
+    assert not MADE.overlaps(gpu(9))
 
 
 def test_gpus_with_debts_are_touched_but_not_held() -> None:
@@ -158,24 +404,26 @@ def test_gpus_with_debts_are_touched_but_not_held() -> None:
 
 
 def test_a_record_is_one_json_document() -> None:
-    assert json.loads(encode(RECORD))["payload"]["claim"]["name"] == "claim"
+    assert json.loads(encode(RECORD))["payload"]["ref"]["name"] == "claim"
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:
     payload = json.loads(encode(RECORD))["payload"]
     payload["new"] = {"a": 1}
     payload["devices"][0]["new"] = [1]
+    payload["steps"][0]["new"] = None
     assert decode(sealed(json.dumps(payload, indent=1).encode())) == RECORD
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:
-    with pytest.raises(StateError, match="it has version 7, but this driver reads only version 1"):
+    with pytest.raises(VersionError, match="it has version 7, but this driver reads none above 2"):
         decode(sealed(b"{}", version=7))
 
 
 def test_sound_bytes_with_a_wrong_content_are_refused() -> None:
-    with pytest.raises(StateError, match="its content is not that of a record"):
-        decode(sealed(b'{"claim":{}}'))
+    for content in (b'{"claim":{}}', b'{"ref":{},"steps":[]}', b"{}"):
+        with pytest.raises(StateError, match="its content is not that of a record"):
+            decode(sealed(content))
 
 
 def test_a_record_gives_the_kubelets_answer() -> None:
@@ -190,13 +438,6 @@ def test_a_record_gives_the_kubelets_answer() -> None:
 
 
 def test_a_device_with_admin_access_is_not_held() -> None:
-    seen = DeviceRecord(
-        name="gpu-1",
-        device=recorded(make.gpu(1)),
-        pool="node-1",
-        request_names=("a",),
-        cdi_device_ids=("x",),
-        admin_access=True,
-    )
+    seen = entry("gpu-1", gpu(1), admin_access=True)
     record = make.record(devices=(*make.record(make.gpu(2), make.gpu(0)).devices, seen))
     assert record.held_gpus == (make.gpu(0).uuid, make.gpu(2).uuid)

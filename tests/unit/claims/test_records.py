@@ -12,6 +12,7 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import RecordState, encode
 from dra_driver.claims.state.records import RecordStore, stored_records
 from dra_driver.errors import ConfigError, StateError, VersionError
+from dra_driver.host.envelope import seal, unseal
 
 RECORD = make.record()
 UID = RECORD.ref.uid
@@ -27,7 +28,11 @@ def path_of(folder: Path, uid: str = UID) -> Path:
 
 
 def newer(data: bytes) -> bytes:
-    return data.replace(b'"version":1', b'"version":2')
+    return data.replace(b'"version":2', b'"version":3')
+
+
+def with_a_new_step(data: bytes) -> bytes:
+    return seal({**unseal(data, newest=2), "steps": [{"step": "later"}]}, version=2)
 
 
 def permissions(path: Path) -> int:
@@ -88,14 +93,15 @@ def test_a_record_of_another_claim_is_damaged(tmp_path: Path, store: RecordStore
     assert reason == f"it is not the record of claim {RECORD.ref}"
 
 
+@pytest.mark.parametrize("change", [newer, with_a_new_step])
 def test_a_record_of_a_newer_driver_stays_and_says_which(
-    tmp_path: Path, store: RecordStore
+    tmp_path: Path, store: RecordStore, change: Callable[[bytes], bytes]
 ) -> None:
     store.write(RECORD)
     other = replace(RECORD, ref=replace(RECORD.ref, uid=ClaimUid("other")))
     store.write(other)
     path = path_of(tmp_path)
-    path.write_bytes(newer(path.read_bytes()))
+    path.write_bytes(change(path.read_bytes()))
     for look in (store.read, store.peek):
         with pytest.raises(
             VersionError,

@@ -1,9 +1,10 @@
 """Records of claims with shares: as the strategy of shares makes them, and read for ever.
 
-The golden files hold what the first version with shares writes. A later version may write more, and
-must read these to the same end.
+The golden files hold what the first version with shares wrote, and what this one writes. A later
+version may write more, and must read these to the same end.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,25 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.devices import DeviceRecord, recorded
-from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, decode, encode
-from dra_driver.devices.model import Gpu, MigDevice
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, decode, encode
+from dra_driver.claims.model.steps import ClaimStep
+from dra_driver.claims.report.descriptions import description_of
+from dra_driver.devices.device import Device, DeviceUuid, equal_shares, share_key
+from dra_driver.devices.model import Gpu
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
+from dra_driver.host.envelope import seal
 from dra_driver.mps.domain import DomainId
 from dra_driver.mps.files import DomainPaths, MpsFiles
-from dra_driver.sharing.base import DeviceUuid, Group, ShareUnit, SharingPlan, share_key
-from dra_driver.sharing.enforcement import Backend, MemoryPart
-from dra_driver.sharing.enforcement import part_json as memory_json
-from dra_driver.sharing.shares import NAME, Shares, limits_in, memory_part
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.shares import Memberships, Shares
+from dra_driver.sharing.steps import (
+    Backend,
+    ContainerLimits,
+    JoinDomain,
+    MemoryPart,
+    SharingStep,
+    UseShares,
+)
 
 GOLDEN = Path(__file__).parents[2] / "data" / "records"
 CLAIM = "11111111-0000-4000-8000-000000000000"
@@ -46,40 +50,41 @@ class Server:
         return 0
 
 
-def strategy() -> Shares:
-    server: Any = Server()
-    return Shares(
-        server, server, server, lambda: 0.0, memory=make.limited_by_mps(), ready_seconds=1.0
-    )
+SERVER: Any = Server()
+SHARES = Shares(make.limited_by_mps(), SERVER)
+MEMBERSHIPS = Memberships(SERVER, SERVER, lambda: 0.0, ready_seconds=1.0)
 
 
-def unit(request: str, gpu: Gpu, share: Share | ConsumableShare, name: str) -> ShareUnit:
-    return ShareUnit(name=name, request=request, gpu=gpu, share=share)
+def unit(request: str, gpu: Gpu, device: Device, name: str) -> Unit:
+    return Unit(name=name, request=request, gpu=gpu, device=device)
 
 
-def record_of(groups: Sequence[Group], plans: Sequence[SharingPlan], **changes: Any) -> ClaimRecord:
+def share_id_of(device: Device) -> str | None:
+    return device.share.share_id if isinstance(device.share, ConsumedShare) else None
+
+
+def record_of(groups: Sequence[Group], steps: Sequence[SharingStep], **changes: Any) -> ClaimRecord:
     """The record of a claim with these shares."""
-    units = [one for group in groups for one in group.shares]
     devices = tuple(
         DeviceRecord(
             name=one.name,
-            device=recorded(one.share),
+            device=one.device,
             pool="node-1",
             request_names=(one.request,),
             cdi_device_ids=(f"k8s.gpu.nvidia.com/claim={CLAIM}-{number}",),
-            share_id=one.share.slot.share_id if isinstance(one.share, ConsumableShare) else None,
+            share_id=share_id_of(one.device),
         )
-        for number, one in enumerate(units)
+        for number, one in enumerate(one for group in groups for one in group.shares)
     )
-    return replace(make.record(), devices=devices, plans=tuple(plans), **changes)
+    return replace(make.record(), devices=devices, steps=tuple(steps), **changes)
 
 
-def group(kind: str, *units: ShareUnit, strategy: str | None = None) -> Group:
+def group(kind: str, *units: Unit, strategy: str | None = None) -> Group:
     config: Any = make.gpu_config(strategy)
-    return Group(claim=CLAIM, name=f"default/{kind}", config=config, shares=units)
+    return Group(claim=CLAIM, name=f"default/{kind}", config=config, units=units)
 
 
-def equal_shares() -> list[Group]:
+def with_equal_shares() -> list[Group]:
     """Two of ten shares of a GPU in one request, under MPS, and one of a MIG device in turns."""
     by_mps = Division(
         count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True
@@ -91,39 +96,36 @@ def equal_shares() -> list[Group]:
         combines=False,
         free_compute=True,
     )
-    parts = [Share(of=GPU, index=index, division=by_mps) for index in (3, 4)]
+    parts = equal_shares(make.device(GPU).base, by_mps)
+    part = equal_shares(make.device(MIG).base, in_turns)[0]
     return [
         group(
             "shares",
-            *(unit("a", GPU, one, f"gpu-0-share-{one.index}-of-10") for one in parts),
-            unit(
-                "b",
-                DIVIDED_GPU,
-                Share(of=MIG, index=0, division=in_turns),
-                "gpu-1-mig-3g40gb-9-4-share-0-of-2",
-            ),
+            *(unit("a", GPU, parts[index], f"gpu-0-share-{index}-of-10") for index in (3, 4)),
+            unit("b", DIVIDED_GPU, part, "gpu-1-mig-3g40gb-9-4-share-0-of-2"),
         )
     ]
 
 
-def part(of: Gpu | MigDevice, share_id: str, memory_mib: int, cores: int) -> ConsumableShare:
-    slot = ConsumableSlot(
+def part(of: Device, share_id: str, memory_mib: int, cores: int) -> Device:
+    share = ConsumedShare(
         share_id=share_id, strategy=ShareStrategy.MPS, memory_mib=memory_mib, cores=cores
     )
-    return ConsumableShare(of=of, slot=slot)
+    return replace(of, share=share)
 
 
-def consumable_shares() -> list[Group]:
+def with_parts() -> list[Group]:
     """A part of a GPU with memory and SMs, one with memory alone, and one of a MIG device."""
+    gpu, mig = make.device(GPU), make.device(MIG)
     return [
         group(
             "parts",
-            unit("a", GPU, part(GPU, "a671734a-e8e5-11e4-8fde-42010af09327", 10240, 20), "gpu-0"),
-            unit("b", GPU, part(GPU, "b671734a-e8e5-11e4-8fde-42010af09327", 2048, 0), "gpu-0"),
+            unit("a", GPU, part(gpu, "a671734a-e8e5-11e4-8fde-42010af09327", 10240, 20), "gpu-0"),
+            unit("b", GPU, part(gpu, "b671734a-e8e5-11e4-8fde-42010af09327", 2048, 0), "gpu-0"),
             unit(
                 "c",
                 DIVIDED_GPU,
-                part(MIG, "c671734a-e8e5-11e4-8fde-42010af09327", 4096, 50),
+                part(mig, "c671734a-e8e5-11e4-8fde-42010af09327", 4096, 50),
                 "gpu-1-mig-3g40gb-9-4",
             ),
             strategy="MPS",
@@ -131,103 +133,127 @@ def consumable_shares() -> list[Group]:
     ]
 
 
-def limited_by_group(plan: SharingPlan) -> SharingPlan:
-    """The plan where a node limits memory on the pod's control group."""
-    limited = MemoryPart(
-        by=Backend.CONTROL_GROUPS,
-        of_device=Backend.CONTROL_GROUPS,
-        claim=CLAIM,
-        pod="22222222-0000-4000-8000-000000000000",
-        mib={GPU.uuid: 12288},
-    )
-    return replace(plan, changes={**plan.changes, "memory": memory_json(limited)})
+LIMITED = MemoryPart(
+    by=Backend.CONTROL_GROUPS,
+    of_device=Backend.CONTROL_GROUPS,
+    claim=CLAIM,
+    pod="22222222-0000-4000-8000-000000000000",
+    mib={GPU.uuid: 12288},
+)
+"""Where a node limits memory on the pod's control group."""
+
+
+def alone(use: ClaimStep, join: ClaimStep) -> tuple[UseShares, JoinDomain]:
+    """The steps where each request has its own limits, whatever the claim's others have."""
+    assert isinstance(use, UseShares)
+    assert isinstance(join, JoinDomain)
+    clients = {
+        key: ContainerLimits(
+            active_thread_percentage=one.active_thread_percentage,
+            memory_mib=one.memory_mib if use.memory.by is Backend.MPS else {},
+        )
+        for key, one in use.limits.items()
+    }
+    return use, replace(join, clients=clients)
 
 
 def made(kind: str) -> ClaimRecord:
     """What this version of the driver writes for the claim of a golden file."""
-    groups = equal_shares() if kind == "v1-shares" else consumable_shares()
-    plans = strategy().plan(groups, 0.0)
+    groups = with_equal_shares() if kind == "v1-shares" else with_parts()
+    steps = SHARES.plan(groups, 0.0)
     if kind == "v1-parts":
-        return record_of(groups, plans)
-    owed = PendingCleanup(of=limited_by_group(plans[0]), reason="the GPU is lost", since=1.5)
-    return record_of(groups, plans, pending=(owed,))
+        return record_of(groups, steps)
+    owed = alone(replace(steps[0], memory=LIMITED), steps[1])
+    pending = (PendingCleanup(of=one, reason="the GPU is lost", since=1.5) for one in owed)
+    return record_of(groups, steps, pending=tuple(pending))
 
 
 @pytest.mark.parametrize("kind", ["v1-shares", "v1-parts"])
 def test_a_record_with_shares_is_read_and_written_as_ever(kind: str) -> None:
-    golden = (GOLDEN / f"{kind}.json").read_bytes()
     record = made(kind)
-    plans = [without(plan, "containers") for plan in record.plans]
-    record = replace(record, plans=tuple(plans))
-
-    assert decode(golden) == decode(encode(record))
+    golden = (GOLDEN / f"{kind.replace('v1', 'v2')}.json").read_bytes()
+    assert decode(golden) == record
     assert encode(record) == golden
+    # The first version had for each request its own limits.
+    use, join, *others = record.steps
+    first = replace(record, steps=(*alone(use, join), *others))
+    assert decode((GOLDEN / f"{kind}.json").read_bytes()) == first
 
 
-def without(plan: SharingPlan, key: str) -> SharingPlan:
-    """The plan as it was written before there was this key."""
-    return replace(plan, changes={name: one for name, one in plan.changes.items() if name != key})
+def steps_of(kind: str) -> tuple[list[UseShares], list[JoinDomain]]:
+    """How shares are used, and the domains that are joined, by what the first version wrote."""
+    steps = decode((GOLDEN / f"{kind}.json").read_bytes()).steps
+    uses = [one for one in steps if isinstance(one, UseShares)]
+    joins = [one for one in steps if isinstance(one, JoinDomain)]
+    assert len(uses) + len(joins) == len(steps)
+    return uses, joins
 
 
 def test_what_containers_get_by_several_requests_comes_back_from_the_record() -> None:
-    gpu, mig = decode(encode(made("v1-parts"))).plans
-    assert "containers" not in mig.changes
-    (edits,) = set(strategy().edits(gpu).values())
+    record = decode(encode(made("v1-parts")))
+    use, join, _, of_mig = record.steps
+    assert isinstance(join, JoinDomain)
+    assert isinstance(of_mig, JoinDomain)
+    assert not any(one.is_of_several for one in of_mig.clients.values())
+    (edits,) = set(MEMBERSHIPS.edits(join).values())
     assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=12288M" in edits.env
-    key = share_key(DeviceUuid(GPU.uuid), "a671734a-e8e5-11e4-8fde-42010af09327")
-    said = Shares.describe(gpu, key).words
-    assert said.startswith("consumes 10240 MiB and 20 % of SMs, 20 % of threads, 10240 MiB, with ")
-    assert "with the claim's other requests 12288 MiB, enforced by MPS" in said
-    before = strategy().edits(without(gpu, "containers"))
+    said = description_of(record, record.devices[0])
+    assert said.words == (
+        "consumes 10240 MiB and 20 % of SMs, 20 % of threads, 10240 MiB, enforced by MPS, "
+        "with the claim's other requests 12288 MiB"
+    )
+    assert said.domain == join.domain.id
+    before = MEMBERSHIPS.edits(alone(use, join)[1])
     assert [edits.env[-1].rpartition("=")[2] for edits in before.values()] == ["10240M", "2048M"]
 
 
-def golden_plans(kind: str) -> tuple[SharingPlan, ...]:
-    plans = decode((GOLDEN / f"{kind}.json").read_bytes()).plans
-    assert {plan.strategy for plan in plans} == {NAME}
-    return plans
-
-
 def test_of_equal_shares_the_limits_are_known_from_the_record() -> None:
-    by_mps, in_turns = golden_plans("v1-shares")
+    (by_mps, in_turns), (join,) = steps_of("v1-shares")
 
-    limits = limits_in(by_mps)
-    assert set(limits) == {share_key(DeviceUuid(GPU.uuid), label) for label in ("3", "4")}
-    for one in limits.values():
+    assert set(by_mps.limits) == {share_key(DeviceUuid(GPU.uuid), label) for label in ("3", "4")}
+    for one in by_mps.limits.values():
         assert (one.taken, one.count, one.active_thread_percentage) == (2, 10, 20)
         assert one.memory_mib == {GPU.uuid: 16384}
-    assert memory_part(by_mps).by is Backend.MPS
-    for edits in strategy().edits(by_mps).values():
+    assert by_mps.memory.by is Backend.MPS
+    for edits in MEMBERSHIPS.edits(join).values():
         assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=16384M" in edits.env
-    (one,) = limits_in(in_turns).values()
+    (one,) = in_turns.limits.values()
     assert (one.taken, one.count, one.memory_mib) == (1, 2, {})
-    assert memory_part(in_turns).by is Backend.NOTHING
-    assert strategy().edits(in_turns) == {}
+    assert in_turns.memory.by is Backend.NOTHING
+    assert SHARES.edits(in_turns) == SHARES.edits(by_mps) == {}
 
 
 def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
-    of_gpu, of_mig = golden_plans("v1-parts")
+    (of_gpu, of_mig), _ = steps_of("v1-parts")
 
-    first, second = limits_in(of_gpu).values()
+    first, second = of_gpu.limits.values()
     assert (first.consumed_memory_mib, first.consumed_cores) == (10240, 20)
     assert (first.memory_mib, first.active_thread_percentage) == ({GPU.uuid: 10240}, 20)
     assert (second.memory_mib, second.active_thread_percentage) == ({GPU.uuid: 2048}, None)
-    (third,) = limits_in(of_mig).values()
+    (third,) = of_mig.limits.values()
     assert (third.memory_mib, third.active_thread_percentage) == ({MIG.uuid: 4096}, 50)
     record = decode((GOLDEN / "v1-parts.json").read_bytes())
     assert [one.share_id for one in record.answer] == [
         f"{letter}671734a-e8e5-11e4-8fde-42010af09327" for letter in "abc"
     ]
-    assert [one.device.part.share for one in record.devices] == [
-        one.share.slot for one in consumable_shares()[0].shares
-    ]
+    assert [one.device for one in record.devices] == [one.device for one in with_parts()[0].shares]
 
 
 def test_a_limit_on_a_control_group_that_is_owed_is_known_from_the_record() -> None:
-    (owed,) = decode((GOLDEN / "v1-shares.json").read_bytes()).pending
+    owed, _ = decode((GOLDEN / "v1-shares.json").read_bytes()).pending
 
-    assert isinstance(owed.of, SharingPlan)
-    limited = memory_part(owed.of)
-    assert limited.by is Backend.CONTROL_GROUPS
-    assert limited.pod == "22222222-0000-4000-8000-000000000000"
-    assert limited.mib == {GPU.uuid: 12288}
+    assert isinstance(owed.of, UseShares)
+    assert owed.of.memory == LIMITED
+
+
+def test_before_other_backends_were_known_memory_was_limited_by_mps_or_not_at_all() -> None:
+    payload = json.loads((GOLDEN / "v1-shares.json").read_bytes())["payload"]
+    for plan in payload["plans"]:
+        del plan["changes"]["memory"]
+    use, join, in_turns = decode(seal(payload)).steps
+    assert isinstance(use, UseShares)
+    assert isinstance(in_turns, UseShares)
+    assert [one.memory for one in (use, in_turns)] == [
+        MemoryPart(by=by, of_device=by, claim=CLAIM) for by in (Backend.MPS, Backend.NOTHING)
+    ]
+    assert (use, join) == alone(use, join)

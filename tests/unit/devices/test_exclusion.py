@@ -107,12 +107,11 @@ def test_a_claim_that_had_a_gpu_before_gets_it_again() -> None:
 
 
 def test_the_note_is_read_as_it_was_written(tmp_path: Path) -> None:
-    note = ExclusionNote(
-        exclusion=Exclusion(setting="0", label="1_2"), excluded=("GPU 0: why",), unmatched=("x",)
-    )
+    note = ExclusionNote(setting="0", label="1_2", excluded=("GPU 0: why",), unmatched=("x",))
     write_note(tmp_path, note)
 
     assert read_note(tmp_path) == note
+    assert note.exclusion == Exclusion(setting="0", label="1_2")
 
 
 def test_no_note_and_a_damaged_one_say_that_nothing_is_left_out(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import make
+from dra_driver.devices.device import Mig, mig_at
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.model import (
     BareInstance,
@@ -15,7 +16,6 @@ from dra_driver.devices.model import (
     MigDevice,
     MigMode,
     MigUuid,
-    Partition,
     Placement,
 )
 from dra_driver.errors import ConflictError, DeviceError, DriverError, HeldError, TransientError
@@ -84,9 +84,9 @@ def on(card: Card) -> MigInstances:
     return MigInstances(lend)
 
 
-def partition(profile: str = "3g.40gb", start: int = 4) -> Partition:
+def partition(profile: str = "3g.40gb", start: int = 4) -> Mig:
     device = make.mig_device(0, profile, start)
-    return Partition(parent=GPU, profile=device.profile, placement=device.placement)
+    return mig_at(GPU, device.profile, device.placement)
 
 
 def bare(profile: str = "3g.40gb", start: int = 4, *inside: int) -> BareInstance:
@@ -105,8 +105,9 @@ def test_a_device_is_made_in_order_with_the_mode_turned_on_for_it() -> None:
     device = on(card).make(partition())
 
     assert card.steps == ["on", "make gi", "make ci"]
-    assert device.made_here
-    assert (device.slot, device.gpu_instance) == (partition().slot, 7)
+    assert device.instance is not None
+    assert device.instance.made_here
+    assert (device.slot, device.instance.gpu_instance) == (partition().slot, 7)
 
 
 def test_the_mode_is_left_alone_when_it_is_on() -> None:
@@ -150,7 +151,9 @@ def test_a_device_that_is_there_is_returned_and_nothing_is_touched() -> None:
 def test_a_gpu_instance_left_by_a_crash_is_completed() -> None:
     card = Card(is_on=True, present={7: bare()})
 
-    assert on(card).make(partition()).gpu_instance == 7
+    made = on(card).make(partition()).instance
+    assert made is not None
+    assert made.gpu_instance == 7
     assert card.steps == ["make ci"]
 
 

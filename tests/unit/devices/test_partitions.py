@@ -3,11 +3,11 @@
 import pytest
 
 import make
+from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.mig.partitions import (
     awaits_reset,
     is_partitioned,
     is_whole,
-    partition_name,
     partition_named,
     partitions,
     why_not_partitioned,
@@ -26,7 +26,7 @@ def test_every_profile_at_every_placement_is_a_partition() -> None:
     found = partitions(gpu())
 
     assert len(found) == 7 + 7 + 4 + 3 + 2 + 1 + 1
-    assert len({partition_name(gpu(), entry) for entry in found}) == len(found)
+    assert len({name_of(gpu(), Device(base=entry)) for entry in found}) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_partition_is_found_by_what_its_name_says() -> None:
     found = partition_named(gpu(), 9, 4)
 
     assert found is not None
-    assert (found.profile.name, found.placement) == ("3g.40gb", Placement(start=4, size=4))
+    assert (found.profile, found.placement) == ("3g.40gb", Placement(start=4, size=4))
     assert partition_named(gpu(), 9, 2) is None
     assert partition_named(make.gpu(0), 9, 4) is None
 

@@ -4,46 +4,46 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.kinds import GpuPart, kind_of, name_of
+from dra_driver.devices.device import Base, Device, Whole, equal_shares, mig_of, name_of
 from dra_driver.devices.names import GpuName, MigName, ShareName, parse_device_name
 from dra_driver.devices.shares import (
     Division,
-    Share,
+    EqualShare,
     ShareStrategy,
     memory_mib,
     percentage,
-    shares,
 )
 
 GPU = make.gpu(3)
+WHOLE = Whole(gpu=GPU.uuid)
 TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
 
 
-def part(index: int, division: Division = TEN) -> GpuPart:
-    return GpuPart(gpu=GPU.uuid, share=Share(of=GPU, index=index, division=division).slot)
+def share(index: int, division: Division = TEN, *, base: Base = WHOLE) -> Device:
+    return Device(base=base, share=EqualShare(index=index, division=division))
 
 
 def test_a_share_says_in_its_name_of_what_it_is_which_one_and_of_how_many() -> None:
-    names = [name_of(GPU, one) for one in shares(GPU, TEN)]
+    names = [name_of(GPU, one) for one in equal_shares(WHOLE, TEN)]
     assert names[0] == "gpu-3-share-0-of-10"
     assert names[9] == "gpu-3-share-9-of-10"
     assert parse_device_name(names[9]) == ShareName(of=GpuName(minor=3), index=9, count=10)
 
 
 def test_a_share_of_a_mig_device_is_named_after_it_and_is_of_its_kind() -> None:
-    device = make.mig_device(3, "2g.20gb", 2)
-    share = Share(of=device, index=1, division=replace(TEN, count=2))
-    assert name_of(GPU, share) == "gpu-3-mig-2g20gb-14-2-share-1-of-2"
-    assert parse_device_name(name_of(GPU, share)) == ShareName(
+    device = make.device(make.mig_device(3, "2g.20gb", 2))
+    half = share(1, replace(TEN, count=2), base=device.base)
+    assert name_of(GPU, half) == "gpu-3-mig-2g20gb-14-2-share-1-of-2"
+    assert parse_device_name(name_of(GPU, half)) == ShareName(
         of=MigName(minor=3, profile_id=14, start=2), index=1, count=2
     )
-    assert kind_of(share) is kind_of(device)
+    assert half.kind is device.kind
 
 
 def test_the_name_of_a_share_is_a_label_however_long_the_profile_is() -> None:
     profile = replace(make.H100_PROFILES[0], name="1g." + "x" * 60)
-    long = Share(of=replace(make.mig_device(3), profile=profile), index=7, division=TEN)
-    name = name_of(GPU, long)
+    long = mig_of(replace(make.mig_device(3), profile=profile))
+    name = name_of(GPU, share(7, base=long))
     assert len(name) <= 63
     assert name.endswith("-share-7-of-10")
     assert isinstance(parse_device_name(name), ShareName)
@@ -64,11 +64,11 @@ def test_what_only_looks_like_the_name_of_a_share_is_none(name: str) -> None:
 
 
 def test_two_claims_can_have_different_shares_of_a_device_and_nothing_else_of_it() -> None:
-    assert not part(0).overlaps(part(1))
-    assert part(0).overlaps(part(0))
-    assert part(0).overlaps(GpuPart(gpu=GPU.uuid))
-    assert GpuPart(gpu=GPU.uuid).overlaps(part(0))
-    assert not part(0).overlaps(replace(part(0), gpu=make.gpu(4).uuid))
+    assert not share(0).overlaps(share(1))
+    assert share(0).overlaps(share(0))
+    assert share(0).overlaps(make.device(GPU))
+    assert make.device(GPU).overlaps(share(0))
+    assert not share(0).overlaps(share(0, base=Whole(gpu=make.gpu(4).uuid)))
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,14 @@ def test_two_claims_can_have_different_shares_of_a_device_and_nothing_else_of_it
     ],
 )
 def test_shares_of_different_divisions_exclude_each_other(other: Division) -> None:
-    assert part(0).overlaps(part(1, other))
+    assert share(0).overlaps(share(1, other))
 
 
 def test_a_share_of_a_gpu_and_a_mig_device_on_it_exclude_each_other() -> None:
-    place = make.mig_device(3, "1g.10gb", 0).placement
-    mig = GpuPart(gpu=GPU.uuid, placement=place)
-    assert mig.overlaps(part(0))
-    assert part(0).overlaps(mig)
-    assert part(0).overlaps(replace(part(1), placement=place))
+    mig = make.device(make.mig_device(3, "1g.10gb", 0))
+    assert mig.overlaps(share(0))
+    assert share(0).overlaps(mig)
+    assert share(0).overlaps(share(1, base=mig.base))
 
 
 @pytest.mark.parametrize("count", range(1, 61))

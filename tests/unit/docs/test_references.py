@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import make
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Fabric, NvLink
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.ops.metrics import Metrics
@@ -34,12 +33,11 @@ def test_every_published_attribute_and_capacity_has_a_row() -> None:
         make.gpu(1, mig=make.mig(), **joined),
         make.gpu(2, **joined),
     )
-    part = GpuPart(gpu=divided.gpus[1].uuid)
     division = Division(
         count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
     )
     offers = (
-        ShareOffer(divisions={part: division}),
+        ShareOffer(divisions={make.place(divided.gpus[1]): division}),
         ShareOffer(consumable=Consumable.of("2")),
     )
     devices = [one for offer in offers for one in projection(divided, share=offer).devices]

@@ -10,9 +10,10 @@ import make
 from consuming import Scheduler
 from dra_driver.admin.classes import class_name, manifest, served_names
 from dra_driver.admin.validate.findings import check_manifest
-from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
+from dra_driver.devices.device import Device, Whole
+from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.shares.config import read_node_config
-from dra_driver.sharing.base import DeviceUuid, Group, ShareUnit, share_key
+from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.share_limits import limits_of
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
@@ -83,15 +84,15 @@ def test_a_claim_for_memory_alone_is_bounded_in_memory_and_free_in_compute(
     assert consumed is not None
 
     config = decode(example["config"][0]["opaque"]["parameters"])
-    slot = ConsumableSlot(
+    share = ConsumedShare(
         share_id="a",
         strategy=ShareStrategy.MPS,
         memory_mib=consumed["memory"] // 1024**2,
         cores=consumed["cores"],
     )
-    share = ConsumableShare(of=gpu, slot=slot)
-    unit = ShareUnit(name="gpu-0", request="gpu", gpu=gpu, share=share)
-    limits = limits_of([Group(claim="uid", config=config, shares=(unit,))], lambda _: True)
-    found = limits[share_key(DeviceUuid(gpu.uuid), "a")]
+    device = Device(base=Whole(gpu=gpu.uuid), share=share)
+    unit = Unit(name="gpu-0", request="gpu", gpu=gpu, device=device)
+    limits = limits_of([Group(claim="uid", config=config, units=(unit,))], lambda _: True)
+    found = limits[unit.key]
     assert found.memory_mib == {gpu.uuid: 10 * 1024}
     assert found.active_thread_percentage == percent

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import seal
 from dra_driver.mps.domain import (
@@ -54,7 +54,7 @@ STATUSES = st.builds(
     reason=st.text(),
     daemon=st.none() | st.builds(Daemon, pid=st.integers(1), start_ticks=st.integers(0)),
     active_thread_percentage=st.none() | st.floats(0, 100),
-    pinned_memory_mib=st.dictionaries(st.text(), st.integers(0)).map(lambda d: tuple(d.items())),
+    pinned_memory_mib=st.dictionaries(st.text(), st.integers(0)),
     restarts=st.integers(0),
     failures=st.integers(0),
 )
@@ -91,7 +91,7 @@ def test_what_is_sealed_and_no_domain_or_status_is_said_to_be_none(
 
 def test_a_file_of_a_newer_version_is_told_from_a_damaged_one() -> None:
     newer = encode_domain(domain()).replace(b'"version":1', b'"version":2')
-    with pytest.raises(StateError, match="it has version 2, but this driver reads only version 1"):
+    with pytest.raises(StateError, match="it has version 2, but this driver reads none above 1"):
         decode_domain(newer)
 
 
@@ -99,7 +99,9 @@ def test_a_kind_of_device_that_is_not_known_here_is_a_newer_versions() -> None:
     payload = domain_json(domain()) | {
         "devices": [{"uuid": f"{GPU}0", "kind": "share", "pinnedMemoryMiB": None}]
     }
-    with pytest.raises(VersionError, match="of kind 'share', which this version does not know"):
+    with pytest.raises(
+        VersionError, match="what this version does not know: Invalid enum value 'share'"
+    ):
         decode_domain(seal(payload))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.errors import ConflictError, StateError, VersionError
 from dra_driver.host.files import look_of
 from dra_driver.mps.domain import (

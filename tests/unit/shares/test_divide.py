@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.shares.divide import divide
@@ -30,12 +29,6 @@ MPS = NodeConfig(shared_by=SharedBy.MPS, fail_requests_greater_than_one=True, re
 ONE, TWO = make.mig_device(1, "2g.20gb", 0), make.mig_device(1, "1g.10gb+me", 2)
 
 
-def part(device: Gpu | MigDevice) -> GpuPart:
-    if isinstance(device, Gpu):
-        return GpuPart(gpu=device.uuid)
-    return GpuPart(gpu=device.parent, placement=device.placement)
-
-
 def divided(config: NodeConfig, *gpus: Gpu, **facts: object) -> Divided:
     return divide(config, make.inventory(*gpus, **facts))
 
@@ -43,7 +36,7 @@ def divided(config: NodeConfig, *gpus: Gpu, **facts: object) -> Divided:
 def test_every_gpu_is_divided_as_the_config_says() -> None:
     found = divided(SLICED, make.gpu(0), make.gpu(1))
     division = Division(count=4, strategy=ShareStrategy.TIME_SLICING, served_as=GPU, combines=True)
-    assert found.divisions == {part(make.gpu(minor)): division for minor in (0, 1)}
+    assert found.divisions == {make.place(make.gpu(minor)): division for minor in (0, 1)}
     assert (found.refused, found.missing) == ({}, ())
 
 
@@ -75,7 +68,7 @@ def test_a_config_may_name_the_gpus_that_are_divided(
 ) -> None:
     config = dataclasses.replace(SLICED, resources=(dataclasses.replace(FOUR, devices=devices),))
     found = divided(config, *map(make.gpu, range(3)))
-    assert found.divisions.keys() == {part(make.gpu(minor)) for minor in minors}
+    assert found.divisions.keys() == {make.place(make.gpu(minor)) for minor in minors}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +102,7 @@ def test_mig_devices_are_divided_by_the_name_of_their_profile(
 ) -> None:
     resource = SharedResource(name=name, served_as=name, devices=devices, replicas=2)
     found = divided(dataclasses.replace(SLICED, resources=(resource,)), make.gpu(0), mig_gpu())
-    assert found.divisions.keys() == {part(expected)}
+    assert found.divisions.keys() == {make.place(expected)}
 
 
 def test_each_resource_of_a_config_divides_devices_of_its_own() -> None:
@@ -119,8 +112,8 @@ def test_each_resource_of_a_config_divides_devices_of_its_own() -> None:
         dataclasses.replace(SLICED, resources=(FOUR, two)), make.gpu(0), mig_gpu()
     ).divisions
     assert {device: (one.count, one.served_as) for device, one in found.items()} == {
-        part(make.gpu(0)): (4, GPU),
-        part(ONE): (2, "two"),
+        make.place(make.gpu(0)): (4, GPU),
+        make.place(ONE): (2, "two"),
     }
 
 
@@ -156,18 +149,18 @@ def test_mps_serves_so_many_clients_and_no_more(
     assert many(most).divisions
     refused = many(most + 1)
     assert refused.divisions == {}
-    assert f"MPS serves at most {most} clients" in refused.refused[part(gpu)]
+    assert f"MPS serves at most {most} clients" in refused.refused[make.place(gpu)]
 
 
 def test_of_a_mig_device_mps_serves_as_many_fewer_clients_as_it_has_fewer_slices() -> None:
     resource = dataclasses.replace(FOUR, name="nvidia.com/mig-2g.20gb", replicas=14)
     found = divided(dataclasses.replace(MPS, resources=(resource,)), mig_gpu())
-    assert "at most 13 clients" in found.refused[part(ONE)]
+    assert "at most 13 clients" in found.refused[make.place(ONE)]
 
 
 def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
     old = make.gpu(0, cuda_compute_capability=(3, 0))
-    assert "does not support" in divided(MPS, old).refused[part(old)]
+    assert "does not support" in divided(MPS, old).refused[make.place(old)]
     assert divided(SLICED, old).divisions
 
 
@@ -180,9 +173,9 @@ def test_compute_is_free_where_the_config_says_so() -> None:
 def test_under_mig_strategy_single_mig_devices_go_by_the_name_of_gpus() -> None:
     single = NodeConfig(mig_strategy="single")
     found = divided(single, make.gpu(0), mig_gpu())
-    assert found.serving == {part(ONE): GPU, part(TWO): GPU}
+    assert found.serving == {make.place(ONE): GPU, make.place(TWO): GPU}
     found = divided(dataclasses.replace(SLICED, mig_strategy="single"), mig_gpu())
-    assert found.divisions.keys() == {part(ONE), part(TWO)}
+    assert found.divisions.keys() == {make.place(ONE), make.place(TWO)}
     assert found.serving == {}
 
 

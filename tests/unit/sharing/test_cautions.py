@@ -9,9 +9,9 @@ import make
 from dra_driver.cdi.model import Hook
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ShareStrategy
-from dra_driver.sharing.enforcement import Backend, DividedDevice, MemoryPart
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.steps import Backend, MemoryPart
 
 HOOK = Hook(hook_name="createRuntime", path="/usr/bin/nvidia-cdi-hook")
 ON, OFF, UNKNOWN = (make.gpu(0, is_persistent=mode) for mode in (True, False, None))
@@ -93,10 +93,11 @@ def test_it_is_logged_once_until_it_has_changed() -> None:
 
 
 def test_what_limits_the_tenants_of_a_gpu_is_said_once() -> None:
-    device = DividedDevice(gpu=ON, is_mig=False, strategy=ShareStrategy.TIME_SLICING)
     found = memory(Pods(reason="no control groups"))
     with capture_logs() as logs:
-        (choice, again) = (found.choose(device) for _ in range(2))
+        (choice, again) = (
+            found.choose(ON, make.place(ON), ShareStrategy.TIME_SLICING) for _ in range(2)
+        )
     assert choice == again
     (said,) = logs
     assert said["event"] == "memory enforcement chosen"

@@ -1,23 +1,19 @@
 """What a container gets that may have several requests of its claim."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 import make
-from dra_driver.devices.kinds import name_of
+from dra_driver.devices.device import DeviceKey, DeviceUuid, equal_shares, name_of, share_key
 from dra_driver.devices.model import Gpu
-from dra_driver.devices.shares import Division, Share, ShareStrategy
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import ConfigError
-from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
-from dra_driver.sharing.container_limits import (
-    ContainerLimits,
-    changes_of,
-    container_limits,
-    words_for,
-)
+from dra_driver.mps.domain import Domain, DomainDevice, shared_domain
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.container_limits import container_limits
 from dra_driver.sharing.share_limits import limits_of
+from dra_driver.sharing.steps import JoinDomain
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
 TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
@@ -30,40 +26,43 @@ FREE = Division(
 )
 
 
-def unit(index: int, request: str, *, gpu: Gpu = GPU, division: Division = TEN) -> ShareUnit:
-    share = Share(of=gpu, index=index, division=division)
-    return ShareUnit(name=name_of(gpu, share), request=request, gpu=gpu, share=share)
+def unit(index: int, request: str, *, gpu: Gpu = GPU, division: Division = TEN) -> Unit:
+    share = equal_shares(make.place(gpu), division)[index]
+    return Unit(name=name_of(gpu, share), request=request, gpu=gpu, device=share)
 
 
 def key(index: int) -> DeviceKey:
     return share_key(DeviceUuid(GPU.uuid), str(index))
 
 
-def made(*units: ShareUnit) -> tuple[Mapping[DeviceKey, ContainerLimits], Mapping[str, Any]]:
-    """The limits of containers with these shares, and what the plan says of them."""
+def made(*units: Unit) -> JoinDomain:
+    """The step with the limits of containers that have these shares."""
     config: Any = make.gpu_config(None)
-    limits = limits_of([Group(claim="uid", config=config, shares=units)], lambda _: True)
-    found = container_limits(units, limits, memory_in_environment=True)
-    return found, changes_of(found, limits)
+    limits = limits_of([Group(claim="uid", config=config, units=units)], lambda _: True)
+    return JoinDomain(
+        devices=tuple(one.device for one in units),
+        domain=Domain(id=shared_domain("gpu"), devices=(DomainDevice(uuid=GPU.uuid),)),
+        claim="uid",
+        clients=container_limits(units, limits, memory_in_environment=True),
+    )
 
 
 def test_two_requests_for_one_gpu_are_one_larger_request() -> None:
-    found, changes = made(unit(0, "a"), unit(1, "b"), unit(2, "b"))
-    assert {(one.active_thread_percentage, *one.memory_mib.values()) for one in found.values()} == {
-        (30, 8192 * 3)
-    }
-    said = ["with the claim's other requests 24576 MiB and 30 % of threads"]
-    assert words_for(changes, key(0)) == words_for(changes, key(2)) == said
+    step = made(unit(0, "a"), unit(1, "b"), unit(2, "b"))
+    assert {
+        (one.active_thread_percentage, *one.memory_mib.values()) for one in step.clients.values()
+    } == {(30, 8192 * 3)}
+    said = ("with the claim's other requests 24576 MiB and 30 % of threads",)
+    assert step.describe(key(0)).words == step.describe(key(2)).words == said
 
 
 def test_what_only_memory_limits_is_told_without_threads() -> None:
-    _, changes = made(unit(0, "a", division=FREE), unit(1, "b", division=FREE))
-    assert words_for(changes, key(0)) == ["with the claim's other requests 16384 MiB"]
+    step = made(unit(0, "a", division=FREE), unit(1, "b", division=FREE))
+    assert step.describe(key(0)).words == ("with the claim's other requests 16384 MiB",)
 
 
 def test_of_one_request_nothing_more_is_told() -> None:
-    _, changes = made(unit(0, "a"), unit(1, "a"))
-    assert words_for(changes, key(0)) == []
+    assert made(unit(0, "a"), unit(1, "a")).describe(key(0)).words == ()
 
 
 def test_requests_for_different_gpus_are_refused_with_what_to_write_instead() -> None:

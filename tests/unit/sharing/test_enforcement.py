@@ -8,25 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 import make
+from dra_driver.devices.device import Base, Device
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.devices.shares import ShareStrategy
+from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.errors import ConfigError
-from dra_driver.sharing.base import Group, SharingPlan
-from dra_driver.sharing.enforcement import (
-    KEY,
-    Backend,
-    Choice,
-    DividedDevice,
-    MemoryPart,
-    part_json,
-    part_of,
-)
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.enforcement import Choice
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.steps import Backend, MemoryPart
 
 GPU = make.gpu(0)
-BY_MPS = DividedDevice(gpu=GPU, is_mig=False, strategy=ShareStrategy.MPS)
-SLICED = replace(BY_MPS, strategy=ShareStrategy.TIME_SLICING)
+MPS, SLICED = ShareStrategy.MPS, ShareStrategy.TIME_SLICING
 MIB = {GPU.uuid: 100}
 CLAIM = Group(claim="uid", name="default/x", pods={"pod-uid": "a"}, config=make.gpu_config())
 PART = MemoryPart(
@@ -46,7 +39,7 @@ class Groups:
     reason_for: str | None = None
     present: Sequence[MemoryPart] = ()
 
-    def why_not(self, device: DividedDevice) -> str | None:
+    def why_not(self, base: Base) -> str | None:
         return self.reason
 
     def why_not_for(self, mib: Mapping[GpuUuid, int]) -> str | None:
@@ -59,6 +52,16 @@ class Groups:
         return self.present
 
 
+def choose(found: ShareMemory, strategy: ShareStrategy, gpu: Gpu = GPU) -> Choice:
+    return found.choose(gpu, make.place(gpu), strategy)
+
+
+def unit(gpu: Gpu = GPU) -> Unit:
+    share = ConsumedShare(share_id="a", strategy=MPS)
+    device = Device(base=make.place(gpu), share=share)
+    return Unit(name=f"gpu-{gpu.minor}", request="gpu", gpu=gpu, device=device)
+
+
 def memory(groups: Groups | None = None, *present: MemoryPart) -> ShareMemory:
     groups = groups or Groups()
     groups.present = present
@@ -66,25 +69,25 @@ def memory(groups: Groups | None = None, *present: MemoryPart) -> ShareMemory:
 
 
 def test_control_groups_come_first_by_mps_and_by_time_slicing() -> None:
-    for device in (BY_MPS, SLICED):
-        assert memory().choose(device) == Choice(by=Backend.CONTROL_GROUPS)
+    for strategy in ShareStrategy:
+        assert choose(memory(), strategy) == Choice(by=Backend.CONTROL_GROUPS)
 
 
 def test_the_next_best_keeps_the_reasons_against_the_better_ones() -> None:
     groups = Groups(reason="the GPU driver 535.1 is older than R615")
-    assert memory(groups).choose(BY_MPS) == Choice(by=Backend.MPS, why=groups.reason or "")
-    found = memory(groups).choose(SLICED)
+    assert choose(memory(groups), MPS) == Choice(by=Backend.MPS, why=groups.reason or "")
+    found = choose(memory(groups), SLICED)
     assert found.by is Backend.NOTHING
     assert found.why == f"{groups.reason}; time-slicing divides no memory"
 
 
 def test_before_volta_mps_limits_nothing() -> None:
-    old = replace(BY_MPS, gpu=make.gpu(0, cuda_compute_capability=(6, 1)))
-    found = memory(Groups(reason="no")).choose(old)
+    old = make.gpu(0, cuda_compute_capability=(6, 1))
+    found = choose(memory(Groups(reason="no")), MPS, old)
     assert found.by is Backend.NOTHING
     assert found.why.endswith("which is older than Volta")
-    volta = replace(BY_MPS, gpu=make.gpu(0, cuda_compute_capability=(7, 0)))
-    assert memory(Groups(reason="no")).choose(volta).by is Backend.MPS
+    volta = make.gpu(0, cuda_compute_capability=(7, 0))
+    assert choose(memory(Groups(reason="no")), MPS, volta).by is Backend.MPS
 
 
 @pytest.mark.parametrize("now", [None, "no more"])
@@ -92,7 +95,8 @@ def test_before_volta_mps_limits_nothing() -> None:
 def test_who_comes_later_is_limited_as_those_who_are_there(
     now: str | None, before: Backend
 ) -> None:
-    found = memory(Groups(reason=now), replace(PART, by=before, of_device=before)).choose(BY_MPS)
+    present = replace(PART, by=before, of_device=before)
+    found = choose(memory(Groups(reason=now), present), MPS)
     assert found.by is before
     if now is None and before is Backend.MPS:
         assert found.why == "earlier claims are limited like this; it changes when they end"
@@ -100,17 +104,17 @@ def test_who_comes_later_is_limited_as_those_who_are_there(
 
 def test_of_devices_that_are_served_together_the_worst_counts() -> None:
     class OnlyFirst(Groups):
-        def why_not(self, device: DividedDevice) -> str | None:
-            return None if device.gpu is GPU else "not there"
+        def why_not(self, base: Base) -> str | None:
+            return None if base.gpu == GPU.uuid else "not there"
 
-    devices = [BY_MPS, replace(BY_MPS, gpu=make.gpu(1))]
-    assert memory(OnlyFirst()).choose_for(devices) == Choice(by=Backend.MPS, why="not there")
+    units = [unit(), unit(make.gpu(1))]
+    assert memory(OnlyFirst()).choose_for(units) == Choice(by=Backend.MPS, why="not there")
 
 
 def test_a_claim_that_cannot_be_limited_so_gets_the_next_best() -> None:
     groups = Groups(reason_for="its GPUs differ")
-    choice = memory(groups).choose(BY_MPS)
-    part = memory(groups).part(CLAIM, choice, [BY_MPS], mib=MIB, of_claim=MIB)
+    choice = choose(memory(groups), MPS)
+    part = memory(groups).part(CLAIM, choice, [unit()], mib=MIB, of_claim=MIB)
     assert (part.by, part.of_device, part.why) == (
         Backend.MPS,
         Backend.CONTROL_GROUPS,
@@ -132,21 +136,15 @@ def test_only_one_pod_can_have_a_claim_that_control_groups_limit(
     claim = replace(CLAIM, pods=pods)
 
     def part(by: Backend) -> MemoryPart:
-        return memory().part(claim, Choice(by=by), [BY_MPS], mib=MIB, of_claim=MIB)
+        return memory().part(claim, Choice(by=by), [unit()], mib=MIB, of_claim=MIB)
 
     with pytest.raises(ConfigError, match=words):
         part(Backend.CONTROL_GROUPS)
     assert part(Backend.MPS).by is Backend.MPS
 
 
-def test_a_part_is_read_back_from_a_plan() -> None:
-    plan = SharingPlan(strategy="Shares", gpus=(), changes={KEY: part_json(PART)})
-    assert part_of(plan) == PART
-    assert part_of(replace(plan, changes={})) is None
-
-
 def test_each_means_has_words_for_people() -> None:
-    assert [Choice(by=one).words() for one in Backend] == ["control groups (NVML)", "MPS", None]
+    assert [one.words() for one in Backend] == ["control groups (NVML)", "MPS", None]
     assert [Choice(by=one).with_condition() for one in Backend] == [
         "control groups (NVML)",
         "MPS, while programs leave its variables alone",

@@ -3,19 +3,12 @@
 from collections.abc import Mapping
 
 import make
-from dra_driver.devices.kinds import name_of
+from dra_driver.devices.device import Device, equal_shares, name_of
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.devices.shares import (
-    MIB,
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
-from dra_driver.sharing.base import Group, ShareUnit
-from dra_driver.sharing.enforcement import Backend
+from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
+from dra_driver.sharing.base import Group, Unit
 from dra_driver.sharing.share_limits import limits_of, memory_by_gpu
+from dra_driver.sharing.steps import Backend
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
 UNKNOWN = make.gpu(2, memory_bytes=None)
@@ -24,22 +17,22 @@ SLICED = ShareStrategy.TIME_SLICING
 TEN = Division(count=10, strategy=SLICED, served_as="nvidia.com/gpu", combines=True)
 
 
-def part(request: str, mib: int, gpu: Gpu = GPU, number: int = 0) -> ShareUnit:
-    slot = ConsumableSlot(share_id=f"{request}-{number}", strategy=SLICED, memory_mib=mib)
-    share = ConsumableShare(of=gpu, slot=slot)
-    return ShareUnit(name=f"gpu-{gpu.minor}", request=request, gpu=gpu, share=share)
+def part(request: str, mib: int, gpu: Gpu = GPU, number: int = 0) -> Unit:
+    share = ConsumedShare(share_id=f"{request}-{number}", strategy=SLICED, memory_mib=mib)
+    device = Device(base=make.place(gpu), share=share)
+    return Unit(name=f"gpu-{gpu.minor}", request=request, gpu=gpu, device=device)
 
 
-def tenth(request: str, index: int) -> ShareUnit:
-    share = Share(of=GPU, index=index, division=TEN)
-    return ShareUnit(name=name_of(GPU, share), request=request, gpu=GPU, share=share)
+def tenth(request: str, index: int) -> Unit:
+    share = equal_shares(make.place(GPU), TEN)[index]
+    return Unit(name=name_of(GPU, share), request=request, gpu=GPU, device=share)
 
 
-def memory(*units: ShareUnit, by: Mapping[GpuUuid, Backend] | None = None) -> dict[GpuUuid, int]:
-    def means(unit: ShareUnit) -> Backend:
+def memory(*units: Unit, by: Mapping[GpuUuid, Backend] | None = None) -> dict[GpuUuid, int]:
+    def means(unit: Unit) -> Backend:
         return (by or {}).get(unit.gpu.uuid, Backend.CONTROL_GROUPS)
 
-    group = Group(claim="uid", config=make.gpu_config(), shares=units)
+    group = Group(claim="uid", config=make.gpu_config(), units=units)
     limits = limits_of([group], lambda unit: means(unit) is not Backend.NOTHING)
     return memory_by_gpu(units, limits, means)
 

@@ -7,19 +7,21 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.kinds import name_of
+from dra_driver.devices.device import (
+    Device,
+    DeviceKey,
+    DeviceUuid,
+    equal_shares,
+    name_of,
+    share_key,
+)
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, MigDevice
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    Share,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
-from dra_driver.sharing.share_limits import ShareLimits, limits_of, uuid_of
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.share_limits import limits_of, share_of
+from dra_driver.sharing.steps import ShareLimits
 
 GPU, OTHER = make.gpu(0), make.gpu(1)
 MIB = GPU.memory_bytes // 1024**2 if GPU.memory_bytes else 0
@@ -35,18 +37,18 @@ def unit(
     gpu: Gpu = GPU,
     division: Division = TEN,
     of: MigDevice | None = None,
-) -> ShareUnit:
-    share = Share(of=of or gpu, index=index, division=division)
-    return ShareUnit(name=name_of(gpu, share), request=request, gpu=gpu, share=share)
+) -> Unit:
+    share = equal_shares(make.device(of or gpu).base, division)[index]
+    return Unit(name=name_of(gpu, share), request=request, gpu=gpu, device=share)
 
 
-def limits(*units: ShareUnit, config: Any = None) -> dict[DeviceKey, ShareLimits]:
-    group = Group(claim="uid", config=config or make.gpu_config(), shares=units)
+def limits(*units: Unit, config: Any = None) -> dict[DeviceKey, ShareLimits]:
+    group = Group(claim="uid", config=config or make.gpu_config(), units=units)
     return limits_of([group], by_mps)
 
 
-def by_mps(unit: ShareUnit) -> bool:
-    is_mps = unit.share.slot.strategy is ShareStrategy.MPS
+def by_mps(unit: Unit) -> bool:
+    is_mps = share_of(unit).strategy is ShareStrategy.MPS
     return is_mps and unit.gpu.cuda_compute_capability >= (7, 0)
 
 
@@ -90,7 +92,7 @@ def test_time_slicing_limits_nothing() -> None:
 
 
 def test_where_control_groups_limit_memory_time_sliced_shares_have_it_too() -> None:
-    group = Group(claim="uid", config=make.gpu_config(), shares=(unit(0, division=SLICED),))
+    group = Group(claim="uid", config=make.gpu_config(), units=(unit(0, division=SLICED),))
     (found,) = limits_of([group], lambda _: True).values()
     assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
 
@@ -113,9 +115,10 @@ def test_a_request_for_several_is_refused_where_the_config_says_so() -> None:
 
 def test_a_process_cannot_use_shares_of_two_mig_devices_under_mps() -> None:
     first, second = make.mig_device(0, "2g.20gb", 0), make.mig_device(0, "2g.20gb", 2)
-    limits(unit(0, of=first), unit(1, of=first))
+    card = make.gpu(0, mig=make.mig(first, second))
+    limits(unit(0, gpu=card, of=first), unit(1, gpu=card, of=first))
     with pytest.raises(ConfigError, match="got shares of 2 MIG devices"):
-        limits(unit(0, of=first), unit(0, of=second))
+        limits(unit(0, gpu=card, of=first), unit(0, gpu=card, of=second))
 
 
 def test_a_config_may_lower_the_limits_of_its_own_share() -> None:
@@ -198,10 +201,10 @@ def part(
     strategy: ShareStrategy = ShareStrategy.MPS,
     gpu: Gpu = GPU,
     **amounts: int,
-) -> ShareUnit:
-    slot = ConsumableSlot(share_id=share_id, strategy=strategy, **amounts)
-    share = ConsumableShare(of=gpu, slot=slot)
-    return ShareUnit(name=name_of(gpu, share), request=request, gpu=gpu, share=share)
+) -> Unit:
+    share = ConsumedShare(share_id=share_id, strategy=strategy, **amounts)
+    device = Device(base=make.place(gpu), share=share)
+    return Unit(name=name_of(gpu, device), request=request, gpu=gpu, device=device)
 
 
 def part_key(share_id: str = "a") -> DeviceKey:
@@ -286,8 +289,8 @@ def test_a_claim_uses_a_device_in_one_way() -> None:
 
 def test_a_share_of_a_mig_device_that_nobody_has_made_has_no_uuid() -> None:
     card = make.gpu(0, mig=make.mig())
-    share = Share(of=partitions(card)[0], index=0, division=TEN)
-    lost = ShareUnit(name=name_of(card, share), request="gpu", gpu=card, share=share)
+    share = equal_shares(partitions(card)[0], TEN)[0]
+    lost = Unit(name=name_of(card, share), request="gpu", gpu=card, device=share)
     with pytest.raises(StateError) as caught:
-        uuid_of(lost)
-    assert str(caught.value) == f'device "{lost.name}" is a share of a device that does not exist'
+        limits(lost)
+    assert str(caught.value) == f'device "{lost.name}" does not exist yet'

@@ -4,12 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.device import DeviceKey
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, DeviceError, TransientError
-from dra_driver.sharing.base import DeviceUuid, Group, MigUnit, SharingPlan
-from dra_driver.sharing.time_slicing import TimeSlicing, plan_of_others
+from dra_driver.sharing.base import Group, Unit
+from dra_driver.sharing.steps import TimeSlice
+from dra_driver.sharing.time_slicing import TimeSlicing, step_of_others
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+from resource_nvidia_com.v1beta1.names import Interval
 from resource_nvidia_com.v1beta1.sharing import MigDeviceSharing, SharingStrategy
 
 EXCLUSIVE_PROCESS = 3
@@ -54,12 +56,17 @@ class Card:
 
 def group(*gpus: Gpu, interval: str = "Long") -> Group:
     config = make.gpu_config("TimeSlicing", interval=interval)
-    return Group(claim="uid", gpus=gpus or (GPU,), config=config)
+    units = tuple(
+        Unit(name=f"gpu-{gpu.minor}", request="gpu", gpu=gpu, device=make.device(gpu))
+        for gpu in gpus or (GPU,)
+    )
+    return Group(claim="uid", units=units, config=config)
 
 
-def planned(card: Card, **facts: Any) -> tuple[TimeSlicing, SharingPlan]:
+def planned(card: Card, **facts: Any) -> tuple[TimeSlicing, TimeSlice]:
     strategy = TimeSlicing(card, card)
     (plan,) = strategy.plan([group(**facts)], 0.0)
+    assert isinstance(plan, TimeSlice)
     return strategy, plan
 
 
@@ -68,18 +75,19 @@ def test_each_gpu_has_a_plan_of_its_own() -> None:
     plans = TimeSlicing(card, card).plan([group(make.gpu(0), make.gpu(1)), group(make.gpu(2))], 0.0)
     assert [plan.gpus for plan in plans] == [(make.gpu(number).uuid,) for number in range(3)]
     assert card.time_slices == [0, 0, 0], "each is asked by setting what it has"
-    assert plans[0].changes == {
-        "interval": "Long",
-        "computeMode": EXCLUSIVE_PROCESS,
-        "device": f"gpu-0 (NVIDIA H100 80GB HBM3, {make.gpu(0).uuid})",
-        "foundInterval": "Default",
-    }
+    assert plans[0] == TimeSlice(
+        devices=(make.device(make.gpu(0)),),
+        interval=Interval.LONG,
+        found_interval=Interval.DEFAULT,
+        found_mode=EXCLUSIVE_PROCESS,
+        card=f"gpu-0 (NVIDIA H100 80GB HBM3, {make.gpu(0).uuid})",
+    )
 
 
 def test_a_card_without_compute_modes_gets_none() -> None:
     card = Card(mode=None)
     strategy, plan = planned(card)
-    strategy.apply(plan, 0.0)
+    strategy.do(plan, 0.0)
     strategy.undo(plan, 0.0)
     assert card.mode is None
 
@@ -87,7 +95,7 @@ def test_a_card_without_compute_modes_gets_none() -> None:
 def test_a_compute_mode_that_somebody_else_has_set_stays() -> None:
     card = Card(EXCLUSIVE_PROCESS)
     strategy, plan = planned(card)
-    strategy.apply(plan, 0.0)
+    strategy.do(plan, 0.0)
     card.mode = 2
     strategy.undo(plan, 0.0)
     assert card.mode == 2
@@ -112,10 +120,9 @@ def test_a_card_that_refuses_only_when_set_keeps_its_compute_mode() -> None:
     strategy, plan = planned(card)
     card.has_slices = False
     with pytest.raises(ConfigError, match=r"gpu-1 .*: Not Supported"):
-        strategy.apply(plan, 0.0)
-    del plan.changes["device"]  # type: ignore[attr-defined]
+        strategy.do(plan, 0.0)
     with pytest.raises(ConfigError, match=rf"{GPU.uuid}.*: Not Supported"):
-        strategy.apply(plan, 0.0)
+        strategy.do(replace(plan, card=""), 0.0)
     assert card.mode == EXCLUSIVE_PROCESS
 
 
@@ -131,7 +138,7 @@ def test_the_time_slice_that_was_there_is_put_back(wanted: str) -> None:
     card = Card()
     card.says = 2
     strategy, plan = planned(card, interval=wanted)
-    strategy.apply(plan, 0.0)
+    strategy.do(plan, 0.0)
     strategy.undo(plan, 0.0)
     assert set(card.time_slices) == {2, {"Default": 0, "Short": 1, "Long": 3}[wanted]}
     assert card.time_slices[-1] == 2
@@ -141,7 +148,7 @@ def test_a_time_slice_that_is_there_already_is_neither_set_nor_reset() -> None:
     card = Card()
     card.says = 3
     strategy, plan = planned(card)
-    strategy.apply(plan, 0.0)
+    strategy.do(plan, 0.0)
     strategy.undo(plan, 0.0)
     assert card.time_slices == []
 
@@ -163,7 +170,7 @@ def test_only_the_default_is_taken_to_stand_because_it_did_a_moment_ago(
     card = Card()
     card.recently, card.says = recently, 2
     _, plan = planned(card, interval=wanted)
-    assert plan.changes["foundInterval"] == found
+    assert plan.found_interval == found
 
 
 def test_a_time_slice_that_cannot_be_read_is_taken_for_the_default() -> None:
@@ -172,18 +179,17 @@ def test_a_time_slice_that_cannot_be_read_is_taken_for_the_default() -> None:
     for interval, slices in (("Long", [0, 3, 0]), ("Default", [0])):
         card.time_slices.clear()
         strategy, plan = planned(card, interval=interval)
-        assert "foundInterval" not in plan.changes
-        strategy.apply(plan, 0.0)
+        assert plan.found_interval is None
+        strategy.do(plan, 0.0)
         strategy.undo(plan, 0.0)
         assert card.time_slices == slices
 
 
-def test_a_plan_of_the_first_format_puts_the_default_back() -> None:
+def test_where_it_is_not_known_what_stood_before_the_default_is_put_back() -> None:
     card = Card()
-    changes = {"interval": "Long", "computeMode": 0, "device": "gpu-1"}
-    plan = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,), changes=changes)
+    plan = TimeSlice(devices=(make.device(GPU),), interval=Interval.LONG, card="gpu-1")
     strategy = TimeSlicing(card, card)
-    strategy.apply(plan, 0.0)
+    strategy.do(plan, 0.0)
     strategy.undo(plan, 0.0)
     assert card.time_slices == [3, 0]
 
@@ -192,9 +198,10 @@ def test_what_a_former_claim_has_left_is_not_taken_for_an_admins() -> None:
     card = Card()
     card.says = 2
     strategy, owed = planned(card)
-    strategy.apply(owed, 0.0)
+    strategy.do(owed, 0.0)
     (plan,) = strategy.plan([replace(group(interval="Short"), owed=(owed,))], 0.0)
-    strategy.apply(plan, 0.0)
+    assert isinstance(plan, TimeSlice)
+    strategy.do(plan, 0.0)
     strategy.undo(plan, 0.0)
     assert card.time_slices == [2, 3, 1, 2]
 
@@ -219,7 +226,7 @@ def test_cards_without_preemption_are_refused_when_planned() -> None:
 def test_the_compute_mode_is_put_back_although_the_reset_fails() -> None:
     card = Card(EXCLUSIVE_PROCESS)
     strategy, plan = planned(card)
-    strategy.apply(plan, 0.0)
+    strategy.do(plan, 0.0)
     card.refuse_slice = DeviceError("no")
     with pytest.raises(DeviceError, match="no"):
         strategy.undo(plan, 0.0)
@@ -237,25 +244,26 @@ def test_on_a_mig_device_there_is_nothing_to_do_but_to_say_so() -> None:
     config = MigDeviceConfig(sharing=MigDeviceSharing(strategy=SharingStrategy.TIME_SLICING))
     card = Card(EXCLUSIVE_PROCESS)
     strategy = TimeSlicing(card, card)
-    device = make.mig_device(1)
-    group = Group(claim="uid", migs=(MigUnit(gpu=GPU, device=device),), config=config)
-    (plan,) = strategy.plan([group], 0.0)
-    assert (plan.strategy, plan.gpus) == ("TimeSlicing", ()), "no GPU is locked for it"
-    assert plan.parts == (GpuPart(gpu=GPU.uuid, placement=device.placement),)
-    strategy.apply(plan, 0.0)
+    device = make.device(make.mig_device(1))
+    unit = Unit(name="mig", request="mig", gpu=GPU, device=device)
+    (plan,) = strategy.plan([Group(claim="uid", units=(unit,), config=config)], 0.0)
+    assert isinstance(plan, TimeSlice)
+    assert (plan.name, plan.gpus) == ("TimeSlicing", ()), "no GPU is locked for it"
+    assert plan.devices == (device,)
+    strategy.do(plan, 0.0)
     strategy.ensure(plan)
     strategy.undo(plan, 0.0)
     assert (card.time_slices, card.mode) == ([], EXCLUSIVE_PROCESS)
-    assert strategy.describe(plan, DeviceUuid(device.uuid)).words == "no effect on MIG devices"
+    assert plan.describe(unit.key).words == ("no effect on MIG devices",)
 
 
 def test_a_time_slice_of_another_driver_is_undone_to_the_default_when_its_claim_ends() -> None:
-    plan = plan_of_others(GPU.uuid, "gpu-1", make.gpu_config("TimeSlicing", interval="Long"))
+    plan = step_of_others(GPU.uuid, "gpu-1", make.gpu_config("TimeSlicing", interval="Long"))
     assert plan is not None
     card = Card()
     card.time_slices = [3]
     strategy = TimeSlicing(card, card)
-    assert strategy.describe(plan, DeviceUuid(GPU.uuid)).words == "interval Long"
+    assert plan.describe(DeviceKey(GPU.uuid)).words == ("interval Long",)
     strategy.undo(plan, 0.0)
     assert (card.time_slices, card.mode) == ([3, 0], 0)
-    assert plan_of_others(GPU.uuid, "gpu-1", make.gpu_config("MPS")) is None
+    assert step_of_others(GPU.uuid, "gpu-1", make.gpu_config("MPS")) is None

@@ -1,14 +1,9 @@
 """Attributes of GPUs that NVLink joins: who has them, and that there is room for them."""
 
 import make
-from dra_driver.devices.kinds import GpuPart, NodeDevice
+from dra_driver.devices.device import Device, NodeDevice
 from dra_driver.devices.model import Fabric, Inventory, NvLink
-from dra_driver.devices.shares import (
-    ConsumableShare,
-    ConsumableSlot,
-    Division,
-    ShareStrategy,
-)
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.slices.attributes import Attributes, describe
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
@@ -57,7 +52,7 @@ def test_shares_of_a_gpu_say_the_same_as_the_gpu() -> None:
     division = Division(
         count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
     )
-    devices = published(ShareOffer(divisions={GpuPart(gpu=gpu.uuid): division}))
+    devices = published(ShareOffer(divisions={make.place(gpu): division}))
     found = {str(device["name"]): about_nvlink(device) for device in devices}
     assert found["gpu-0-share-3-of-4"] == found["gpu-0"] != {}
 
@@ -66,10 +61,10 @@ def test_a_part_of_a_device_by_capacity_is_described_as_the_device() -> None:
     """As the device metadata of a claim has it."""
     node = make.inventory(make.gpu(0, mig=make.mig()))
     (gpu,) = node.gpus
-    slot = ConsumableSlot(share_id="a", strategy=ShareStrategy.MPS)
-    for device in (gpu, make.mig_device(0, "2g.20gb", 2)):
+    share = ConsumedShare(share_id="a", strategy=ShareStrategy.MPS)
+    for device in (make.device(gpu), make.device(make.mig_device(0, "2g.20gb", 2))):
         found = []
-        for one in (device, ConsumableShare(of=device, slot=slot)):
+        for one in (device, Device(base=device.base, share=share)):
             attributes = Attributes(device="a")
             describe(NodeDevice(gpu=gpu, device=one), node, attributes, {})
             found.append(attributes.values)

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.kinds import GpuPart, NodeDevice
+from dra_driver.devices.device import Device, NodeDevice
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, Division, ShareStrategy
+from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.slices.consumable import Consumable, ConsumableMode, consumable
 from dra_driver.slices.counters import memory_of
 from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
@@ -73,8 +73,9 @@ def test_a_setting_is_told_as_it_was_given(mode: str) -> None:
 
 
 def test_what_a_claim_consumes_is_told_as_the_device_of_which_it_is_a_part() -> None:
-    slot = ConsumableSlot(share_id="s1", strategy=ShareStrategy.MPS)
-    of, part = (NodeDevice(gpu=T4, device=one) for one in (T4, ConsumableShare(of=T4, slot=slot)))
+    of = make.whole(T4)
+    share = ConsumedShare(share_id="s1", strategy=ShareStrategy.MPS)
+    part = NodeDevice(gpu=T4, device=Device(base=of.device.base, share=share))
     published = [
         wire_form(
             one,
@@ -86,7 +87,7 @@ def test_what_a_claim_consumes_is_told_as_the_device_of_which_it_is_a_part() -> 
         for one in (of, part)
     ]
     assert published[0] == published[1]
-    assert memory_of(T4, part.device) == memory_of(T4, T4) == 15360 * MIB + 4096
+    assert memory_of(T4, part.device) == memory_of(T4, of.device) == 15360 * MIB + 4096
 
 
 def test_disabled_publishes_what_it_did_before() -> None:
@@ -158,7 +159,7 @@ def test_a_gpu_that_a_share_config_divides_is_not_consumed_in_parts() -> None:
     division = Division(
         count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
     )
-    share = {"divisions": {GpuPart(gpu=T4.uuid): division}}
+    share = {"divisions": {make.place(T4): division}}
     for one in project(T4, share=share).devices:
         assert "allowMultipleAllocations" not in one
         assert all("requestPolicy" not in each for each in one["capacity"].values())  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ from typing import Any
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import UnavailableError
@@ -68,7 +67,7 @@ def test_mig_devices_that_others_made_consume_what_their_profiles_have() -> None
 
 def test_shares_that_stand_alone_consume_their_parts() -> None:
     four = Division(count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False)
-    share = ShareOffer(divisions={GpuPart(gpu=T4.uuid): four})
+    share = ShareOffer(divisions={make.place(T4): four})
     alone = projection(make.inventory(T4), share=share, with_counters=False)
 
     assert memory_of(with_memory_counters(alone)) == {

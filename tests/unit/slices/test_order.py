@@ -18,8 +18,8 @@ H100S = tuple(make.gpu(minor, mig=make.mig()) for minor in range(8))
 
 
 def starts(profile: str, gpu: Gpu = H100S[0]) -> list[int]:
-    ordered = in_packing_order(partitions(gpu))
-    return [entry.placement.start for entry in ordered if entry.profile.name == profile]
+    ordered = in_packing_order(gpu, partitions(gpu))
+    return [entry.placement.start for entry in ordered if entry.profile == profile]
 
 
 def test_small_partitions_go_where_no_large_one_can_start() -> None:
@@ -34,8 +34,8 @@ def test_half_a_gpu_is_taken_from_the_half_where_only_it_fits() -> None:
 
 
 def test_what_needs_less_comes_first() -> None:
-    ordered = in_packing_order(partitions(H100S[0]))
-    names = list(dict.fromkeys(entry.profile.name for entry in ordered))
+    ordered = in_packing_order(H100S[0], partitions(H100S[0]))
+    names = list(dict.fromkeys(entry.profile for entry in ordered))
 
     assert names == [
         "1g.10gb",
@@ -49,10 +49,11 @@ def test_what_needs_less_comes_first() -> None:
 
 
 def test_no_partition_is_lost_and_their_order_before_does_not_matter() -> None:
-    found = partitions(H100S[0])
+    gpu = H100S[0]
+    found = partitions(gpu)
 
-    assert set(in_packing_order(found)) == set(found)
-    assert in_packing_order(found[::-1]) == in_packing_order(found)
+    assert set(in_packing_order(gpu, found)) == set(found)
+    assert in_packing_order(gpu, found[::-1]) == in_packing_order(gpu, found)
 
 
 def test_gpus_are_filled_by_address_and_given_out_whole_from_the_other_end() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import BareInstance, Gpu, GpuUuid, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
@@ -48,7 +47,7 @@ def shares_of(gpu: Gpu) -> ShareOffer:
     third = Division(
         count=3, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
     )
-    return ShareOffer(divisions={GpuPart(gpu=gpu.uuid): third})
+    return ShareOffer(divisions={make.place(gpu): third})
 
 
 @pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])
@@ -217,8 +216,7 @@ def test_a_divided_mig_device_is_its_shares_alone_where_that_is_set() -> None:
         served_as="nvidia.com/mig-2g.20gb",
         combines=True,
     )
-    part = GpuPart(gpu=device.parent, placement=device.placement)
-    share = ShareOffer(divisions={part: half}, alone="counters are dear")
+    share = ShareOffer(divisions={make.place(device): half}, alone="counters are dear")
     found = auto(h100(0, device, on=True), share=share, source=MigSource.EXISTING)
     assert names(found) == [f"gpu-0-mig-2g20gb-14-0-share-{index}-of-2" for index in range(2)]
     assert (found.counter_sets, consuming(found)) == ((), [])

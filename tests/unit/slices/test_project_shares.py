@@ -6,7 +6,6 @@ from typing import Any
 from msgspec.structs import replace
 
 import make
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.offer.mig import MigOffer, MigSource
@@ -21,7 +20,7 @@ H100 = make.gpu(0, mig=make.mig())
 
 
 def offer(*gpus: Gpu, division: Division = TEN, **changes: Any) -> ShareOffer:
-    return ShareOffer(divisions={GpuPart(gpu=one.uuid): division for one in gpus}, **changes)
+    return ShareOffer(divisions={make.place(one): division for one in gpus}, **changes)
 
 
 def project(*gpus: Gpu, division: Division = TEN, **changes: Any) -> Projection:
@@ -146,7 +145,7 @@ def test_shares_are_spread_over_gpus_or_packed_as_the_setting_says() -> None:
 
 
 def test_a_device_that_cannot_be_divided_as_asked_is_withheld_with_the_reason() -> None:
-    found = project(T4, share=ShareOffer(refused={GpuPart(gpu=T4.uuid): "48 at most"}))
+    found = project(T4, share=ShareOffer(refused={make.place(T4): "48 at most"}))
     assert found.devices == ()
     assert [(one.index, one.reason) for one in found.withheld] == [(0, "48 at most")]
 
@@ -163,7 +162,7 @@ def test_a_mig_device_that_others_made_is_published_whole_and_in_shares() -> Non
         served_as="nvidia.com/mig-2g.20gb",
         combines=True,
     )
-    share = ShareOffer(divisions={GpuPart(gpu=one.parent, placement=one.placement): half})
+    share = ShareOffer(divisions={make.place(one): half})
     existing = MigOffer(source=MigSource.EXISTING, why="a setting")
     found = project(mig_gpu(one, other), share=share, mig=existing)
     assert names(found) == [
@@ -218,8 +217,7 @@ def test_a_card_that_does_not_say_its_memory_has_shares_of_0_bytes() -> None:
 
 def test_a_mig_device_that_goes_by_the_name_of_gpus_says_so() -> None:
     one = make.mig_device(0, "2g.20gb", 0)
-    part = GpuPart(gpu=one.parent, placement=one.placement)
-    share = ShareOffer(serving={part: "nvidia.com/gpu"})
+    share = ShareOffer(serving={make.place(one): "nvidia.com/gpu"})
     existing = MigOffer(source=MigSource.EXISTING, why="a setting")
     found = project(mig_gpu(one), share=share, mig=existing)
     (published,) = found.devices

@@ -3,10 +3,10 @@
 import pytest
 
 import make
+from dra_driver.devices.device import Mig, NodeDevice
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import GpuCondition, GpuConditions
 from dra_driver.devices.health.findings import Finding, Severity
-from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, InstanceId, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices import taints as taints_module
@@ -136,7 +136,7 @@ def test_a_gpu_is_sick_with_all_its_partitions_and_shares() -> None:
         served_as="nvidia.com/gpu.shared",
         combines=False,
     )
-    for share in (ShareOffer(), ShareOffer(divisions={GpuPart(gpu=FINE.uuid): division})):
+    for share in (ShareOffer(), ShareOffer(divisions={make.place(FINE): division})):
         found = projection(make.inventory(gpu, FINE), share=share)
         for one in (gpu, FINE):
             names = {
@@ -162,7 +162,7 @@ def test_what_one_mig_device_has_taints_it_alone() -> None:
     assert tainted_names == {
         str(device["name"])
         for device, source in zip(found.devices, found.sources, strict=True)
-        if getattr(source.device, "slot", None) == mine.slot
+        if isinstance(source.device.base, Mig) and source.device.base.slot == mine.slot
     }
     assert len(tainted_names) == 1
 
@@ -207,7 +207,7 @@ def test_who_asks_for_devices_gets_their_conditions() -> None:
         finding=findings.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
     )
     both: GpuConditions = (LOST, of_one)
-    assert conditions_of(NodeDevice(gpu=gpu, device=mine), both) == both
-    assert conditions_of(NodeDevice(gpu=gpu, device=other), both) == (LOST,)
-    assert conditions_of(NodeDevice(gpu=gpu, device=gpu), both) == (LOST,)
+    assert conditions_of(NodeDevice(gpu=gpu, device=make.device(mine)), both) == both
+    assert conditions_of(NodeDevice(gpu=gpu, device=make.device(other)), both) == (LOST,)
+    assert conditions_of(make.whole(gpu), both) == (LOST,)
     assert gpu.mig_mode is MigMode.ENABLED

@@ -5,11 +5,10 @@ from msgspec.structs import replace
 import make
 from dra_driver.admin.status.usage_view import Selected, document, lines
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
-from dra_driver.claims.model.devices import RecordedMig, RecordedPartition
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
-from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.model import MigUuid
 from dra_driver.ops.usage_metrics import UsageMetric
 from dra_driver.usage.model import Daemon, DeviceUse, GpuUse, Known, NodeUse, Process, User, used
 from dra_driver.usage.processes import ContainerName, PodProcess, SeenProcess
@@ -191,21 +190,9 @@ MIG_LOAD = MigLoad(
 
 def mig_claim() -> ClaimRecord:
     one = make.record(GPU)
-    place = RecordedPartition(
-        gpu=GpuUuid(GPU.uuid),
-        profile="1g.10gb",
-        profile_id=19,
-        placement=make.mig_device().placement,
-    )
-    device = RecordedMig(
-        place=place,
-        gpu_instance=11,
-        compute_instance=0,
-        uuid="MIG-1",
-        made_here=True,  # type: ignore[arg-type]
-    )
+    mig = make.mig_device(0, gpu_instance=11, uuid=MigUuid("MIG-1"), made_here=True)
     (entry,) = one.devices
-    entry = replace(entry, device=device, name="gpu-0-mig-1g10gb-19-4")
+    entry = replace(entry, device=make.device(mig), name="gpu-0-mig-1g10gb-19-4")
     return replace(claim("cut", POD_A), devices=(entry,))
 
 

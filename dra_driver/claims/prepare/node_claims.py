@@ -1,0 +1,63 @@
+"""All that knows of this node's claims, below the driver's own directory, built once."""
+
+from collections.abc import Callable
+
+from dra_driver.cdi.edits_cache import EditsCache
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.prepare.cleanup import Cleanup
+from dra_driver.claims.prepare.device_metadata import MetadataFiles
+from dra_driver.claims.prepare.leftovers import Leftovers
+from dra_driver.claims.prepare.mig import MigDevices
+from dra_driver.claims.prepare.resolve import Resolver
+from dra_driver.claims.prepare.specs import ClaimSpecs
+from dra_driver.claims.prepare.steps import Sharing, Steps
+from dra_driver.claims.prepare.transaction import Transaction
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.refusals import Refusals
+from dra_driver.devices.model import InventorySource
+
+
+class NodeClaims:
+    """What knows of this node's claims.
+
+    `switches_modes` says whether MIG modes may be switched for claims, `device_metadata` whether
+    containers get files with metadata of their devices. `on_failed_undo` is told the name of each
+    step that cannot be undone. `tidy` ends what claims share and none of them uses any more; it
+    raises StateError. `step` is called with the name of each step that is done; tests end the
+    process there.
+    """
+
+    def __init__(  # noqa: PLR0913 (the one place where all parts meet)
+        self,
+        holdings: Holdings,
+        *,
+        inventory: InventorySource,
+        edits: EditsCache,
+        specs: SpecStore,
+        sharing: Sharing,
+        mig: MigInstances,
+        switches: Refusals,
+        switches_modes: bool,
+        on_failed_undo: Callable[[str], None] = lambda _: None,
+        tidy: Callable[[], object] = lambda: None,
+        device_metadata: bool = True,
+        step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.holdings = holdings
+        self.records = holdings.records
+        self.ownership = holdings.ownership
+        self.tidy = tidy
+        modes, failed = switches_modes, on_failed_undo
+        self.mig = MigDevices(mig, holdings, inventory, switches, switches_modes=modes)
+        self.steps = Steps(self.mig, sharing)
+        metadata = MetadataFiles(self.records.directory, is_on=device_metadata)
+        self.specs = ClaimSpecs(specs, metadata, edits, inventory, self.steps, step)
+        resolver = Resolver(self.mig, mig, self.ownership, switches_modes=modes)
+        self.transaction = Transaction(
+            holdings, self.mig, resolver, self.steps, self.specs, step=step
+        )
+        self.cleanup = Cleanup(
+            holdings, self.specs, self.steps, inventory, on_failed=failed, step=step
+        )
+        self.leftovers = Leftovers(holdings, self.specs, self.steps, self.mig, failed)

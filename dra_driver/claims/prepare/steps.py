@@ -1,0 +1,274 @@
+"""Carries out the steps of claims: do, ensure, wait, undo.
+
+In: config groups and the devices they are for, or the steps of a record. Out: steps that share the
+devices, what containers get for them, hardware and daemons as the steps say, or as before.
+
+Steps stand in one order: those that make devices exist before those that share them. Those about
+the same GPU are done one after the other and undone from behind; those of different GPUs go side by
+side, because eight GPUs should take no longer than one. Callers hold the GPUs' locks, but for
+`wait` and `end`: nobody waits for a daemon with a GPU's lock in hand.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dra_driver.cdi.model import Edits
+from dra_driver.claims.model.claim import Result
+from dra_driver.claims.model.config import ConfigGroup
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.steps import ClaimStep, MigStep
+from dra_driver.claims.prepare import parallel
+from dra_driver.claims.prepare.allocation import Allocation
+from dra_driver.claims.prepare.mig import MigDevices
+from dra_driver.devices.device import Device, DeviceKey, Mig, MigIds
+from dra_driver.devices.model import GpuUuid, MigUuid
+from dra_driver.errors import ConfigError, DriverError, try_all
+from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, Unit, strategy_name
+from dra_driver.sharing.steps import (
+    JoinDomain,
+    MpsDomain,
+    NvidiaMpsDaemon,
+    SharingStep,
+    TimeSlice,
+    UseShares,
+)
+
+NO_WAIT = -math.inf
+"""A deadline by which nothing is waited for."""
+
+Failures = list[tuple[ClaimStep, DriverError]]
+
+
+class Sharing(Struct, frozen=True, kw_only=True):
+    """What shares devices on this node.
+
+    `planners` are the strategies by name, as configs name them; UseShares.name is that of shares.
+    The others carry out the steps of one kind each.
+    """
+
+    planners: Mapping[str, Planner]
+    time_slices: Doer[TimeSlice]
+    mps_domains: Doer[MpsDomain]
+    nvidia_mps: Doer[NvidiaMpsDaemon]
+    shares: Doer[UseShares]
+    memberships: Doer[JoinDomain]
+
+    def doer(self, step: SharingStep) -> Doer[Any]:
+        """Return what carries a step out."""
+        match step:
+            case TimeSlice():
+                return self.time_slices
+            case MpsDomain():
+                return self.mps_domains
+            case NvidiaMpsDaemon():
+                return self.nvidia_mps
+            case UseShares():
+                return self.shares
+            case JoinDomain():
+                return self.memberships
+            case _:
+                assert_never(step)
+
+    @property
+    def daemons(self) -> Mapping[str, Doer[Any]]:
+        """What makes something that lives by itself, and can be found without a record."""
+        return {MpsDomain.name: self.mps_domains, JoinDomain.name: self.memberships}
+
+
+class Steps:
+    """Carries out steps on this node."""
+
+    def __init__(self, mig: MigDevices, sharing: Sharing) -> None:
+        self._mig = mig
+        self._sharing = sharing
+
+    def plan(
+        self,
+        record: ClaimRecord,
+        allocation: Allocation,
+        owed: tuple[SharingStep, ...],
+        deadline: float,
+    ) -> tuple[SharingStep, ...]:
+        """Return what shares the devices of a record, by the configs that hold for them.
+
+        Devices that are yet to be made are planned for as if they were there: such steps only show
+        whether the configs can be had. `owed` are steps of former claims on the devices that could
+        not be undone yet. Raises ConfigError if a config asks for what these devices or this driver
+        cannot do, DeviceError or TransientError if a GPU does not say how it is set.
+        """
+        units = {
+            entry.allocation_id: Unit(
+                name=entry.name,
+                request=entry.request_names[0],
+                gpu=allocation.gpus[entry.device.gpu],
+                device=_as_if_made(entry.device),
+            )
+            for entry in record.devices
+        }
+        named: dict[str, list[ConfigGroup]] = {}
+        for name, group in _by_strategy(allocation.groups, units):
+            named.setdefault(name, []).append(group)
+        steps: list[SharingStep] = []
+        for name, members in named.items():
+            strategy = self._sharing.planners.get(name)
+            if strategy is None:
+                config = members[0].config
+                raise ConfigError(
+                    f"sharing strategy {name} is not available in this version of the driver: "
+                    f"remove `sharing` from the {config.kind if config else 'config'} of request "
+                    f"{members[0].results[0].request}"
+                )
+            steps += strategy.plan([_group(record, one, units, owed) for one in members], deadline)
+        return tuple(steps)
+
+    def edits(self, steps: Sequence[ClaimStep]) -> dict[DeviceKey, Edits]:
+        """Return what containers get for the steps, by the device they use."""
+        found: dict[DeviceKey, Edits] = {}
+        for step in _sharing(steps):
+            for key, edits in self._sharing.doer(step).edits(step).items():
+                found[key] = found.get(key, Edits()) + edits
+        return found
+
+    def do(self, steps: Sequence[ClaimStep], deadline: float) -> None:
+        """Bring steps about; the first DriverError of any is raised when all others have ended."""
+
+        def lane(members: Sequence[ClaimStep]) -> None:
+            for step in members:
+                if isinstance(step, MigStep):
+                    self._mig.do(step)
+                else:
+                    self._sharing.doer(step).do(step, deadline)
+
+        parallel.all_or_error(_lanes(steps), lane)
+
+    def ensure(self, steps: Sequence[ClaimStep]) -> None:
+        """See to it that what was done still is. Raises DeviceError or TransientError."""
+        try_all(partial(self._sharing.doer(step).ensure, step) for step in _sharing(steps))
+
+    def wait(
+        self, steps: Sequence[ClaimStep], deadline: float, given_up: Callable[[], bool]
+    ) -> None:
+        """Wait until containers can start with the steps. Raises DeviceError or TransientError."""
+        daemons = [step for step in _sharing(steps) if step.lives_by_itself]
+        parallel.all_or_error(
+            daemons, lambda step: self._sharing.doer(step).wait(step, deadline, given_up)
+        )
+
+    def end(self, steps: Iterable[ClaimStep], deadline: float) -> bool:
+        """Undo what lives by itself, waiting for its end, and tell whether all has ended.
+
+        Needs no GPU's lock; `undo` follows.
+        """
+        daemons = [step for step in _sharing(steps) if step.lives_by_itself]
+        return not parallel.failures(daemons, lambda step: self._undo(step, deadline))
+
+    def undo(self, steps: Sequence[ClaimStep], deadline: float) -> Failures:
+        """Take steps back, from behind; return those that could not be, with the reasons.
+
+        What lives by itself is not waited for: that has been done (`end`).
+        """
+
+        def lane(members: Sequence[ClaimStep]) -> Failures:
+            failed: Failures = []
+            for step in reversed(members):
+                try:
+                    self._undo(step, NO_WAIT if step.lives_by_itself else deadline)
+                except DriverError as error:
+                    failed.append((step, error))
+            return failed
+
+        return [one for each in parallel.all_or_error(_lanes(steps), lane) for one in each]
+
+    def claims(self) -> set[str]:
+        """Return the UIDs of claims for which something is there that lives by itself."""
+        return {uid for doer in self._sharing.daemons.values() for uid in doer.claims()}
+
+    def sweep(self, uid: str, deadline: float) -> list[tuple[str, DriverError]]:
+        """Undo all that is there for a claim without a record; return what could not be."""
+        daemons = self._sharing.daemons
+        names = [name for name, doer in daemons.items() if uid in doer.claims()]
+        return parallel.failures(names, lambda name: daemons[name].sweep(uid, deadline))
+
+    def _undo(self, step: ClaimStep, deadline: float) -> None:
+        if isinstance(step, MigStep):
+            self._mig.undo(step)
+        else:
+            self._sharing.doer(step).undo(step, deadline)
+
+
+def mig_steps(steps: Iterable[ClaimStep]) -> list[MigStep]:
+    """Return those of some steps that make devices exist."""
+    return [step for step in steps if isinstance(step, MigStep)]
+
+
+def sharing_steps(steps: Iterable[ClaimStep]) -> list[SharingStep]:
+    """Return those of some steps that share devices."""
+    return list(_sharing(steps))
+
+
+def _sharing(steps: Iterable[ClaimStep]) -> Iterator[SharingStep]:
+    for step in steps:
+        if not isinstance(step, MigStep):
+            yield step
+
+
+def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
+    """Return steps by the GPU that they begin on, in their order."""
+    found: dict[GpuUuid, list[ClaimStep]] = {}
+    for step in steps:
+        found.setdefault(step.devices[0].gpu, []).append(step)
+    return list(found.values())
+
+
+def _by_strategy(
+    groups: Sequence[ConfigGroup], units: Mapping[str, Unit]
+) -> Iterator[tuple[str, ConfigGroup]]:
+    """Yield each group with its strategy. How shares are used, the node says, and no claim."""
+    for group in groups:
+        shares: list[Result] = []
+        others: list[Result] = []
+        for result in group.results:
+            is_share = units[result.allocation_id].device.share is not None
+            (shares if is_share else others).append(result)
+        if shares:
+            yield UseShares.name, replace(group, results=tuple(shares))
+        name = strategy_name(group.config)
+        if others and name != EXCLUSIVE:
+            yield name, replace(group, results=tuple(others))
+
+
+def _group(
+    claim: ClaimRecord,
+    group: ConfigGroup,
+    units: Mapping[str, Unit],
+    owed: tuple[SharingStep, ...],
+) -> Group:
+    # The same device can be in a group twice, for two requests.
+    members = {result.allocation_id: result for result in group.results}
+    return Group(
+        claim=claim.ref.uid,
+        name=str(claim.ref),
+        pods={pod.uid: pod.name for pod in claim.pods},
+        pod_groups=tuple(group.name for group in claim.groups),
+        config=group.config,
+        units=tuple(
+            replace(units[allocation], request=result.request)
+            for allocation, result in members.items()
+        ),
+        owed=owed,
+    )
+
+
+def _as_if_made(device: Device) -> Device:
+    """Return a device as if it was there; the UUID of one yet to be made is no other's."""
+    base = device.base
+    if not isinstance(base, Mig) or base.instance is not None:
+        return device
+    uuid = MigUuid(f"MIG-to-be-made-{base.gpu}-{base.profile_id}-{base.placement.start}")
+    ids = MigIds(gpu_instance=0, compute_instance=0, uuid=uuid, made_here=True)
+    return replace(device, base=replace(base, instance=ids))

@@ -1,0 +1,284 @@
+"""What strategies are told of a claim's devices, and how the steps of several are carried out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import make
+from dra_driver.cdi.model import Edits
+from dra_driver.claims.model.claim import ConsumerGroup, ConsumerPod, Result
+from dra_driver.claims.model.config import ConfigGroup
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
+from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, MigStep, TurnMigModeOff
+from dra_driver.claims.prepare.allocation import Allocation
+from dra_driver.claims.prepare.steps import NO_WAIT, Sharing, Steps, mig_steps, sharing_steps
+from dra_driver.devices.device import Device, DeviceKey, Mig, equal_shares
+from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.errors import ConfigError, DeviceError, DriverError
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.sharing.base import Doer, Group, Unit
+from dra_driver.sharing.steps import MpsDomain, NvidiaMpsDaemon, SharingStep, TimeSlice, UseShares
+
+FOUND = make.mig_device(2, start=2)
+GPU, OTHER_GPU = make.gpu(0), make.gpu(1)
+CARD = make.gpu(2, mig=make.mig(FOUND), mig_mode=MigMode.ENABLED)
+WHOLE, OTHER, MIG = make.device(GPU), make.device(OTHER_GPU), make.device(FOUND)
+TO_BE_MADE = Device(base=make.place(FOUND))
+DIVISION = Division(count=2, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
+SHARE = equal_shares(OTHER.base, DIVISION)[1]
+OWED = NvidiaMpsDaemon(devices=(WHOLE,), daemon="d", folder="")
+SETTING = TimeSlice(devices=(WHOLE,))
+DAEMON = MpsDomain(
+    devices=(WHOLE,),
+    domain=Domain(id=DomainId("uid-1"), devices=(DomainDevice(uuid=GPU.uuid),)),
+    clients={},
+)
+
+
+class Noting(Doer[Any]):
+    """A strategy with one step for each group; it notes what it is asked, and may refuse."""
+
+    def __init__(self, name: str, *, claims: Sequence[str] = ()) -> None:
+        self.name = name
+        self.there = frozenset(claims)
+        self.groups: list[Group] = []
+        self.asked: list[tuple[object, ...]] = []
+        self.refusal: DriverError | None = None
+
+    def _note(self, *words: object) -> None:
+        self.asked.append(words)
+        if self.refusal is not None:
+            raise self.refusal
+
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
+        self.groups += groups
+        self._note("plan", deadline)
+        return tuple(planned(self.name, group) for group in groups)
+
+    def edits(self, step: SharingStep) -> Mapping[DeviceKey, Edits]:
+        return {DeviceKey(GPU.uuid): Edits(env=(f"{self.name}={step.name}",))}
+
+    def do(self, step: SharingStep, deadline: float) -> None:
+        self._note("do", step, deadline)
+
+    def ensure(self, step: SharingStep) -> None:
+        self._note("ensure", step)
+
+    def wait(self, step: SharingStep, deadline: float, given_up: Callable[[], bool]) -> None:
+        self._note("wait", step, deadline, given_up())
+
+    def undo(self, step: SharingStep, deadline: float) -> None:
+        self._note("undo", step, deadline)
+
+    def claims(self) -> frozenset[str]:
+        return self.there
+
+    def sweep(self, claim: str, deadline: float) -> None:
+        self._note("sweep", claim, deadline)
+
+
+def planned(name: str, group: Group) -> SharingStep:
+    """A step that only says what planned it, and for which devices."""
+    return TimeSlice(devices=tuple(one.device for one in group.units), card=name)
+
+
+class Node:
+    """Strategies and MIG devices, and what is asked of them."""
+
+    def __init__(self, **strategies: Noting) -> None:
+        names = (MpsDomain.name, TimeSlice.name, NvidiaMpsDaemon.name, UseShares.name, "Members")
+        self.by_name = {name: Noting(name) for name in names} | strategies
+        self.made: list[tuple[str, MigStep]] = []
+        mps, time_slices, nvidia, shares, members = self.by_name.values()
+        self.sharing = Sharing(
+            planners=self.by_name,
+            time_slices=time_slices,
+            mps_domains=mps,
+            nvidia_mps=nvidia,
+            shares=shares,
+            memberships=members,
+        )
+        node: Any = self
+        self.steps = Steps(node, self.sharing)
+
+    def do(self, step: MigStep) -> None:
+        self.made.append(("do", step))
+
+    def undo(self, step: MigStep) -> None:
+        self.made.append(("undo", step))
+
+
+def claim(
+    *configs: tuple[Any, Sequence[tuple[str, Gpu, Device]]],
+) -> tuple[ClaimRecord, Allocation]:
+    """A claim whose devices (request, GPU, device) stand under configs."""
+    entries: list[DeviceRecord] = []
+    gpus: dict[Any, Gpu] = {}
+    groups: list[ConfigGroup] = []
+    for config, members in configs:
+        results: list[Result] = []
+        for request, gpu, device in members:
+            name = f"device-{request}"
+            results.append(Result(request=request, pool="node-1", device=name))
+            gpus[gpu.uuid] = gpu
+            entries.append(
+                DeviceRecord(
+                    name=name,
+                    device=device,
+                    pool="node-1",
+                    request_names=(request,),
+                    cdi_device_ids=(),
+                )
+            )
+        groups.append(ConfigGroup(config=config, results=tuple(results)))
+    record = make.record(
+        devices=tuple(entries),
+        pods=(ConsumerPod(name="pod", uid="pod-uid"),),
+        groups=(ConsumerGroup(name="group", uid="group-uid"),),
+    )
+    return record, Allocation(draft=record, gpus=gpus, groups=groups)
+
+
+def unit(request: str, gpu: Gpu, device: Device) -> Unit:
+    return Unit(name=f"device-{request}", request=request, gpu=gpu, device=device)
+
+
+def test_a_claim_with_several_strategies_has_the_steps_of_each() -> None:
+    node = Node()
+    record, allocation = claim(
+        (make.gpu_config("MPS"), [("a", GPU, WHOLE)]),
+        (make.gpu_config("TimeSlicing"), [("b", OTHER_GPU, OTHER)]),
+        (make.gpu_config(), [("c", CARD, MIG)]),
+    )
+    found = node.steps.plan(record, allocation, (OWED,), deadline=7.0)
+    assert found == (
+        TimeSlice(devices=(WHOLE,), card="MPS"),
+        TimeSlice(devices=(OTHER,), card="TimeSlicing"),
+    )
+    asked = {name: one.asked for name, one in node.by_name.items() if one.asked}
+    assert asked == {"MPS": [("plan", 7.0)], "TimeSlicing": [("plan", 7.0)]}
+
+
+def test_a_strategy_is_told_whose_the_devices_are_and_what_is_owed_on_them() -> None:
+    node = Node()
+    config, other = make.gpu_config("MPS"), make.gpu_config("MPS", defaultActiveThreadPercentage=50)
+    record, allocation = claim(
+        (config, [("a", GPU, WHOLE), ("b", CARD, MIG)]), (other, [("c", OTHER_GPU, OTHER)])
+    )
+    node.steps.plan(record, allocation, (OWED,), deadline=7.0)
+    first, second = node.by_name["MPS"].groups
+    assert first == Group(
+        claim=record.ref.uid,
+        name="default/claim",
+        pods={"pod-uid": "pod"},
+        pod_groups=("group",),
+        config=config,
+        units=(unit("a", GPU, WHOLE), unit("b", CARD, MIG)),
+        owed=(OWED,),
+    )
+    assert (first.gpus, first.migs) == ((GPU,), (unit("b", CARD, MIG),))
+    assert (second.config, second.gpus, second.migs) == (other, (OTHER_GPU,), ())
+
+
+def test_shares_are_planned_as_shares_whatever_the_config_says() -> None:
+    node = Node()
+    record, allocation = claim(
+        (make.gpu_config("MPS"), [("a", OTHER_GPU, SHARE), ("b", GPU, WHOLE)]),
+    )
+    assert node.steps.plan(record, allocation, (), deadline=7.0) == (
+        TimeSlice(devices=(SHARE,), card=UseShares.name),
+        TimeSlice(devices=(WHOLE,), card="MPS"),
+    )
+    (group,) = node.by_name[UseShares.name].groups
+    assert group.shares == (unit("a", OTHER_GPU, SHARE),)
+    assert group.gpus == ()
+    assert node.by_name["MPS"].groups[0].gpus == (GPU,)
+
+
+def test_a_mig_device_that_is_to_be_made_is_planned_for_as_one_of_our_own() -> None:
+    node = Node()
+    share = replace(SHARE, base=make.place(make.mig_device(2, start=4)))
+    record, allocation = claim(
+        (make.gpu_config("MPS"), [("a", CARD, TO_BE_MADE), ("b", CARD, share)])
+    )
+    node.steps.plan(record, allocation, (), deadline=7.0)
+    (planned_for,) = node.by_name["MPS"].groups[0].migs
+    assert planned_for.uuid == f"MIG-to-be-made-{CARD.uuid}-{FOUND.profile.id}-2"
+    base = planned_for.device.base
+    assert isinstance(base, Mig)
+    assert base.instance is not None
+    assert base.instance.made_here
+    assert planned_for.device.place == TO_BE_MADE.base
+    (shared,) = node.by_name[UseShares.name].groups[0].shares
+    assert shared.uuid.endswith("-4")
+
+
+def test_a_strategy_that_this_version_does_not_have_is_named_with_the_request() -> None:
+    node = Node()
+    record, allocation = claim((make.gpu_config("MPS"), [("train", GPU, WHOLE)]))
+    none: Any = None
+    steps = Steps(none, replace(node.sharing, planners={}))
+    with pytest.raises(
+        ConfigError, match=r"MPS is not available in .* from the GpuConfig of request train"
+    ):
+        steps.plan(record, allocation, (), deadline=7.0)
+
+
+def test_what_containers_get_is_joined_by_device() -> None:
+    found = Node().steps.edits([DAEMON, SETTING])
+    assert found == {GPU.uuid: Edits(env=("MPS=MPS", "TimeSlicing=TimeSlicing"))}
+
+
+def test_only_what_lives_by_itself_is_waited_for_and_ended() -> None:
+    node = Node()
+    steps = [SETTING, DAEMON]
+    node.steps.do(steps, 7.0)
+    assert node.steps.end(steps, 8.0)
+    node.steps.ensure(steps)
+    node.steps.wait(steps, 9.0, lambda: True)
+    assert node.steps.undo(steps, 10.0) == []
+    assert node.by_name["MPS"].asked == [
+        ("do", DAEMON, 7.0),
+        ("undo", DAEMON, 8.0),
+        ("ensure", DAEMON),
+        ("wait", DAEMON, 9.0, True),
+        ("undo", DAEMON, NO_WAIT),
+    ]
+    assert node.by_name["TimeSlicing"].asked == [
+        ("do", SETTING, 7.0),
+        ("ensure", SETTING),
+        ("undo", SETTING, 10.0),
+    ]
+
+
+def test_steps_of_one_gpu_are_done_in_their_order_and_undone_from_behind() -> None:
+    node = Node()
+    place = Device(base=make.place(make.mig_device(0)))
+    mode, made = (
+        TurnMigModeOff(devices=(WHOLE,), restore=True),
+        MakeMigDevices(devices=(place,), claim=make.record().ref.uid),
+    )
+    steps: list[ClaimStep] = [mode, made, SETTING]
+    assert (mig_steps(steps), sharing_steps(steps)) == ([mode, made], [SETTING])
+    node.steps.do(steps, 7.0)
+    assert node.steps.undo(steps, 8.0) == []
+    assert node.made == [("do", mode), ("do", made), ("undo", made), ("undo", mode)]
+    assert node.by_name["TimeSlicing"].asked == [("do", SETTING, 7.0), ("undo", SETTING, 8.0)]
+
+
+def test_what_cannot_be_undone_comes_back_with_the_reason() -> None:
+    node = Node(MPS=Noting("MPS", claims=["uid-1"]))
+    error = node.by_name["MPS"].refusal = DeviceError("it hangs")
+    steps = [SETTING, DAEMON]
+    assert node.steps.undo(steps, 7.0) == [(DAEMON, error)]
+    assert not node.steps.end(steps, 7.0)
+    assert node.steps.sweep("uid-1", 7.0) == [("MPS", error)]
+    assert node.by_name["MPS"].asked[-1] == ("sweep", "uid-1", 7.0)
+    assert node.by_name["TimeSlicing"].asked == [("undo", SETTING, 7.0)]
+    with pytest.raises(DeviceError, match="it hangs"):
+        node.steps.do(steps, 7.0)
+    assert node.steps.claims() == {"uid-1"}
+    assert node.steps.sweep("uid-2", 7.0) == []
