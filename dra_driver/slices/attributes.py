@@ -7,10 +7,11 @@ note of each that the API would refuse: strings have at most 64 bytes, versions 
 
 import re
 from collections.abc import Mapping
+from typing import assert_never
 
 from msgspec import Struct, field
 
-from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice
+from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, Whole
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import EqualShare
@@ -122,9 +123,14 @@ def _describe_joined(gpu: Gpu, groups: Joined | None, attributes: Attributes) ->
 def _describe_device(device: Device, attributes: Attributes) -> None:
     if device.uuid is not None:
         attributes.text("uuid", device.uuid)
-    if isinstance(device.base, Mig):
-        attributes.text("parentUUID", device.gpu)
-        attributes.text("profile", device.base.profile)
+    match device.base:
+        case Whole():
+            pass
+        case Mig():
+            attributes.text("parentUUID", device.gpu)
+            attributes.text("profile", device.base.profile)
+        case _:
+            assert_never(device.base)
     if isinstance(device.share, EqualShare):
         attributes.text(RESOURCE_NAME, device.share.division.served_as)
         attributes.number(REPLICAS, device.share.division.count)

@@ -52,7 +52,7 @@ plain: dict[Any, st.SearchStrategy[Any]] = {
 
 @cache
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a type: of each member of a union, whoever adds one, and each field of it."""
+    """Any value of a type: of each member of a union, and each field of it."""
     if isinstance(kind, NewType):
         kind = kind.__supertype__
     if kind in plain:

@@ -53,6 +53,7 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "memory": ("devices/device.py", "memory_of", Base),
     "name": ("devices/device.py", "name_of", Base),
     "name of a share": ("devices/device.py", "name_of", Share),
+    "published attributes": ("slices/attributes.py", "_describe_device", Base),
     "published capacity": ("slices/wire.py", "wire_form", Base),
     "consumed memory": ("slices/counters.py", "_memory_of", Base),
     "resolving": ("claims/prepare/resolve.py", "_found", Base),

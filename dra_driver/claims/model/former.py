@@ -69,7 +69,10 @@ def _device(value: Mapping[str, Any]) -> _Json:
             }
             return {"base": {**_mig(value), "instance": ids}}
         case "share":
-            return {**_device(value["of"]), "share": _share(value)}
+            of = _device(value["of"])
+            if "share" in of:
+                raise TypeError("a share is of no other share")
+            return {**of, "share": _share(value)}
         case kind:
             raise VersionError(
                 f"it has a device of kind {kind!r}, which this version does not know"
