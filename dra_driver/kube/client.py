@@ -8,6 +8,7 @@ Fairness), and its Retry-After is handed on. Every call has a timeout.
 """
 
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
@@ -24,8 +25,7 @@ from dra_driver.kube.connections import (
     Connections,
     NotReachableError,
     Response,
-    Server,
-    TlsError,
+    over_tls,
 )
 from dra_driver.kube.resource import NODES, PODS, RESOURCE_CLAIMS, Call, Resource
 from dra_driver.kube.responses import error_in, object_in
@@ -127,8 +127,8 @@ class KubeClient:
         tokens = TokenFile(directory / "token", clock=time.monotonic)
         tokens.token()
         # No proxy: the API server of one's own cluster is never behind one.
-        server = Server(host=host, port=int(port), authority=str(authority))
-        return cls(Connections(server), tokens)
+        connect = over_tls(host, int(port), authority)
+        return cls(Connections(connect, host, int(port)), tokens)
 
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""
@@ -171,8 +171,8 @@ class KubeClient:
 
     def read(self, call: Call, *, timeout: float) -> Answer:
         """Return an object, or a page that is none, and when the server says that it answered."""
-        response = self._send("GET", call, timeout=timeout, dated=True)
-        return Answer(body=object_in(call, response.data), date=response.date)
+        response = self._send("GET", call, timeout=timeout)
+        return Answer(body=object_in(call, response.data), date=response.headers.get("date"))
 
     def log(self, namespace: str, pod: str, *, query: Mapping[str, str], timeout: float) -> str:
         """Return what a container of a pod has written; `query` holds container and limits."""
@@ -301,9 +301,7 @@ class KubeClient:
         call = Call(verb="watch", resource=resource)
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true"}
         response = self._send("GET", call, query=asked, timeout=_WATCH_IDLE_SECONDS, stream=True)
-        if response.parts is None:  # a success, yet not 200
-            raise UnavailableError(f"cannot {call}: the response is no watch ({response.status})")
-        return WatchStream(call, response.parts)
+        return WatchStream(call, response)
 
     def close(self) -> None:
         """Close the kept-alive connections."""
@@ -332,7 +330,6 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         timeout: float,
         stream: bool = False,
-        dated: bool = False,
     ) -> Response:
         """Send a request, once more after a 401 with a token that was read again."""
         url = self._prefix + call.path + (f"?{urlencode(query)}" if query else "")
@@ -340,10 +337,8 @@ class KubeClient:
 
         def attempt() -> Response:
             headers = self._all_headers(form if data else None)
-            if stream:
-                return self._connections.stream(url, headers=headers, timeout=timeout)
             return self._connections.request(
-                method, url, headers=headers, body=data, timeout=timeout, dated=dated
+                method, url, headers=headers, body=data, timeout=timeout, stream=stream
             )
 
         response = _reach(call, attempt, again=method == "GET")
@@ -351,7 +346,12 @@ class KubeClient:
             self._credentials.expire()
             response = _reach(call, attempt, again=method == "GET")
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise error_in(call, response.status, response.data, retry_after=response.retry_after)
+            raise error_in(
+                call,
+                response.status,
+                response.data,
+                retry_after=response.headers.get("retry-after"),
+            )
         return response
 
     def _all_headers(self, body_type: str | None) -> dict[str, str]:
@@ -391,7 +391,7 @@ def _reach(call: Call, attempt: Callable[[], Response], *, again: bool) -> Respo
             f"cannot {call}: the API server did not answer in time ({error}); "
             "check that this node reaches the API server"
         ) from error
-    except TlsError as error:
+    except ssl.SSLError as error:
         raise UnavailableError(
             f"cannot {call}: TLS with the API server failed ({error}); "
             "check the certificate authority of the ServiceAccount or kubeconfig"

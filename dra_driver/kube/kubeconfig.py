@@ -1,27 +1,29 @@
 """A client from a kubeconfig; the one door to the `kubernetes` package.
 
-In: kubeconfig files. Out: a `KubeClient`. The package reads the file, and gives certificates,
-proxies and credential plugins; it sends nothing. A driver in a pod has none of that, and the
-package takes 9 MiB and 70 ms, so this module is imported only when a kubeconfig is named.
+In: kubeconfig files. Out: a `KubeClient`. The package reads the file and gives certificates,
+proxies and credential plugins. A driver in a pod has none of that, and the package takes 9 MiB and
+70 ms, so this module is imported only when a kubeconfig is named.
 """
 
 import os
+import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
+import urllib3
 import yaml
 from kubernetes.client.configuration import Configuration
-from kubernetes.client.rest import should_bypass_proxies
+from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
 from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import Credentials, KubeClient
-from dra_driver.kube.connections import Connections, Server
+from dra_driver.kube.connections import Connect, Connections
 from dra_driver.kube.token import TokenFile
 
 
@@ -46,47 +48,62 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
         )
         token_file = _token_file(files, used)
         namespace = str(_context(files, used).get("namespace") or "default")
-        server = _server(configuration)
+        _check_server(configuration.host)
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"cannot read the kubeconfig: {error}") from error
     except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
         raise SetupError(f"{named} is not a valid kubeconfig: {error}") from error
-    credentials: Credentials = _ConfiguredToken(configuration)
-    if token_file is not None:
-        # The package reads it once and never again; a bound token would be dead in an hour.
-        credentials = TokenFile(token_file, clock=time.monotonic)
+    if token_file is None:
+        return _client(configuration, _ConfiguredToken(configuration), namespace)
+    # The package reads tokenFile once and never again; a bound token would be dead in an hour.
+    return _client(configuration, TokenFile(token_file, clock=time.monotonic), namespace)
+
+
+def _client(configuration: Configuration, credentials: Credentials, namespace: str) -> KubeClient:
+    configuration.keep_alive = True
+    if proxy := urlsplit(configuration.proxy or "").netloc.rpartition("@")[0]:
+        user = urllib3.make_headers(proxy_basic_auth=unquote(proxy))
+        configuration.proxy_headers = {**(configuration.proxy_headers or {}), **user}
+    server = configuration.host.rstrip("/")
+    pool = RESTClientObject(configuration).pool_manager.connection_from_url(server)
     # A server behind a gateway has a path of its own.
-    prefix = quote(urlsplit(configuration.host).path.rstrip("/"), safe="/%")
-    return KubeClient(Connections(server), credentials, prefix=prefix, namespace=namespace)
+    prefix = quote(urlsplit(server).path, safe="/%")
+    connections = Connections(_connect_by(pool), pool.host, pool.port or 443)
+    return KubeClient(connections, credentials, prefix=prefix, namespace=namespace)
 
 
-def _server(configuration: Configuration) -> Server:
-    """Return where the server is, by which way, and what its user has of TLS."""
-    if not configuration.host:
+def _connect_by(pool: urllib3.HTTPConnectionPool) -> Connect:
+    """Return how to connect as urllib3 does: by proxies, and with all that a user has of TLS."""
+
+    def connect(timeout: float) -> socket.socket:
+        # What a pool calls itself when a request needs a connection. Nothing public stops there.
+        connection: Any = pool._new_conn()  # noqa: SLF001 (see above)
+        connection.timeout = timeout
+        try:
+            if pool.proxy is None:
+                connection.connect()
+            else:
+                pool._prepare_proxy(connection)  # noqa: SLF001 (see above)
+        except urllib3.exceptions.HTTPError as error:
+            connection.close()
+            if isinstance(error, urllib3.exceptions.SSLError):
+                raise ssl.SSLError(str(error)) from error
+            # It wraps what the system said: refused, no such name, timed out.
+            cause = error.__cause__
+            raise (cause if isinstance(cause, OSError) else OSError(str(error))) from None
+        made: socket.socket = connection.sock
+        return made
+
+    return connect
+
+
+def _check_server(address: str) -> None:
+    """Raise ValueError for what is no address of a server."""
+    if not address:
         raise ValueError("its cluster names no server")
-    url = urlsplit(configuration.host)
-    if url.scheme not in {"http", "https"} or not url.hostname:
-        raise ValueError(
-            f"its server {configuration.host!r} does not begin with https:// and a host"
-        )
-    proxy = configuration.proxy
-    if not proxy or should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
-        proxy = ""
-    # Without an authority of its own it has to be one of those that this machine trusts.
-    trusted = ssl.get_default_verify_paths()
-    own = configuration.ssl_ca_cert
-    return Server(
-        host=url.hostname,
-        port=url.port or (80 if url.scheme == "http" else 443),
-        scheme=url.scheme,
-        name=configuration.tls_server_name or "",
-        authority=own or trusted.cafile,
-        authorities=None if own else trusted.capath,
-        is_checked=configuration.verify_ssl,
-        certificate=configuration.cert_file,
-        key=configuration.key_file,
-        proxy=proxy,
-    )
+    url = urlsplit(address)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.port == 0:
+        raise ValueError(f"its server {address!r} does not begin with https:// and a host")
 
 
 class _ConfiguredToken:

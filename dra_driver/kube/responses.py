@@ -33,6 +33,7 @@ _RETRY_AFTER_CAP = 300.0
 
 _DEEPEST = 100
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_SECONDS = re.compile(r"[0-9]{1,20}")
 
 _BUSY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
@@ -101,7 +102,7 @@ def object_in(call: Call, body: bytes) -> dict[str, object]:
 
 
 def error_in(
-    call: Call, status: int, body: bytes, *, retry_after: float | None = None
+    call: Call, status: int, body: bytes, *, retry_after: str | None = None
 ) -> DriverError:
     """Return the error that stands for an unsuccessful response."""
     return _error(call, status, _status_object(body), retry_after)
@@ -115,7 +116,7 @@ def error_in_event(call: Call, status_object: Mapping[str, object]) -> DriverErr
 
 
 def _error(
-    call: Call, status: int, status_object: Mapping[str, object], retry_after: float | None
+    call: Call, status: int, status_object: Mapping[str, object], retry_after: str | None
 ) -> DriverError:
     said = str(status_object.get("message") or "").strip()[:_LONGEST_TEXT] or _phrase(status)
     if status in _BUSY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -176,11 +177,11 @@ def _phrase(status: int) -> str:
         return "no reason given"
 
 
-def _seconds(header: float | None, status_object: Mapping[str, object]) -> float | None:
-    """Return Retry-After, else what the Status says of it."""
+def _seconds(header: str | None, status_object: Mapping[str, object]) -> float | None:
+    """Read Retry-After as whole seconds (the only form the API server uses), else the Status."""
     details = status_object.get("details")
     in_status = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    for seconds in (header, in_status):
-        if isinstance(seconds, int | float):
-            return float(min(max(seconds, 0), _RETRY_AFTER_CAP))
+    for text in (header, in_status):
+        if isinstance(text, int) or (isinstance(text, str) and _SECONDS.fullmatch(text)):
+            return min(max(float(text), 0.0), _RETRY_AFTER_CAP)
     return None

@@ -6,9 +6,10 @@ event of type ERROR. Another thread may close the stream at any moment; the read
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from dra_driver.errors import UnavailableError
-from dra_driver.kube.connections import BrokenError, Parts
+from dra_driver.kube.connections import BrokenError, Response
 from dra_driver.kube.resource import Call
 from dra_driver.kube.responses import error_in_event, parsed
 
@@ -19,10 +20,10 @@ _LONGEST_EVENT = 16 * 1024 * 1024
 class WatchStream:
     """Iterate to get events; `close()` from any thread ends the iteration at once."""
 
-    def __init__(self, call: Call, parts: Parts) -> None:
-        """Take over the body of the answer to a call."""
+    def __init__(self, call: Call, response: Response) -> None:
+        """Take over a response whose headers were read and whose body was not."""
         self._call = call
-        self._parts = parts
+        self._response = response
         self._closed = False
 
     def __iter__(self) -> Iterator[dict[str, object]]:
@@ -35,17 +36,18 @@ class WatchStream:
             for line in self._lines():
                 yield self._event(line)
         finally:
-            self._parts.close()
+            self._response.close()
 
     def close(self) -> None:
         """End the stream: a reader blocked in another thread wakes up and stops."""
         self._closed = True
-        self._parts.shutdown()
+        with suppress(OSError):  # it ended by itself in the meantime
+            self._response.shutdown()
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""
         try:
-            for chunk in self._parts.chunks():
+            for chunk in self._response.chunks():
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > _LONGEST_EVENT:
                     raise BrokenError(f"an event has more than {_LONGEST_EVENT >> 20} MiB")

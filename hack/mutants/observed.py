@@ -32,7 +32,7 @@ LEAST_CPU_S, LEAST_WALL_S = 5.0, 25.0
 _TIMES_CPU, _TIMES_WALL = 5, 10
 """A test with a fault may take so many times longer than without, and at least so long."""
 
-_EARLY = ("grpc", "jsonschema", "prometheus_client", "pycurl", "pydantic")
+_EARLY = ("grpc", "httptools", "jsonschema", "prometheus_client", "pydantic")
 _WORDS = (
     *("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # what was imported early

@@ -142,14 +142,12 @@ def test_a_proxy_is_asked_for_the_way(server: ApiServer, asked: Callable[..., st
     proxy.stop()
     (head,) = proxy.asked
     assert head.startswith(b"CONNECT 127.0.0.1:%d " % server.port)
-    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"user:secret") in head
+    assert b"proxy-authorization: Basic " + base64.b64encode(b"user:secret") in head
 
 
 def test_a_proxy_that_refuses_is_named(asked: Callable[..., str]) -> None:
     proxy = Proxy(b"HTTP/1.1 403 Forbidden\r\n\r\n")
-    with pytest.raises(
-        UnavailableError, match=r"not reachable \(CONNECT tunnel failed, response 403"
-    ):
+    with pytest.raises(UnavailableError, match="403 Forbidden"):
         asked(**{"proxy-url": proxy.url})
     proxy.stop()
 
