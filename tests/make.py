@@ -50,6 +50,24 @@ def gpu(minor: int = 0, **changes: object) -> Gpu:
     return Gpu(**(facts | changes))  # type: ignore[arg-type]
 
 
+def node_gpus(count: int = 4, **changes: object) -> tuple[Gpu, ...]:
+    """GPUs as unkind as those of nodes: what tells them apart has an order for each word.
+
+    By PCI address, as a look finds them, NVML's positions go down; minor numbers and UUIDs are each
+    in an order of their own, if there are three GPUs or more.
+    """
+    return tuple(
+        gpu(
+            (index + 1) % count,
+            index=index,
+            uuid=gpu((index + 2) % count).uuid,
+            pci_address=gpu(count - 1 - index).pci_address,
+            **changes,
+        )
+        for index in reversed(range(count))
+    )
+
+
 def vitals(**changes: object) -> Vitals:
     """What NVML says of a GPU that is well."""
     facts: dict[str, object] = {

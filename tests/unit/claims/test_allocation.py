@@ -15,6 +15,7 @@ from dra_driver.claims.prepare.allocation import (
     recorded_gpus,
 )
 from dra_driver.devices.device import Base, Device, DeviceKind, equal_shares, name_of
+from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import ExcludedGpu, Inventory, MigMode, SickGpu
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, ShareStrategy
@@ -66,6 +67,20 @@ def test_a_name_means_a_device_of_this_node(gpu: Any, device: Device, kind: Devi
     name = name_of(gpu, device)
     assert found(result(name)) == {name: device}
     assert kind_named(name) is kind
+
+
+def test_the_number_in_a_name_is_the_minor_number_and_no_other() -> None:
+    gpus = make.node_gpus()
+    for gpu in gpus:
+        (device,) = found(result(f"gpu-{gpu.minor}"), inventory=make.inventory(*gpus)).values()
+        assert device.gpu == gpu.uuid
+    left_out = without_excluded(make.inventory(*gpus), Exclusion(setting="0"))
+    (named,) = (gpu.minor for gpu in gpus if gpu.index == 0)
+    for gpu in left_out.gpus:
+        assert found(result(f"gpu-{gpu.minor}"), inventory=left_out)
+    with pytest.raises(DeviceError, match="is no longer offered"):
+        found(result(f"gpu-{named}"), inventory=left_out)
+
 
 
 def test_a_share_of_a_capacity_is_what_its_claim_consumes() -> None:

@@ -49,6 +49,15 @@ def test_a_word_can_leave_out_every_gpu() -> None:
     assert len(without_excluded(NODE, Exclusion(label="Tesla-T4")).excluded) == 2
 
 
+def test_an_index_is_nvmls_position_and_a_uuid_and_an_address_are_no_other_gpu_s() -> None:
+    gpus = make.node_gpus()
+    for left in gpus:
+        for word in (str(left.index), left.uuid, left.pci_address):
+            found = without_excluded(make.inventory(*gpus), Exclusion(setting=word))
+            assert [(one.index, one.uuid) for one in found.excluded] == [(left.index, left.uuid)]
+            assert set(found.gpus) == set(gpus) - {left}
+
+
 def test_a_gpu_in_use_stays_and_is_told_as_left_out_all_the_same() -> None:
     found = without_excluded(NODE, Exclusion(setting="1,2"), lambda gpu: gpu is T4S[0])
 

@@ -56,19 +56,21 @@ def test_gpus_whose_shares_may_be_combined_under_mps_are_served_together() -> No
 
 
 @pytest.mark.parametrize(
-    ("devices", "minors"),
+    ("devices", "positions"),
     [
-        (AllDevices(), {0, 1, 2}),
+        (AllDevices(), {0, 1, 2, 3}),
+        (DeviceCount(1), {0}),
         (DeviceCount(2), {0, 1}),
-        (DeviceList((GpuIndex(2), GpuUuid(make.gpu(0).uuid))), {0, 2}),
+        (DeviceList((GpuIndex(2), GpuUuid(make.node_gpus()[-1].uuid))), {0, 2}),
     ],
 )
-def test_a_config_may_name_the_gpus_that_are_divided(
-    devices: DeviceChoice, minors: set[int]
+def test_a_config_may_name_the_gpus_that_are_divided_by_nvmls_positions(
+    devices: DeviceChoice, positions: set[int]
 ) -> None:
     config = dataclasses.replace(SLICED, resources=(dataclasses.replace(FOUR, devices=devices),))
-    found = divided(config, *map(make.gpu, range(3)))
-    assert found.divisions.keys() == {make.place(make.gpu(minor)) for minor in minors}
+    gpus = make.node_gpus()
+    found = divided(config, *gpus)
+    assert found.divisions.keys() == {make.place(gpu) for gpu in gpus if gpu.index in positions}
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,18 @@ def test_gpus_are_filled_by_address_and_given_out_whole_from_the_other_end() -> 
     assert [gpu.minor for gpu in in_whole_order((*H100S[:3], plain), H100S)] == [9, 2, 1, 0]
 
 
+def test_neither_position_nor_minor_number_nor_uuid_takes_part_in_the_order() -> None:
+    gpus = make.node_gpus(mig=make.mig())
+    ascending = [make.gpu(number).pci_address for number in range(4)]
+
+    assert [gpu.pci_address for gpu in in_fill_order(gpus[::-1])] == ascending
+    for by in GpuOrder:
+        whole = [gpu.pci_address for gpu in in_whole_order(gpus[::-1], (), by)]
+        assert whole == ascending
+        divided = [gpu.pci_address for gpu in in_whole_order(gpus[::-1], gpus, by)]
+        assert divided == ascending[::-1]
+
+
 def card(minor: int, name: str, capability: tuple[int, int], gib: int | None) -> Gpu:
     return make.gpu(
         minor,
