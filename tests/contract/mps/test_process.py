@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -69,6 +70,36 @@ def test_its_metrics_tell_of_domains_and_of_daemons_that_died(
     assert 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="failed"} 0.0' in lines
     assert 'nvidia_dra_mps_daemon_deaths_total{driver="gpu.nvidia.com"} 1.0' in lines
     same_as(of_supervisor(), text)
+
+
+def test_the_secret_of_its_daemons_is_in_no_log_and_in_no_file_that_others_read(
+    mps: MpsDomains, command: "subprocess.Popen[bytes]"
+) -> None:
+    domain = mps.domain("claim", 0)
+    secrets: set[str] = set()
+    said: list[bytes] = []
+    daemon = mps.ready(domain).daemon
+    for restarts in (1, 2):
+        assert daemon is not None
+        secrets.add(processes.environment_of(daemon.pid)[processes.TOKEN])
+        os.kill(daemon.pid, signal.SIGKILL)
+        again = mps.until(
+            domain,
+            lambda status, want=restarts: status.restarts == want and status.state == "ready",
+        )
+        daemon = again.daemon
+        record = mps.files.paths(domain.id).record
+        for path in mps.files.root.rglob("*"):
+            said.append(str(path).encode())
+            with suppress(FileNotFoundError):  # it is being written
+                said += [path.read_bytes()] if path.is_file() and path != record else []
+    assert len(secrets) == 2
+    mps.gone(domain)
+    command.send_signal(signal.SIGTERM)
+    said.append(command.communicate(timeout=PATIENCE)[1])
+    assert b"mps daemon died" in said[-1]
+    for secret in secrets:
+        assert not [text for text in said if secret.encode() in text]
 
 
 def test_told_to_stop_it_leaves_its_daemons_running(

@@ -82,7 +82,6 @@ def test_the_number_in_a_name_is_the_minor_number_and_no_other() -> None:
         found(result(f"gpu-{named}"), inventory=left_out)
 
 
-
 def test_a_share_of_a_capacity_is_what_its_claim_consumes() -> None:
     asked = {"memory": 5 * MIB + 1, "cores": 30, "shares": 2}
     one = result("gpu-0", share_id="s1", consumed=asked)
