@@ -306,3 +306,25 @@ def test_there_are_never_more_containers_than_a_bound_and_no_label_set_twice() -
     assert left == 2
     pods = [each for each in bounded if each.metric is UsageMetric.CONTAINER_PROCESSES]
     assert len(pods) == 1
+
+
+def test_a_container_and_its_successor_have_one_limit_and_what_both_use() -> None:
+    ended = User(
+        namespace="team-a",
+        pod="train-0",
+        pod_uid="uid-a",
+        container="trainer",
+        container_id=ID_A,
+        limit_bytes=10 * GIB,
+        processes=(Process(pid=1, name="a", kind="compute", memory_bytes=3 * GIB, sm=0.1),),
+    )
+    process = Process(pid=2, name="a", kind="compute", memory_bytes=2 * GIB, sm=0.2)
+    begun = replace(ended, container_id=ID_B, processes=(process,))
+    device = DeviceUse(
+        name="gpu-0", uuid=GPU.uuid, kind=DeviceKind.GPU, memory=None, users=(ended, begun)
+    )
+    use = NodeUse(gpus=(GpuUse(load=load(), devices=(device,)),), silent={}, sees_processes=True)
+    found = {each.metric: each.value for each in series(use)}
+    assert found[UsageMetric.CONTAINER_LIMIT] == 10 * GIB
+    assert found[UsageMetric.CONTAINER_MEMORY] == 5 * GIB
+    assert found[UsageMetric.CONTAINER_PROCESSES] == 2

@@ -4,6 +4,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from clock import Clock
 from dra_driver.devices.load import GpuLoad
 from dra_driver.errors import TransientError
 from dra_driver.usage.model import Known, NodeUse
@@ -12,13 +15,6 @@ from dra_driver.usage.processes import Processes
 from dra_driver.usage.sampler import Sampler
 
 USE = NodeUse(gpus=(), silent={}, sees_processes=True)
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_nothing_is_looked_at_before_somebody_asks_and_one_look_serves_many() -> None:
@@ -77,6 +73,24 @@ def test_a_look_that_fails_is_made_again() -> None:
     assert sampler.current() is USE
 
 
+def test_a_look_that_ends_in_an_error_of_the_driver_s_own_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: errors.append(told.exc_value))
+    broken = RuntimeError("a defect")
+    answers: list[NodeUse | None] = [None, None, USE]
+
+    def look() -> NodeUse:
+        if (found := answers.pop(0)) is None:
+            raise broken
+        return found
+
+    sampler = Sampler(look)
+    assert [sampler.current() for _ in range(3)] == [None, None, USE]
+    assert errors == [broken, broken]
+
+
 class TwoGpus:
     """The second answers when it is let to."""
 
@@ -108,3 +122,29 @@ def test_a_gpu_that_hangs_hides_no_other() -> None:
     gpus.goes_on.set()
     assert [one.load.index for one in found.gpus] == [0]
     assert found.silent == {1: "it has not answered in 2 s"}
+
+
+class SilentGpus(TwoGpus):
+    """None of eight answers."""
+
+    def gpu_count(self) -> int:
+        return 8
+
+    def gpu_load(self, index: int) -> GpuLoad:
+        return super().gpu_load(1)
+
+
+def test_all_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus, clock = SilentGpus(), Clock()
+    begun = clock.now
+
+    def wait(_: threading.Thread, seconds: float) -> None:
+        clock.now += seconds
+
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", clock)
+        patched.setattr(threading.Thread, "join", wait)
+        found = NodeLook(gpus, Processes(), Known, answer_seconds=3).look()
+    gpus.goes_on.set()
+    assert found.silent == dict.fromkeys(range(8), "it has not answered in 3 s")
+    assert clock.now == begun + 3
