@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 from testbed.commands import wait_until
 
 import make
@@ -25,6 +26,7 @@ from dra_driver.devices.model import (
     Vitals,
 )
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
+from dra_driver.node import health as health_module
 from dra_driver.node.health import REASON, NodeHealth
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
@@ -181,3 +183,16 @@ def test_a_claim_that_cannot_be_told_keeps_no_other_from_being_told(
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
     world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=62))
     eventually(lambda: [name for name, _ in world.told] == ["good", "whole"])
+
+
+def test_of_letters_that_wait_for_the_api_server_the_latest_are_kept_and_no_more_than_a_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "_RETRY_SECONDS", 0.0)
+    world.outages = 300
+    world.records = {WHOLE.uuid: [record(f"claim-{one}", WHOLE, WHOLE) for one in range(300)]}
+    with capture_logs() as logs:
+        world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
+        eventually(lambda: len(world.told) >= 256)
+    assert [name for name, _ in world.told] == [f"claim-{one}" for one in range(44, 300)]
+    assert [line["count"] for line in logs if line["event"] == "events not created"] == [44]

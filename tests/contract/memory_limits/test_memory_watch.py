@@ -106,6 +106,30 @@ def test_a_record_whose_step_cannot_be_read_keeps_no_other_from_its_limit(
     assert node.limit(group, 1) == node.share_mib
 
 
+def test_an_api_server_that_is_away_is_waited_for_once_a_look_and_limits_are_set_all_the_same(
+    node: LimitedNode,
+) -> None:
+    def away(_: str) -> None:
+        raise UnavailableError("the API server does not answer")
+
+    pods = [node.pod() for _ in range(3)]
+    for number, (pod, _) in enumerate(pods):
+        node.driver.prepare(node.claim_of(pod, share(number), name=f"claim-{number}"))
+    for _, group in pods:
+        node.make_again(group)
+    api = node.driver.api
+    api.trouble = away
+    api.asked.clear()
+    node.look_after()
+    assert len(api.asked) == 1
+    assert [node.limit(group) for _, group in pods] == [node.share_mib] * 3
+    node.look_after()
+    assert len(api.asked) == 2
+    api.trouble = lambda _: None
+    node.look_after()
+    assert len(api.asked) == 5
+
+
 def test_a_pod_group_that_comes_later_is_told_and_takes_nobodys_place(node: LimitedNode) -> None:
     reason, words = {
         "misc": (NO_MEMORY, "no GPU memory is left for this group's pods"),

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from structlog.testing import capture_logs
 
+from clock import Clock
 from dra_driver.devices.nvml import calls as calls_module
 from dra_driver.devices.nvml.calls import NVML, NvmlCalls
 from dra_driver.errors import DeviceError, SilenceError
@@ -87,6 +88,23 @@ def test_only_what_hangs_is_refused_and_only_until_it_answers(calls: NvmlCalls, 
             time.sleep(0.01)
         assert calls.about("3", lambda: "yes", PATIENCE) == "yes"
     assert [line["event"] for line in logs] == ["nvml does not answer", "nvml answers again"]
+
+
+class Leaping(Clock):
+    """A clock by which each wait is over before it has begun."""
+
+    def __call__(self) -> float:
+        self.now += 100
+        return self.now
+
+
+def test_of_gpus_that_hang_only_the_first_takes_all_of_its_time(hang: Hang) -> None:
+    calls = NvmlCalls(clock=Leaping(), answer_seconds=10.0)
+    with capture_logs() as logs:
+        for gpu in range(8):
+            with pytest.raises(SilenceError, match=r"was given 10 s" if not gpu else "given 2 s"):
+                calls.about(str(gpu), hang)
+    assert [line["seconds"] for line in logs] == [10.0] + [2.0] * 7
 
 
 def test_a_thread_is_kept_from_call_to_call_but_not_one_that_hangs(
