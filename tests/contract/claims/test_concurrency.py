@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import make
 from dra_driver.claims.prepare.preparer import PrepareTiming
@@ -158,6 +160,46 @@ def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(driver: Driv
         patient.unprepare(holder)
         assert prepare.result(PATIENCE)[0].device_name == "gpu-1"
     patient.close()
+
+
+def test_a_prepare_that_waits_for_another_claims_call_lets_go_of_its_gpus(driver: Driver) -> None:
+    timing = replace(FAST, longest=3 * PATIENCE)
+    patient = Driver(driver.root, api=driver.api, timing=timing)
+    former = driver.api.add("gpu-1", uid="former", name="former", configs=[MPS])
+    driver.prepare(former)
+    driver.sharing.refuse_undo = DeviceError("the GPU does not answer")
+    driver.unprepare(former)
+    driver.sharing.refuse_undo = None
+    assert driver.cleanups(former)
+    ref = driver.api.add("gpu-1")
+    attempts = count(1)
+    again = threading.Event()
+    driver.api.trouble = lambda _: again.set() if next(attempts) > 1 else None
+    with ThreadPoolExecutor(1) as pool:
+        with driver.locks.claim(former.uid, soon()):  # as while it is unprepared
+            prepare = pool.submit(patient.prepare, ref, 3 * PATIENCE)
+            assert again.wait(PATIENCE), "it tries again instead of waiting with the GPU's lock"
+            with driver.locks.gpus([make.gpu(1).uuid], soon()):
+                assert not prepare.done()
+        assert prepare.result(PATIENCE)[0].device_name == "gpu-1"
+    patient.close()
+
+
+def test_the_api_server_is_asked_about_who_has_a_gpu_while_others_can_lock_it(
+    driver: Driver,
+) -> None:
+    driver.prepare(driver.api.add("gpu-1", uid="holder", name="holder"))
+    ref = driver.api.add("gpu-1")
+    asked: list[str] = []
+
+    def trouble(name: str) -> None:
+        with driver.locks.gpus([make.gpu(1).uuid], soon(0)):
+            asked.append(name)
+
+    driver.api.trouble = trouble
+    with pytest.raises(ConflictError, match="is already allocated to different claim"):
+        driver.prepare(ref)
+    assert asked == ["claim", "holder"]
 
 
 def test_ten_pods_at_once_each_get_their_gpus(tmp_path: Path) -> None:

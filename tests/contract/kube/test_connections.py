@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pytest
 
@@ -302,12 +303,40 @@ def test_nobody_there_is_not_reachable(server: Server, connections: Connections)
         connections.request("GET", "/", headers={}, timeout=5)
 
 
-def test_a_connection_that_takes_too_long_says_so() -> None:
+@pytest.mark.parametrize(("timeout", "longest"), [(30, 5), (2, 2)])
+def test_a_connection_that_takes_too_long_says_so(timeout: float, longest: float) -> None:
     def connect(timeout: float) -> socket.socket:
-        raise TimeoutError("timed out")
+        raise TimeoutError(f"{timeout:g} s are over")
 
-    with pytest.raises(TimeoutError, match="api:443: no connection within 5 s"):
-        Connections(connect, "api", 443).request("GET", "/", headers={}, timeout=30)
+    with pytest.raises(TimeoutError, match=f"no connection within {longest} s") as caught:
+        Connections(connect, "api", 443).request("GET", "/", headers={}, timeout=timeout)
+    assert str(caught.value.__cause__) == f"{longest} s are over"
+
+
+class Noting(socket.socket):
+    """A connection that notes the time that it has for sending a request."""
+
+    given: ClassVar[list[float | None]] = []
+
+    def sendall(self, *args: Any) -> None:
+        self.given.append(self.gettimeout())
+        super().sendall(*args)
+
+
+def test_a_request_on_a_kept_connection_has_the_time_that_it_was_given(server: Server) -> None:
+    def connect(timeout: float) -> socket.socket:
+        made = Noting()
+        made.settimeout(timeout)
+        made.connect(("127.0.0.1", server.port))
+        return made
+
+    Noting.given = []
+    connections = Connections(connect, "127.0.0.1", server.port)
+    server.answers = [[OK, OK, OK]]
+    for timeout in (60, 50, 70):
+        connections.request("GET", "/", headers={}, timeout=timeout)
+    connections.close()
+    assert (Noting.given, server.connected) == ([60, 50, 70], 1)
 
 
 def test_trouble_with_tls_is_not_taken_for_a_server_that_is_away() -> None:

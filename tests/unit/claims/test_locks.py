@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.host import ofd_lock
+from worlds.configs import PATIENCE
+from worlds.process import eventually
 
 
 def test_nobody_but_the_driver_may_open_the_file_of_locks(tmp_path: Path) -> None:
@@ -83,5 +86,32 @@ def test_a_lock_of_another_process_is_waited_for_until_the_deadline(tmp_path: Pa
         assert 0.1 <= now < 0.15
     with mine.claim("uid", 0.0):
         pass
+    mine.close()
+    theirs.close()
+
+
+def test_a_call_that_waited_in_vain_for_another_process_keeps_no_other_of_this_one(
+    tmp_path: Path,
+) -> None:
+    now = 0.0
+    mine, theirs = (NodeLocks(tmp_path / "locks", clock) for clock in (lambda: now, time.monotonic))
+
+    def hold(deadline: float) -> None:
+        with mine.claim("uid", deadline):
+            pass
+
+    def queued() -> int:
+        return mine._threads.get("claim/uid", (None, 0))[1]
+
+    with ThreadPoolExecutor(2) as pool:
+        with theirs.claim("uid", 0.0):
+            first = pool.submit(hold, 1.0)
+            eventually(lambda: queued() == 1, "the first call to wait")
+            second = pool.submit(hold, PATIENCE)
+            eventually(lambda: queued() == 2, "the second call to wait")
+            now = 2.0
+            with pytest.raises(ConflictError, match="in another process of this driver is still"):
+                first.result(PATIENCE)
+        second.result(2 * PATIENCE)
     mine.close()
     theirs.close()
