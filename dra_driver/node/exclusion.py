@@ -90,7 +90,8 @@ class NodeExclusion:
     def _is_in_use(self, gpu: Gpu) -> bool:
         """Tell whether claims have something of a GPU, or something of them is left there.
 
-        Claims of NVIDIA's own driver that are still to be taken over count as well.
+        Claims of NVIDIA's own driver that are still to be taken over count as well. What cannot be
+        read may say so of any GPU.
         """
         ownership, uuid = self._ownership, gpu.uuid
         try:
@@ -102,7 +103,8 @@ class NodeExclusion:
             return False
         from dra_driver.claims.takeover import peer_claims  # noqa: PLC0415 (see checkpoint_file)
 
-        return gpu.minor in peer_claims.look(self._directory, None).minors
+        found = peer_claims.look(self._directory, None)
+        return found.problem is not None or gpu.minor in found.minors
 
     def _say(self, note: ExclusionNote) -> None:
         with self._lock:

@@ -63,6 +63,7 @@ ROOMS = {
             "tests/property/test_consumable_shares.py",
             "tests/contract/slices/test_node_offer.py",
             "tests/contract/slices/test_publisher.py",
+            "tests/contract/slices/test_publisher_failures.py",
             "tests/contract/slices/test_taken_names.py",
         ),
     ),

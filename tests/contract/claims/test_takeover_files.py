@@ -1,6 +1,7 @@
 """Nodes are taken over from the files that NVIDIA's own DRA driver really wrote."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -334,3 +335,30 @@ def test_a_claim_that_somebody_is_busy_with_keeps_no_other_from_being_taken_over
     assert take_over.run()
     assert node.driver.claims.records.uids() == {busy.uid, other.uid}
     assert not theirs.file.exists()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_is_taken_over_is_so_after_a_power_cut_too(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    theirs = NvidiaDriver(node)
+    ref, left = node.claim("gpu-0", name="a"), node.claim("gpu-1", name="left")
+    theirs.prepare(ref)
+    if not is_whole:
+        theirs.prepare(left)
+        theirs.claims[left.uid]["checkpointState"] = "PrepareFailed"
+        theirs.write()
+    steps: list[str] = []
+    node.restart(step=steps.append)
+    node.look()
+    sync, inode = os.fsync, theirs.file.stat().st_ino
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        changed = not theirs.file.exists() or theirs.file.stat().st_ino != inode
+        if changed and os.fstat(descriptor).st_ino == theirs.folder.stat().st_ino:
+            steps.append("synced")
+
+    monkeypatch.setattr(os, "fsync", noted)
+    node.take_over().run()
+    assert steps[-2:] == ["synced", "put aside" if is_whole else "struck"]

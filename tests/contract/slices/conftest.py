@@ -72,24 +72,29 @@ class Bench:
         *,
         timing: PublisherTiming = QUICK,
         project: Project = projection,
+        clock: Callable[[], float] = time.monotonic,
     ) -> SlicePublisher:
         """Start a publisher, and wait until it has published the inventory if one is given."""
-        publication = TellingPublication(
-            self.client,
-            driver="gpu.nvidia.com",
-            node_name="n1",
-            observer=self.count,
-            project=project,
-        )
-        publisher = SlicePublisher(
-            publication, clock=time.monotonic, random=lambda: 0.5, timing=timing
-        )
+        publication = self.publication(project=project)
+        publisher = SlicePublisher(publication, clock=clock, random=lambda: 0.5, timing=timing)
         self.publishers[publisher] = publication
         publisher.start()
         if inventory is not None:
             publisher.update(inventory)
             assert self.wait_until_published(publisher)
         return publisher
+
+    def publication(
+        self, *, project: Project = projection, client: KubeClient | None = None
+    ) -> TellingPublication:
+        """Return what publishes by steps, as another process of the driver would."""
+        return TellingPublication(
+            client or self.client,
+            driver="gpu.nvidia.com",
+            node_name="n1",
+            observer=self.count,
+            project=project,
+        )
 
     def wait_until_published(self, publisher: SlicePublisher) -> bool:
         """Wait until some inventory was published; return whether one was."""

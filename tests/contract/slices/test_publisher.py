@@ -1,6 +1,5 @@
 """The publisher against an API server over HTTP: every rule of publishing that a user can see."""
 
-from itertools import count
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from testbed.apiserver.store import Refusal
 
 import make
 from dra_driver.devices.model import Inventory
+from dra_driver.errors import StaleError
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.publish.publisher import PublisherTiming
 
 OTHERS = {
     "apiVersion": "resource.k8s.io/v1",
@@ -28,6 +27,31 @@ OTHERS = {
         "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
     },
 }
+
+
+class Rival:
+    """A client before whose first delete somebody else writes the slice."""
+
+    def __init__(self, bench: Any) -> None:
+        self.bench = bench
+        self.edited: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bench.client, name)
+
+    def delete(self, resource: Any, name: str, **words: Any) -> None:
+        if not self.edited:
+            self.edited.append(name)
+            (entry,) = [one for one in self.bench.slices() if one["metadata"]["name"] == name]
+            entry["metadata"]["labels"] = {"theirs": "yes"}
+            self.bench.edit(entry)
+        self.bench.client.delete(resource, name, **words)
+
+
+def rename(new: Any, _old: Any) -> None:
+    """What an admission policy of the cluster may do to slices."""
+    for device in new.get("spec", {}).get("devices") or ():
+        device["attributes"]["productName"] = {"string": "renamed by admission"}
 
 
 def with_taints(
@@ -192,6 +216,30 @@ class TestInterference:
         bench.look_again(second, make.inventory())
         assert bench.writes() == 1
 
+    def test_a_slice_that_somebody_wrote_meanwhile_is_not_deleted_unseen(self, bench: Any) -> None:
+        rival = Rival(bench)
+        publication = bench.publication(client=rival)
+        publication.publish(make.inventory(*(make.gpu(minor) for minor in range(65))))
+        with pytest.raises(StaleError):
+            publication.publish(make.inventory())
+        assert rival.edited == ["00001-gpu.nvidia.com-n1"]
+        assert [one["metadata"]["name"] for one in bench.slices()][1:] == rival.edited
+        publication.publish(make.inventory())
+        assert len(bench.slices()) == 1
+
+    def test_what_was_not_stored_of_a_deleted_slice_is_not_expected_of_its_successor(
+        self, bench: Any
+    ) -> None:
+        many = make.inventory(*(make.gpu(minor) for minor in range(65)))
+        publication, other = bench.publication(), bench.publication()
+        bench.server.store.rules.insert(0, rename)
+        publication.publish(many)
+        publication.publish(make.inventory())
+        bench.server.store.rules.remove(rename)
+        bench.server.delete_all("resourceslices")
+        assert other.publish(many) == 2
+        assert publication.publish(many) == 0
+
     def test_a_node_made_anew_owns_the_slices_made_anew(self, bench: Any) -> None:
         bench.start(make.inventory())
         bench.server.delete_all("nodes")
@@ -229,10 +277,6 @@ class TestDroppedFields:
     def test_a_field_that_the_server_changes_is_not_written_again_and_again(
         self, bench: Any
     ) -> None:
-        def rename(new: Any, _old: Any) -> None:
-            for device in new.get("spec", {}).get("devices") or ():
-                device["attributes"]["productName"] = {"string": "renamed by admission"}
-
         bench.server.store.rules.insert(0, rename)
         publisher = bench.start(make.inventory())
         bench.look_again(publisher, make.inventory())
@@ -368,86 +412,3 @@ class TestCounters:
         ]
         assert len(asked) == 1
         assert len(bench.slices()) == 2
-
-
-class TestFailures:
-    @pytest.mark.parametrize("status", [409, 410, 429, 500, 503])
-    @pytest.mark.parametrize("verb", ["list", "create"])
-    def test_a_failure_that_passes_is_retried(self, bench: Any, verb: str, status: int) -> None:
-        bench.server.fail(verb, "resourceslices", status=status, times=4)
-        bench.start(make.inventory())
-        assert bench.devices() == ["gpu-0", "gpu-1"]
-        assert bench.count.failures >= 1
-
-    def test_a_broken_connection_is_retried(self, bench: Any) -> None:
-        bench.server.fail("create", hang_up=True, times=2)
-        bench.start(make.inventory())
-        assert bench.devices() == ["gpu-0", "gpu-1"]
-
-    def test_a_write_whose_answer_was_lost_is_not_done_twice(self, bench: Any) -> None:
-        bench.start(make.inventory())
-        bench.server.delete_all("resourceslices")
-        bench.server.fail("create", hang_up=True)
-        bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
-        assert len(bench.slices()) == 1
-
-    def test_a_missing_permission_is_retried_until_it_is_granted(self, bench: Any) -> None:
-        denied = bench.server.fail("create", status=403, times=float("inf"))
-        publisher = bench.start()
-        publisher.update(make.inventory())
-        bench.wait(lambda: bench.count.failures >= 3)
-        denied.times = 0
-        assert bench.wait_until_published(publisher)
-
-    @pytest.mark.parametrize(
-        "answer",
-        [{"status": 422}, {"status": 429, "retry_after": 200}],
-        ids=["it is invalid", "it is to wait"],
-    )
-    def test_what_is_refused_is_not_sent_again_until_the_inventory_changes(
-        self, bench: Any, answer: dict[str, Any]
-    ) -> None:
-        bench.server.fail("create", "resourceslices", **answer)
-        publisher = bench.start()
-        publisher.update(make.inventory())
-        bench.wait(lambda: bench.count.failures == 1)
-        publisher.update(make.inventory(make.gpu(5)))
-        bench.wait(lambda: bench.devices() == ["gpu-5"])
-        assert len(bench.server.seen("create", "resourceslices")) == 2
-
-    def test_a_node_that_is_not_there_yet_is_waited_for(self, bench: Any) -> None:
-        bench.server.delete_all("nodes")
-        publisher = bench.start()
-        publisher.update(make.inventory())
-        bench.wait(lambda: bench.count.failures >= 2)
-        bench.server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-        assert bench.wait_until_published(publisher)
-
-    def test_an_api_server_that_was_down_gets_what_changed_meanwhile(self, bench: Any) -> None:
-        publisher = bench.start(make.inventory())
-        bench.server.stop()
-        publisher.update(make.inventory(make.gpu(3)))
-        bench.wait(lambda: bench.count.failures >= 2)
-        bench.server.start()
-        bench.wait(lambda: bench.devices() == ["gpu-3"])
-
-    def test_slices_wiped_while_the_watch_was_cut_come_back(self, bench: Any) -> None:
-        bench.start(make.inventory())
-        for _ in range(3):
-            bench.server.cut_watches()
-            bench.server.delete_all("resourceslices")
-            bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
-
-    def test_someone_who_insists_is_overruled_more_and_more_slowly(self, bench: Any) -> None:
-        bench.start(make.inventory(), timing=PublisherTiming(settle=0.01, settle_most=1000.0))
-        rounds = count()
-
-        def wipe() -> bool:
-            if bench.slices():
-                bench.server.delete_all("resourceslices")
-                return next(rounds) >= 7
-            return False
-
-        bench.wait(wipe)
-        looks = bench.server.seen("list", "resourceslices")
-        assert len(looks) < 40

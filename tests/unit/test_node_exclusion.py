@@ -1,0 +1,78 @@
+"""Which of the GPUs that are left out stay, because something of them is in use or may be."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import make
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.devices.exclusion import LABEL
+from dra_driver.devices.model import MigSlot
+from dra_driver.kube.own_node import Labels
+from dra_driver.node.exclusion import NodeExclusion
+from worlds.nvidia import checkpoint
+
+GPU, OTHER = make.gpu(0), make.gpu(1)
+UID = ClaimUid("uid")
+SLOT = MigSlot(gpu=GPU.uuid, profile_id=19, start=3)
+
+Change = Callable[[Path, Ownership], object]
+
+
+class PlayedNode:
+    """A Node whose label leaves out all GPUs."""
+
+    def listen(self, listener: Callable[[Labels], object]) -> None:
+        listener(self.current())
+
+    def current(self) -> Labels:
+        return {LABEL: "0_1"}
+
+
+def kept(directory: Path, change: Change) -> list[int]:
+    """The indices of the GPUs that stay after a change of what is on disk."""
+    ownership = Ownership(directory, "boot-1")
+    change(directory, ownership)
+    exclusion = NodeExclusion(
+        PlayedNode(),  # type: ignore[arg-type]
+        "",
+        directory=directory,
+        ownership=ownership,
+        on_change=lambda: None,
+    )
+    found = exclusion.leave_out(make.inventory(GPU, OTHER))
+    assert [one.index for one in found.excluded] == [0, 1]
+    stay = [one.index for one in found.gpus]
+    assert [one.index for one in found.excluded if one.is_in_use] == stay
+    return stay
+
+
+def unreadable(directory: Path, path: str) -> None:
+    (directory / path).parent.mkdir(parents=True, exist_ok=True)
+    (directory / path).symlink_to((directory / path).name)  # to itself
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _, ownership: ownership.mark(GPU.uuid, UID),
+        lambda _, ownership: ownership.note(SLOT, UID),
+        lambda _, ownership: ownership.note_mode(GPU.uuid),
+        lambda directory, _: unreadable(directory, f"gpus/{GPU.uuid}"),
+        lambda directory, _: unreadable(directory, f"mig/boot-1/{GPU.uuid}"),
+    ],
+    ids=["marked", "with an instance", "in MIG mode", "unreadable marks", "unreadable notes"],
+)
+def test_a_gpu_in_use_stays_and_so_does_one_of_which_that_is_not_known(
+    tmp_path: Path, change: Change
+) -> None:
+    assert kept(tmp_path, change) == [0]
+
+
+def test_all_stay_while_what_nvidias_driver_prepared_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.json"
+    assert kept(tmp_path, lambda *_: unreadable(tmp_path, file.name)) == [0, 1]
+    file.unlink()
+    assert kept(tmp_path, lambda *_: file.write_bytes(checkpoint({}, boot_id="boot-1"))) == []
