@@ -160,6 +160,20 @@ def test_without_an_api_server_that_says_so_none_is_deleted(
     assert driver.specs.exists(ref.uid)
 
 
+def test_a_spec_whose_record_is_there_once_the_api_server_has_answered_stays(
+    driver: Driver,
+) -> None:
+    ref = driver.api.add("gpu-1")
+    driver.prepare(ref)
+    file = driver.plugin / "claims" / f"{ref.uid}.json"
+    record = file.read_bytes()
+    file.unlink()
+    driver.api.claims.clear()
+    driver.api.trouble = lambda _: file.write_bytes(record) and None
+    assert driver.reconciler(ReconcileTiming(grace=0.0)).compare_orphans() == set()
+    assert driver.specs.exists(ref.uid)
+
+
 def test_a_spec_that_nvidia_s_driver_wrote_is_left_alone_until_its_claim_is_unprepared(
     driver: Driver,
 ) -> None:

@@ -60,6 +60,9 @@ def results(claim: dict[str, Any]) -> list[dict[str, Any]]:
         (lambda claim: results(claim)[0].update(adminAccess=True), "was allocated again"),
         (lambda claim: results(claim).append(results(claim)[0] | {"device": "gpu-1"}),
          "was allocated again"),
+        (lambda claim: results(claim).append(results(claim)[0] | {"driver": "nic", "device": "x"}),
+         None),
+        (lambda claim: results(claim)[0].update(driver="nic.example.com"), "was allocated again"),
     ],
 )  # fmt: skip
 def test_only_a_claim_with_just_these_devices_keeps_them(
