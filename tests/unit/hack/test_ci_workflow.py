@@ -1,0 +1,146 @@
+"""CI runs all checks and tests, on each version that the project names, and says what failed."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster.versions import DEFAULT_MINOR, GO_MOD_FILES
+
+import workflows
+
+REPOSITORY = workflows.REPOSITORY
+CI = workflows.workflow("ci")
+JOBS = CI["jobs"]
+
+
+def test_it_runs_for_pull_requests_main_and_releases() -> None:
+    # YAML 1.1 reads `on` as a boolean.
+    assert CI[True] == {
+        "pull_request": None,
+        "push": {"branches": ["main"]},
+        "workflow_call": None,
+    }
+    assert workflows.workflow("release")["jobs"]["ci"]["uses"] == "./.github/workflows/ci.yaml"
+
+
+def test_each_part_of_the_tests_and_all_checks_run() -> None:
+    assert "make check" in workflows.scripts(JOBS["check"])
+    assert "make unit" in workflows.scripts(JOBS["unit"])
+    assert "make e2e" in workflows.scripts(JOBS["e2e"])
+    assert JOBS["e2e"]["env"]["E2E_REQUIRED"] == "1"  # they are not left out without a word
+
+
+def test_kubernetes_is_each_version_from_which_a_feature_is_on() -> None:
+    page = (REPOSITORY / "docs" / "compatibility.md").read_text()
+    table = page.split("## What each feature needs")[1].split("\n\n")[2]
+    named = set(re.findall(r"^\|[^|]*\| (1\.\d+)", table, re.MULTILINE))
+    matrix = JOBS["e2e"]["strategy"]["matrix"]["kubernetes"]
+    assert set(matrix) == named
+    assert matrix[-1] == DEFAULT_MINOR
+    assert named <= GO_MOD_FILES.keys()
+
+
+def test_python_is_the_oldest_that_is_taken_and_that_of_the_image() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=")
+    (image,) = set(re.findall(r"\bpython(3\.\d+)-venv", (REPOSITORY / "Dockerfile").read_text()))
+    matrix = JOBS["unit"]["strategy"]["matrix"]
+    assert matrix["python"] == [oldest, image]
+    assert matrix["include"] == [{"python": image, "runner": "ubuntu-24.04-arm"}]
+    assert f":{oldest}-" in JOBS["e2e"]["container"]["image"]
+
+
+def test_caches_are_new_when_what_they_hold_is() -> None:
+    for job in JOBS.values():
+        caches = [
+            step["with"] for step in workflows.steps(job) if "/cache@" in step.get("uses", "")
+        ]
+        assert [cache["path"].split()[0] for cache in caches] == [
+            "~/.cache/pip",
+            "~/.cache/dra-driver/cluster",
+        ]
+        for cache in caches:
+            assert "restore-keys" not in cache
+            (patterns,) = re.findall(r"hashFiles\((.*)\)", cache["key"])
+            for pattern in re.findall(r"'(.*?)'", patterns):
+                assert list(REPOSITORY.glob(pattern)), pattern
+
+
+def test_a_run_says_which_tests_failed_and_which_were_slow(tmp_path: Path) -> None:
+    reports, summary = tmp_path / "reports", tmp_path / "summary"
+    reports.mkdir()
+    (reports / "unit.xml").write_text(
+        '<testsuite><testcase classname="tests.unit.test_a" name="test_b" time="1.5">'
+        '<failure message="m">assert 1 == 2</failure></testcase></testsuite>'
+    )
+    (reports / "unit.status").write_text("1")
+    script = workflows.script(JOBS["unit"], "GITHUB_STEP_SUMMARY")
+    assert script == workflows.script(JOBS["e2e"], "GITHUB_STEP_SUMMARY")
+    folder = str(Path(sys.executable).parent)  # with python3
+    subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", script],
+        cwd=REPOSITORY,
+        env={
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "TEST_REPORTS": str(reports),
+            "GITHUB_STEP_SUMMARY": str(summary),
+        },
+        check=True,
+    )
+    said = summary.read_text()
+    assert (
+        "### failures\n\n```text\nFAILED tests.unit.test_a::test_b\n    assert 1 == 2\n```" in said
+    )
+    assert "1.5 s tests.unit.test_a::test_b" in said
+    assert (reports / "summary.md").read_text() == said
+
+
+@pytest.fixture
+def checkout() -> Iterator[Path]:
+    """A folder that any user may read, with .ci/run, and tasks that leave a mark."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / ".ci").mkdir()
+        shutil.copy(REPOSITORY / ".ci" / "run", folder / ".ci")
+        (folder / "Makefile").write_text("check test:\n\t@echo made $@ $$CI $$E2E_REQUIRED\n")
+        (folder / "bin").mkdir()
+        for path in (folder, folder / ".ci", folder / "bin"):
+            path.chmod(0o755)
+        yield folder
+
+
+def run_as_user(checkout: Path, sudo: str) -> "subprocess.CompletedProcess[str]":
+    program = checkout / "bin" / "sudo"
+    program.write_text(f"#!/bin/sh\n{sudo}\n")
+    program.chmod(0o755)
+    return subprocess.run(
+        [checkout / ".ci" / "run"],
+        env={"PATH": f"{checkout}/bin:{os.environ['PATH']}", "E2E_KUBERNETES": "1.36"},
+        user=65534 if os.geteuid() == 0 else None,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_user_without_sudo_is_told_first_what_ci_needs(checkout: Path) -> None:
+    done = run_as_user(checkout, "exit 1")
+    assert done.returncode == 1
+    assert "a kubelet needs root" in done.stderr
+    assert "`sudo .ci/run`" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_user_with_sudo_runs_it_as_root_with_what_was_asked_for(checkout: Path) -> None:
+    done = run_as_user(checkout, 'echo "$@" "$E2E_KUBERNETES"')
+    said, call = done.stdout.splitlines()
+    assert "as root" in said
+    assert "--preserve-env" in call
+    assert call.endswith(".ci/run 1.36")
