@@ -23,7 +23,7 @@ from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
 from dra_driver.host.worker import LogOnce
-from dra_driver.shares.divided import Divided
+from dra_driver.shares.layout import ShareLayout
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
 from dra_driver.sharing.share_memory import ShareMemory
@@ -65,7 +65,7 @@ class NodeShares:
         self._directory = directory
         self._consumable = consumable
         self._lock = threading.Lock()
-        self._divided: tuple[NodeConfig | None, Inventory, Divided] | None = None
+        self._divided: tuple[NodeConfig | None, Inventory, ShareLayout] | None = None
         self._noted: ShareNotes | None = None
         self._notes = ShareNotes()
         self._once = LogOnce()
@@ -122,7 +122,7 @@ class NodeShares:
         consumables = tuple(map(_noted, filter(lambda one: one.get(ALLOWS_MULTIPLE), devices)))
         self._write(replace(self._notes, consumables=consumables))
 
-    def _of(self, inventory: Inventory) -> Divided:
+    def _of(self, inventory: Inventory) -> ShareLayout:
         config = self._configs.current().config
         with self._lock:
             known = self._divided
@@ -139,7 +139,7 @@ class NodeShares:
     def _note(
         self,
         state: ShareConfigState,
-        divided: Divided,
+        divided: ShareLayout,
         inventory: Inventory,
         found: Mapping[Base, Division],
         divisions: Divisions,
@@ -219,9 +219,9 @@ class NodeShares:
         )
 
 
-def _divided(config: "NodeConfig | None", inventory: Inventory) -> Divided:
+def _divided(config: "NodeConfig | None", inventory: Inventory) -> ShareLayout:
     if config is None:
-        return Divided()
+        return ShareLayout()
     # What divides devices by a share config is for nodes that have one.
     from dra_driver.shares.divide import divide  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ from dra_driver.devices.device import Base, Device, Mig, Whole, mig_of, place_of
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.shares.divided import Divided
+from dra_driver.shares.layout import ShareLayout
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.resource_names import GPU, PREFIX
 from resource_nvidia_com.share_devices import (
@@ -59,7 +59,7 @@ class _Candidate(Struct, frozen=True, kw_only=True):
         return Device(base=self.base).uuid or ""
 
 
-def divide(config: NodeConfig, inventory: Inventory) -> Divided:
+def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
     """Return how a config divides the devices of a node."""
     divisions: dict[Base, Division] = {}
     refused: dict[Base, str] = {}
@@ -86,7 +86,9 @@ def divide(config: NodeConfig, inventory: Inventory) -> Divided:
         for one in _candidates(GPU, config, inventory)
         if one.mig is not None and one.place not in divisions
     }
-    return Divided(divisions=divisions, refused=refused, serving=serving, missing=tuple(missing))
+    return ShareLayout(
+        divisions=divisions, refused=refused, serving=serving, missing=tuple(missing)
+    )
 
 
 def _can_be_made(name: str, inventory: Inventory) -> bool:

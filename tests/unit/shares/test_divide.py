@@ -9,7 +9,7 @@ import make
 from dra_driver.devices.model import Gpu, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.shares.divide import divide
-from dra_driver.shares.divided import Divided
+from dra_driver.shares.layout import ShareLayout
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import (
     AllDevices,
@@ -29,7 +29,7 @@ MPS = NodeConfig(shared_by=SharedBy.MPS, fail_requests_greater_than_one=True, re
 ONE, TWO = make.mig_device(1, "2g.20gb", 0), make.mig_device(1, "1g.10gb+me", 2)
 
 
-def divided(config: NodeConfig, *gpus: Gpu, **facts: object) -> Divided:
+def divided(config: NodeConfig, *gpus: Gpu, **facts: object) -> ShareLayout:
     return divide(config, make.inventory(*gpus, **facts))
 
 
@@ -41,7 +41,7 @@ def test_every_gpu_is_divided_as_the_config_says() -> None:
 
 
 def test_an_empty_config_divides_nothing() -> None:
-    assert divided(NodeConfig(), make.gpu(0)) == Divided()
+    assert divided(NodeConfig(), make.gpu(0)) == ShareLayout()
 
 
 def test_gpus_whose_shares_may_be_combined_under_mps_are_served_together() -> None:
@@ -144,7 +144,7 @@ def test_mps_serves_so_many_clients_and_no_more(
 ) -> None:
     gpu = make.gpu(0, cuda_compute_capability=capability)
 
-    def many(replicas: int) -> Divided:
+    def many(replicas: int) -> ShareLayout:
         config = dataclasses.replace(MPS, resources=(dataclasses.replace(FOUR, replicas=replicas),))
         return divided(config, gpu, cuda_version=cuda)
 

@@ -8,7 +8,7 @@ from dra_driver.devices.device import Base
 from dra_driver.devices.shares import Division
 
 
-class Divided(Struct, frozen=True, kw_only=True):
+class ShareLayout(Struct, frozen=True, kw_only=True):
     """What a config makes of a node.
 
     `refused` is why a device cannot be divided as the config asks, `serving` what undivided devices
