@@ -1,7 +1,8 @@
 """Any order of calls, crashes, restarts and reboots: no GPU is given twice, nothing is leaked.
 
-The model is a scheduler that gives a GPU to one claim at a time but may forget claims whose pods
-still run (a forced deletion), and a kubelet that knows which claims it got an answer for.
+At times two processes of the driver work on one directory, as in a rolling update. The model is a
+scheduler that gives a GPU to one claim at a time but may forget claims whose pods still run (a
+forced deletion), and a kubelet that knows which claims it got an answer for.
 """
 
 import os
@@ -52,10 +53,11 @@ class Node(RuleBasedStateMachine):
         self.die_at: str | None = None
         self.allocated: dict[str, tuple[ClaimRef, set[int]]] = {}
         self.running: dict[ClaimRef, set[int]] = {}
-        self.known: set[ClaimRef] = set()
+        self.known: dict[ClaimRef, set[int]] = {}
         self.survives_reboot = False
         self.refuses = False
         self.driver = Driver(self.root, *GPUS, boot_id="boot-1", step=self.step)
+        self.beside: Driver | None = None
 
     def teardown(self) -> None:
         """When all pods have gone and the hardware is well, nothing is left."""
@@ -65,6 +67,7 @@ class Node(RuleBasedStateMachine):
         assert not self.driver.reconciler(ReconcileTiming()).mend()
         # A mark without a record binds nobody; the next claim of that GPU removes it.
         assert [name for name in self.driver.left() if "/gpus/" not in name] == []
+        self.end_beside()
         self.driver.close()
         shutil.rmtree(self.root)
 
@@ -75,7 +78,11 @@ class Node(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.driver.close()
-        self.driver = Driver(
+        self.driver = self.another()
+        self.hardware(refuses=self.refuses)
+
+    def another(self) -> Driver:
+        return Driver(
             self.root,
             *GPUS,
             boot_id=f"boot-{self.boot}",
@@ -83,19 +90,32 @@ class Node(RuleBasedStateMachine):
             step=self.step,
             survives_reboot=self.survives_reboot,
         )
+
+    def end_beside(self) -> None:
+        if self.beside is not None:
+            self.beside.close()
+            self.beside = None
+
+    @rule()
+    def the_other_answers(self) -> None:
+        """Let the kubelet call the other process from now on; it starts if there is none."""
+        former, self.driver = self.driver, self.beside or self.another()
+        self.beside = former
         self.hardware(refuses=self.refuses)
 
     @initialize(survives_reboot=st.booleans())
     def begin(self, survives_reboot: bool) -> None:
         """Share by a setting of the hardware, or by something that lives by itself."""
         self.survives_reboot = survives_reboot
+        self.end_beside()
         self.start()
 
     @rule(refuses=st.booleans())
     def hardware(self, refuses: bool) -> None:
         """Let the hardware refuse to take anything back, or not."""
         self.refuses = refuses
-        self.driver.sharing.refuse_undo = DeviceError("the GPU refused") if refuses else None
+        for driver in filter(None, (self.driver, self.beside)):
+            driver.sharing.refuse_undo = DeviceError("the GPU refused") if refuses else None
 
     @rule(
         name=NAMES,
@@ -129,14 +149,16 @@ class Node(RuleBasedStateMachine):
         if name not in self.allocated:
             return
         ref, gpus = self.allocated[name]
-        self.known.add(ref)
+        others = {n for other, held in self.known.items() if other != ref for n in held}
+        self.known[ref] = gpus
         self.die_at = die_at
         try:
             answer = self.driver.prepare(ref, seconds=0.0)
         except Killed:
             self.start()
         except DriverError:
-            pass
+            # Nothing but another claim, or hardware, keeps a claim from its GPUs.
+            assert self.refuses or others & gpus
         else:
             assert {device.device_name for device in answer} == {f"gpu-{n}" for n in gpus}
             self.running[ref] = gpus
@@ -153,7 +175,7 @@ class Node(RuleBasedStateMachine):
         except Killed:
             self.start()
         else:
-            self.known.discard(ref)
+            del self.known[ref]
             record = self.driver.claims.records.read(ref.uid)
             assert record is None or (record.state is RecordState.RELEASED and record.pending)
         self.die_at = None
@@ -175,6 +197,7 @@ class Node(RuleBasedStateMachine):
     def reboot(self, specs_stay: bool) -> None:
         self.boot += 1
         self.running.clear()
+        self.end_beside()
         if not self.survives_reboot:
             shutil.rmtree(self.root / "hardware", ignore_errors=True)
         if not specs_stay:
@@ -212,4 +235,4 @@ class Node(RuleBasedStateMachine):
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
