@@ -19,7 +19,7 @@ from dra_driver import gathered
 from dra_driver.claims.model.claim import ConsumerPod
 from dra_driver.claims.model.record import encode
 from dra_driver.cli import main
-from dra_driver.devices.exclusion import Exclusion, ExclusionNote, write_note
+from dra_driver.devices.exclusion import ExclusionNote, write_note
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.gathered import Archive
 from dra_driver.host.envelope import seal, unseal
@@ -78,7 +78,7 @@ def node(tmp_path: Path) -> GatheredNode:
     write(directory / f"claims/{UID}.json", encode(record).decode())
     write(directory / "claims/damaged.json", f"password={SECRET}")
     write_notes(directory, ShareNotes(origin="the file shares.yaml"))
-    write_note(directory, ExclusionNote(exclusion=Exclusion(setting="1")))
+    write_note(directory, ExclusionNote(setting="1"))
     write(
         tmp_path / f"cdi/k8s.gpu.nvidia.com-claim_{UID}.json",
         '{"kind": "k8s.gpu.nvidia.com/claim"}',
@@ -136,7 +136,7 @@ def test_an_archive_has_what_a_node_is(node: GatheredNode) -> None:
     state = documents[gathered.STATE]
     assert state["claims"][0]["state"] == "prepared"
     assert state["shares"]["origin"] == "the file shares.yaml"
-    assert state["exclusion"]["exclusion"]["setting"] == "1"
+    assert state["exclusion"]["setting"] == "1"
     assert documents[gathered.LOG][0]["lines"][0]["event"] == "claim not prepared"
     assert "damaged.json" in " ".join(missing(found))
 
@@ -185,14 +185,16 @@ class Opened:
 def seed(path: Path) -> None:
     """Put a secret into a file, in a way in which it is still read."""
     try:
-        payload = dict(unseal(path.read_bytes()))
+        version = json.loads(path.read_bytes())["version"]
+        payload = dict(unseal(path.read_bytes(), version))
     except Exception:  # noqa: BLE001 (another kind of file)
         text = path.read_text().rstrip("\n")
         lines = [f"password: {SECRET}", f"PASSWORD={SECRET}", f"token = '{SECRET}'"]
         joint = "# " if path.suffix == ".toml" else ""
         path.write_text("\n".join([text, *(f"{joint}{line}" for line in lines), ""]))
     else:
-        path.write_bytes(seal({**payload, "environment": {"TOKEN": SECRET}, SECRET: SECRET}))
+        seeded = {**payload, "environment": {"TOKEN": SECRET}, SECRET: SECRET}
+        path.write_bytes(seal(seeded, version))
 
 
 @pytest.mark.parametrize("words", [(), ("--identify",)])
