@@ -39,6 +39,7 @@ def command(mps: MpsDomains) -> Iterator["subprocess.Popen[bytes]"]:
             f"--proc-root={mps.machine.proc_root}",
             "--shm-size=16Mi",
             "--log-format=json",
+            "--log-level=debug",
             "--http-endpoint=127.0.0.1:0",
         ],
         stderr=subprocess.PIPE,
