@@ -140,7 +140,7 @@ def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
         labels = '{driver="gpu.nvidia.com",strategy="TimeSlicing"}'
         assert f"nvidia_dra_pending_cleanups{labels} 1.0" in metrics(port)
         assert f"nvidia_dra_sharing_undo_errors_total{labels} 1.0" in metrics(port)
-        (line,) = node.driver.events("plan not undone")
+        (line,) = node.driver.events("step not undone")
         assert "Unknown Error" in line["reason"]
         machine.clear_faults()
         other = node.allocate("other", "gpu-3")
