@@ -80,6 +80,8 @@ class Api:
     ) -> bytes:
         """Send one request and return the body of the answer, in the form of `accept`.
 
+        A body is made JSON, unless it is bytes.
+
         Raises:
             ApiStatusError: The answer was not 2xx.
             OSError: There is no API server.
@@ -87,7 +89,7 @@ class Api:
         headers = {"Accept": accept, "Content-Type": content_type}
         if self._authorization:
             headers["Authorization"] = self._authorization
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        data = body if isinstance(body, bytes | None) else _compact(body)
         try:
             try:
                 answer = self._send(method, path, data, headers)
@@ -169,6 +171,10 @@ def _path(kind: str, namespace: str | None, name: str = "") -> str:
     prefix, plural = PATHS[kind]
     scope = f"/namespaces/{namespace}" if namespace else ""
     return f"{prefix}{scope}/{plural}" + (f"/{name}" if name else "")
+
+
+def _compact(body: object) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def _object(answer: bytes) -> Object:

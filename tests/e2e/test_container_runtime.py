@@ -18,7 +18,7 @@ from dra_driver.cdi.model import Spec, SpecDevice
 from dra_driver.cdi.roots import find_roots
 from dra_driver.cdi.spec import KIND, claim_device_id, claim_device_name
 from dra_driver.cdi.store import SpecStore
-from dra_driver.devices.device import NodeDevice
+from dra_driver.devices.device import NodeDevice, whole
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import SetupError
 from dra_driver.simulator.device_nodes import NodeKind
@@ -102,7 +102,7 @@ class Node:
         session.close()
         found = EditsCache(roots, hook_path="", kernel_release="6.8.0", clock=lambda: 0.0).look()
         for uid, minor in claims.items():
-            edits = found.device(NodeDevice(gpu=gpus[minor], device=gpus[minor]))
+            edits = found.device(NodeDevice(gpu=gpus[minor], device=whole(gpus[minor])))
             one = SpecDevice(name=claim_device_name(uid, f"gpu-{minor}"), edits=edits)
             SpecStore(self._specs).write(uid, Spec(kind=KIND, devices=(one,), edits=found.common))
 

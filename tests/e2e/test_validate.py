@@ -38,10 +38,7 @@ def create(api: Api, text: str) -> None:
     scope = "" if kind in CLUSTER_WIDE else f"/namespaces/{NAMESPACE}"
     plural = f"{kind.lower()}{'es' if kind.endswith('Class') else 's'}"
     path = f"{group}{scope}/{plural}?dryRun=All&fieldValidation=Strict"
-    headers = {"Accept": "application/json", "Content-Type": "application/yaml"}
-    status, answer = api._exchange("POST", path, text.encode(), headers)
-    if status >= 300:
-        raise ApiStatusError(status, answer.decode()[:500])
+    api.request("POST", path, text.encode(), "application/yaml")
 
 
 @pytest.mark.parametrize("bad", BAD_OBJECTS, ids=lambda bad: str(bad.name))
