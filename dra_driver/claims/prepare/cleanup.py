@@ -22,7 +22,7 @@ import structlog
 from msgspec.structs import replace
 
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices
+from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, MigStep
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import Steps, mig_steps, sharing_steps
 from dra_driver.claims.state.holdings import Holdings
@@ -295,7 +295,7 @@ class Cleanup:
 def _user_of(step: ClaimStep, left: Iterable[PendingCleanup]) -> PendingCleanup | None:
     """Return what still shares the devices of a step, if anything does."""
     for cleanup in left:
-        is_sharing = bool(sharing_steps([cleanup.of]))
+        is_sharing = not isinstance(cleanup.of, MigStep)
         if is_sharing and cleanup.of.excludes and overlap(cleanup.of.devices, step.devices):
             return cleanup
     return None

@@ -102,7 +102,8 @@ class MigDevices:
         found = self._hardware.find(place.slot)
         if not isinstance(found, MigDevice):
             raise TransientError(
-                f"the MIG device that was made at {place.placement.start} of {place.gpu} is gone"
+                f"the MIG device that was made at {place.placement.start} of {place.gpu} is gone: "
+                "something else on the node destroyed it; this is retried"
             )
         return mig_of(replace(found, made_here=True))
 

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.model.claim import Result
 from dra_driver.claims.model.config import ConfigGroup
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.model.steps import ClaimStep, MigStep
 from dra_driver.claims.prepare import parallel
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import Device, DeviceKey, Mig, MigIds
-from dra_driver.devices.model import GpuUuid, MigUuid
+from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
 from dra_driver.errors import ConfigError, DriverError, try_all
 from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, Unit, strategy_name
 from dra_driver.sharing.steps import (
@@ -101,17 +101,9 @@ class Steps:
         not be undone yet. Raises ConfigError if a config asks for what these devices or this driver
         cannot do, DeviceError or TransientError if a GPU does not say how it is set.
         """
-        units = {
-            entry.allocation_id: Unit(
-                name=entry.name,
-                request=entry.request_names[0],
-                gpu=allocation.gpus[entry.device.gpu],
-                device=_as_if_made(entry.device),
-            )
-            for entry in record.devices
-        }
+        entries = {entry.allocation_id: entry for entry in record.devices}
         named: dict[str, list[ConfigGroup]] = {}
-        for name, group in _by_strategy(allocation.groups, units):
+        for name, group in _by_strategy(allocation.groups, entries):
             named.setdefault(name, []).append(group)
         steps: list[SharingStep] = []
         for name, members in named.items():
@@ -123,13 +115,16 @@ class Steps:
                     f"remove `sharing` from the {config.kind if config else 'config'} of request "
                     f"{members[0].results[0].request}"
                 )
-            steps += strategy.plan([_group(record, one, units, owed) for one in members], deadline)
+            groups = [
+                _group(record, one, _units(one, entries, allocation.gpus), owed) for one in members
+            ]
+            steps += strategy.plan(groups, deadline)
         return tuple(steps)
 
     def edits(self, steps: Sequence[ClaimStep]) -> dict[DeviceKey, Edits]:
         """Return what containers get for the steps, by the device they use."""
         found: dict[DeviceKey, Edits] = {}
-        for step in _sharing(steps):
+        for step in sharing_steps(steps):
             for key, edits in self._sharing.doer(step).edits(step).items():
                 found[key] = found.get(key, Edits()) + edits
         return found
@@ -148,13 +143,13 @@ class Steps:
 
     def ensure(self, steps: Sequence[ClaimStep]) -> None:
         """See to it that what was done still is. Raises DeviceError or TransientError."""
-        try_all(partial(self._sharing.doer(step).ensure, step) for step in _sharing(steps))
+        try_all(partial(self._sharing.doer(step).ensure, step) for step in sharing_steps(steps))
 
     def wait(
         self, steps: Sequence[ClaimStep], deadline: float, given_up: Callable[[], bool]
     ) -> None:
         """Wait until containers can start with the steps. Raises DeviceError or TransientError."""
-        daemons = [step for step in _sharing(steps) if step.lives_by_itself]
+        daemons = [step for step in sharing_steps(steps) if step.lives_by_itself]
         parallel.all_or_error(
             daemons, lambda step: self._sharing.doer(step).wait(step, deadline, given_up)
         )
@@ -164,7 +159,7 @@ class Steps:
 
         Needs no GPU's lock; `undo` follows.
         """
-        daemons = [step for step in _sharing(steps) if step.lives_by_itself]
+        daemons = [step for step in sharing_steps(steps) if step.lives_by_itself]
         return not parallel.failures(daemons, lambda step: self._undo(step, deadline))
 
     def undo(self, steps: Sequence[ClaimStep], deadline: float) -> Failures:
@@ -208,13 +203,7 @@ def mig_steps(steps: Iterable[ClaimStep]) -> list[MigStep]:
 
 def sharing_steps(steps: Iterable[ClaimStep]) -> list[SharingStep]:
     """Return those of some steps that share devices."""
-    return list(_sharing(steps))
-
-
-def _sharing(steps: Iterable[ClaimStep]) -> Iterator[SharingStep]:
-    for step in steps:
-        if not isinstance(step, MigStep):
-            yield step
+    return [step for step in steps if not isinstance(step, MigStep)]
 
 
 def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
@@ -226,14 +215,14 @@ def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
 
 
 def _by_strategy(
-    groups: Sequence[ConfigGroup], units: Mapping[str, Unit]
+    groups: Sequence[ConfigGroup], entries: Mapping[str, DeviceRecord]
 ) -> Iterator[tuple[str, ConfigGroup]]:
     """Yield each group with its strategy. How shares are used, the node says, and no claim."""
     for group in groups:
         shares: list[Result] = []
         others: list[Result] = []
         for result in group.results:
-            is_share = units[result.allocation_id].device.share is not None
+            is_share = entries[result.allocation_id].device.share is not None
             (shares if is_share else others).append(result)
         if shares:
             yield UseShares.name, replace(group, results=tuple(shares))
@@ -245,22 +234,33 @@ def _by_strategy(
 def _group(
     claim: ClaimRecord,
     group: ConfigGroup,
-    units: Mapping[str, Unit],
+    units: tuple[Unit, ...],
     owed: tuple[SharingStep, ...],
 ) -> Group:
-    # The same device can be in a group twice, for two requests.
-    members = {result.allocation_id: result for result in group.results}
     return Group(
         claim=claim.ref.uid,
         name=str(claim.ref),
         pods={pod.uid: pod.name for pod in claim.pods},
         pod_groups=tuple(group.name for group in claim.groups),
         config=group.config,
-        units=tuple(
-            replace(units[allocation], request=result.request)
-            for allocation, result in members.items()
-        ),
+        units=units,
         owed=owed,
+    )
+
+
+def _units(
+    group: ConfigGroup, entries: Mapping[str, DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
+) -> tuple[Unit, ...]:
+    # The same device can be in a group twice, for two requests.
+    members = {result.allocation_id: result for result in group.results}
+    return tuple(
+        Unit(
+            name=result.device,
+            request=result.request,
+            gpu=gpus[entries[allocation].device.gpu],
+            device=_as_if_made(entries[allocation].device),
+        )
+        for allocation, result in members.items()
     )
 
 
