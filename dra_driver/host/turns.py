@@ -4,17 +4,24 @@ Threads share one interpreter. Of eight calls that compute at once all eight end
 another, the first ends in an eighth of that time and the last no later. So a call computes in its
 turn, and lets others have it while it waits: for the API server, a disk, a lock, hardware. A turn
 is no lock: one that lasts too long is taken away, so a call that hangs in it costs the others that
-long once, and goes on without when it does.
+long once, and goes on without when it does. Where it was is logged: it may be a wait that does not
+let others have the turn.
 """
 
 import heapq
 import itertools
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import structlog
 from msgspec import Struct, field
 
+log = structlog.get_logger()
+
+_PROGRAM = Path(__file__).parents[1]
 _LONGEST_SECONDS = 0.1
 """Of a turn, which takes some milliseconds; shorter than what anybody notices at a pod's start."""
 
@@ -24,6 +31,7 @@ class _Place(Struct, order=True):
 
     number: int
     come: threading.Lock = field(default_factory=threading.Lock)
+    thread: int = field(default_factory=threading.get_ident)
 
 
 class Turns:
@@ -70,9 +78,11 @@ class Turns:
             heapq.heappush(self._line, place)
             before = self._has
         while not place.come.acquire(timeout=self._longest):
+            at = _line_of(before.thread)
             with self._mutex:
                 if self._has is before:
                     self._pass_on()
+                    log.debug("turn at computing taken from a call", at=at)
                 before = self._has
 
     def _give(self, place: _Place) -> None:
@@ -84,6 +94,17 @@ class Turns:
         self._has = heapq.heappop(self._line) if self._line else None
         if self._has is not None:
             self._has.come.release()
+
+
+def _line_of(thread: int) -> str:
+    """Return the line of this program that a thread is at: `host/files.py:132 in sync_folder`."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 (Python's own way to ask)
+    while frame is not None and not frame.f_code.co_filename.startswith(f"{_PROGRAM}/"):
+        frame = frame.f_back
+    if frame is None:
+        return "unknown"
+    code = frame.f_code
+    return f"{Path(code.co_filename).relative_to(_PROGRAM)}:{frame.f_lineno} in {code.co_name}"
 
 
 _of_calls = Turns()

@@ -130,13 +130,21 @@ def wait_running(
 
 
 def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 120) -> None:
-    """Wait until the named pods (or all pods) of a namespace are gone."""
+    """Wait until the named pods (or all pods) of a namespace are gone.
 
-    def gone() -> bool:
-        left = {pod["metadata"]["name"] for pod in api.all("Pod", namespace)}
-        return not (left & set(names) if names else left)
+    Raises:
+        TestbedError: They were not in time. The text says what is left, and the pods' events.
+    """
 
-    wait_until(gone, f"pods in {namespace} to go: {', '.join(names)}", timeout=timeout)
+    def left() -> list[Object]:
+        pods = api.all("Pod", namespace)
+        return [pod for pod in pods if not names or pod["metadata"]["name"] in names]
+
+    try:
+        wait_until(lambda: not left(), f"pods in {namespace} to go", timeout=timeout)
+    except TestbedError as error:
+        reasons = "\n".join(explain(api, pod) for pod in left())
+        raise TestbedError(f"{error}\n{reasons}") from error
 
 
 def is_ready(pod: Object) -> bool:

@@ -1,12 +1,17 @@
 """Turns at computing: one at a time, the oldest call first, and nobody waits for what hangs."""
 
+import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from dra_driver.host.boot import read_boot_id
 from dra_driver.host.turns import Turns
 
 LONG = 30.0
@@ -71,12 +76,32 @@ def test_what_hangs_in_its_turn_stops_nobody() -> None:
 
     thread = started(hangs)
     assert hung.wait(10)
-    with turns.turn():
+    with capture_logs() as logs, turns.turn():
         assert not release.is_set()
     release.set()
     thread.join(10)
     assert not thread.is_alive()
     assert (turns._has, turns._line) == (None, [])
+    assert [line["event"] for line in logs] == ["turn at computing taken from a call"]
+
+
+def test_of_a_turn_that_is_taken_away_it_is_said_where_the_call_was(tmp_path: Path) -> None:
+    turns = Turns(0.01)
+    pipe = tmp_path / "sys/kernel/random/boot_id"
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+
+    def waits_for_a_file() -> None:
+        with turns.turn():
+            read_boot_id(tmp_path)
+
+    thread = started(waits_for_a_file)
+    with pipe.open("w") as file:  # which waits for the reader
+        with capture_logs() as logs, turns.turn():
+            pass
+        file.write("boot-1")
+    thread.join(10)
+    assert re.fullmatch(r"host/boot\.py:\d+ in read_boot_id", logs[0]["at"])
 
 
 def test_outside_of_a_call_there_is_nothing_to_wait_for() -> None:
