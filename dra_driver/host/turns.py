@@ -78,11 +78,11 @@ class Turns:
             heapq.heappush(self._line, place)
             before = self._has
         while not place.come.acquire(timeout=self._longest):
-            at = _line_of(before.thread)
+            line = _line_of(before.thread)
             with self._mutex:
                 if self._has is before:
                     self._pass_on()
-                    log.debug("turn at computing taken from a call", at=at)
+                    log.debug("turn at computing taken from a call", line=line)
                 before = self._has
 
     def _give(self, place: _Place) -> None:

@@ -101,7 +101,7 @@ def test_of_a_turn_that_is_taken_away_it_is_said_where_the_call_was(tmp_path: Pa
             pass
         file.write("boot-1")
     thread.join(10)
-    assert re.fullmatch(r"host/boot\.py:\d+ in read_boot_id", logs[0]["at"])
+    assert re.fullmatch(r"host/boot\.py:\d+ in read_boot_id", logs[0]["line"])
 
 
 def test_outside_of_a_call_there_is_nothing_to_wait_for() -> None:
