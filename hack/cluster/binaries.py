@@ -23,14 +23,12 @@ from cluster import build, debian
 from cluster.errors import BinariesUnavailableError, ClusterError, SourceError
 from cluster.progress import Progress
 from cluster.release import Downloads, assets
-from cluster.toolchain import Go, find_go, required_go
+from cluster.toolchain import find_go, required_go
 from cluster.versions import (
     ALLOCATOR_GO_MOD,
-    CDI_GO_MOD,
     DRA_MODULE,
-    ETCD_GO_MOD,
-    GO_MOD_FILES,
     HELM_GO_MOD,
+    HELM_MODULE,
     METADATA_GO_MODS,
     VALE_GO_MOD,
     VALE_MODULE,
@@ -54,12 +52,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """What a cluster is made of."""
 
 OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "cdi": build.CDI_PROGRAMS,
-    "allocator": build.ALLOCATOR_PROGRAMS,
-    "judge": build.JUDGE_PROGRAMS,
-    "helm": build.HELM_PROGRAMS,
-    "metadata": build.METADATA_PROGRAMS,
-    "vale": build.VALE_PROGRAMS,
+    "cdi": ("cdi-inject", *build.TOOLKIT_PROGRAMS),
+    "allocator": ("allocator-cost",),
+    "judge": ("allocation-judge",),
+    "helm": ("helm",),
+    "metadata": tuple(f"read-metadata-{minor}" for minor in METADATA_GO_MODS),
+    "vale": ("vale",),
+    "promtool": ("promtool",),
 }
 """What is fetched by name alone."""
 
@@ -71,9 +70,8 @@ DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {f"usr/lib/cni/{name}": name for name in ("bridge", "host-local", "loopback")},
     ),
     "busybox": ("busybox-static", {"bin/busybox": "busybox"}),
+    "promtool": ("prometheus", {"usr/bin/promtool": "promtool"}),
 }
-
-Compiler = Callable[[Go, Versions, Path, Progress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +141,7 @@ class Store:
             "cdi": versions.container_toolkit,
             "allocator": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
             "judge": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
-            "helm": pinned(HELM_GO_MOD, "helm.sh/helm/v4"),
+            "helm": pinned(HELM_GO_MOD, HELM_MODULE),
             "metadata": "-".join(pinned(path, DRA_MODULE) for path in METADATA_GO_MODS.values()),
             "vale": pinned(VALE_GO_MOD, VALE_MODULE),
             "etcd": versions.etcd,
@@ -198,8 +196,14 @@ class Store:
                     self.downloads.fetch(asset, folder)
 
             yield "the release downloads", download
-        if group in _recipes(versions):
-            yield "Go modules", lambda folder: self._compile(group, versions, folder)
+        if compiled := build.jobs(group, versions):
+
+            def compile_all(folder: Path) -> None:
+                needed = required_go(compiled[0].go_mod)
+                go = find_go(needed, self.cache, self.env, self.progress)
+                build.compile_group(group, go, versions, folder, self.progress)
+
+            yield "Go modules", compile_all
         else:
             package, files = DEBIAN_FILES[group]
 
@@ -207,11 +211,6 @@ class Store:
                 debian.extract(package, files, folder, self.cache)
 
             yield f"Debian's package {package}", unpack
-
-    def _compile(self, group: str, versions: Versions, folder: Path) -> None:
-        go_mod, compile_group = _recipes(versions)[group]
-        go = find_go(required_go(go_mod), self.cache, self.env, self.progress)
-        compile_group(go, versions, folder, self.progress)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -241,6 +240,11 @@ class Store:
             )
 
 
+def of_this_user(progress: Progress) -> Store:
+    """What the environment says of where programs are, and where they are kept."""
+    return Store(cache=default_cache(os.environ), env=os.environ, progress=progress)
+
+
 def default_cache(env: Mapping[str, str]) -> Path:
     """The folder for fetched and compiled programs, as the XDG base directories have it."""
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/root") / ".cache")
@@ -257,21 +261,6 @@ def is_complete(folder: Path) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
-    """Which go.mod a group is compiled from, and by what."""
-    return {
-        "kubernetes": (GO_MOD_FILES[versions.minor], build.compile_kubernetes),
-        "containerd": (versions.containerd_module[1], build.compile_containerd),
-        "etcd": (ETCD_GO_MOD, build.compile_etcd),
-        "cdi": (CDI_GO_MOD, build.compile_cdi),
-        "allocator": (ALLOCATOR_GO_MOD, build.compile_allocator),
-        "judge": (ALLOCATOR_GO_MOD, build.compile_judge),
-        "helm": (HELM_GO_MOD, build.compile_helm),
-        "metadata": (next(iter(METADATA_GO_MODS.values())), build.compile_metadata),
-        "vale": (VALE_GO_MOD, build.compile_vale),
-    }
 
 
 def _keep(folder: Path, target: Path, source: str) -> Path:

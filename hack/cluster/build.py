@@ -14,8 +14,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +28,7 @@ from cluster.versions import (
     ETCD_GO_MOD,
     GO_MOD_FILES,
     HELM_GO_MOD,
+    HELM_MODULE,
     METADATA_GO_MODS,
     MODULES,
     VALE_GO_MOD,
@@ -50,35 +51,91 @@ TOOLKIT_PROGRAMS = (
     "nvidia-container-runtime-hook",
     "nvidia-ctk",
 )
-CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
-ALLOCATOR_PROGRAMS = ("allocator-cost",)
-JUDGE_PROGRAMS = ("allocation-judge",)
-HELM_PROGRAMS = ("helm",)
-VALE_PROGRAMS = ("vale",)
-METADATA_PROGRAMS = tuple(f"read-metadata-{minor}" for minor in METADATA_GO_MODS)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
 LINK_S = 15.0
-C_FLAGS = "-O2 -g"  # what go itself takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One run of `go build`: what, and out of which go.mod.
 
-    `module` is the folder of the source; another folder's go.mod can pin it to another version.
-    `cgo` where parts are written in C, which needs a C compiler; `c_flags` are for it,
-    and `c_cpu_s` is the CPU time that it takes, for the first estimate.
+    `module` is the folder of the source, if that is not go.mod's: another folder's go.mod can pin
+    it to another version. `program` is the executable's name; without one go names one for each
+    package. `cgo` where parts are written in C, which needs a C compiler; `c_flags` are for it,
+    by default what go itself takes, and `c_cpu_s` is the CPU time that it takes, for the first
+    estimate.
     """
 
     title: str
-    module: Path
     go_mod: Path
-    packages: tuple[str, ...]
-    ldflags: str
+    module: Path | None = None
+    packages: tuple[str, ...] = (".",)
+    program: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of packages, to be set by the linker."""
+
     cgo: bool = False
-    c_flags: str = C_FLAGS
+    c_flags: str = "-O2 -g"
     c_cpu_s: float = 0.0
+
+    @property
+    def ldflags(self) -> str:
+        """Without symbols, and with the variables."""
+        return " ".join(
+            ["-s -w", *(f"-X {name}={value}" for name, value in self.variables.items())]
+        )
+
+
+def jobs(group: str, versions: Versions) -> list[Job]:
+    """What compiles a group of programs; nothing for one that is not compiled here."""
+    toolkit = "github.com/NVIDIA/nvidia-container-toolkit"
+    cdi = Job(
+        title=f"nvidia-container-toolkit {versions.container_toolkit}",
+        go_mod=CDI_GO_MOD,
+        packages=(".", *(f"{toolkit}/cmd/{name}" for name in TOOLKIT_PROGRAMS)),
+        cgo=True,
+    )
+    helm = Job(
+        title="helm",
+        go_mod=HELM_GO_MOD,
+        packages=(f"{HELM_MODULE}/cmd/helm",),
+        program="helm",
+        variables={f"{HELM_MODULE}/internal/version.version": _pinned(HELM_GO_MOD, HELM_MODULE)},
+    )
+    vale = Job(
+        title="vale",
+        go_mod=VALE_GO_MOD,
+        packages=(f"{VALE_MODULE}/cmd/vale",),
+        program="vale",
+        variables={"main.version": _pinned(VALE_GO_MOD, VALE_MODULE)},
+        cgo=True,
+        # For its parsers of programming languages: 100 MB of C, which pages do not need to be fast.
+        c_flags="-O0",
+        c_cpu_s=150.0,
+    )
+    readers = {f"read-metadata-{minor}": path for minor, path in METADATA_GO_MODS.items()}
+    return {
+        "kubernetes": [kubernetes_job(versions)],
+        "containerd": [containerd_job(versions)],
+        # Distributions have versions without what the API server's cache needs of it.
+        "etcd": [Job(title=f"etcd {versions.etcd}", go_mod=ETCD_GO_MOD)],
+        "cdi": [cdi],
+        "allocator": [_own_job("allocator-cost", ALLOCATOR_GO_MOD)],
+        "judge": [_own_job("allocation-judge", ALLOCATOR_GO_MOD, package="./judge")],
+        "helm": [helm],
+        "vale": [vale],
+        "metadata": [_own_job(program, path) for program, path in readers.items()],
+    }.get(group, [])
+
+
+def _own_job(program: str, go_mod: Path, package: str = ".") -> Job:
+    """A program of ours."""
+    return Job(title=program, go_mod=go_mod, packages=(package,), program=program)
+
+
+def _pinned(go_mod: Path, module: str) -> str:
+    return f"v{pinned(go_mod, module)}"
 
 
 def kubernetes_job(versions: Versions) -> Job:
@@ -91,13 +148,12 @@ def kubernetes_job(versions: Versions) -> Job:
         "gitMinor": minor,
         "gitTreeState": "clean",
     }
-    flags = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in variables.items()]
     return Job(
         title=f"kubernetes {versions.kubernetes}",
         module=MODULES / "kubernetes",
         go_mod=GO_MOD_FILES[versions.minor],
-        packages=(".",),
-        ldflags=" ".join(["-s -w", *flags]),
+        program="kubernetes",
+        variables={f"k8s.io/component-base/version.{key}": text for key, text in variables.items()},
     )
 
 
@@ -106,147 +162,18 @@ def containerd_job(versions: Versions) -> Job:
     package, go_mod = versions.containerd_module
     return Job(
         title=f"containerd {versions.containerd}",
-        module=go_mod.parent,
         go_mod=go_mod,
         packages=tuple(f"{package}/cmd/{name}" for name in CONTAINERD_PROGRAMS),
-        ldflags=f"-s -w -X {package}/version.Version=v{versions.containerd}",
+        variables={f"{package}/version.Version": f"v{versions.containerd}"},
     )
 
 
-def etcd_job(versions: Versions) -> Job:
-    """etcd. Distributions have versions without what the API server's cache needs of it."""
-    return Job(
-        title=f"etcd {versions.etcd}",
-        module=ETCD_GO_MOD.parent,
-        go_mod=ETCD_GO_MOD,
-        packages=(".",),
-        ldflags="-s -w",
-    )
-
-
-def allocator_job() -> Job:
-    """What measures the scheduler's allocator of devices."""
-    return Job(
-        title="allocator-cost",
-        module=ALLOCATOR_GO_MOD.parent,
-        go_mod=ALLOCATOR_GO_MOD,
-        packages=(".",),
-        ldflags="-s -w",
-    )
-
-
-def judge_job() -> Job:
-    """What says whether the scheduler's allocator finds devices for claims."""
-    return Job(
-        title="allocation-judge",
-        module=ALLOCATOR_GO_MOD.parent,
-        go_mod=ALLOCATOR_GO_MOD,
-        packages=("./judge",),
-        ldflags="-s -w",
-    )
-
-
-def helm_job() -> Job:
-    """helm, which says of itself the version that go.mod pins."""
-    module = "helm.sh/helm/v4"
-    version = f"{module}/internal/version.version=v{pinned(HELM_GO_MOD, module)}"
-    return Job(
-        title="helm",
-        module=HELM_GO_MOD.parent,
-        go_mod=HELM_GO_MOD,
-        packages=(f"{module}/cmd/helm",),
-        ldflags=f"-s -w -X {version}",
-    )
-
-
-def vale_job() -> Job:
-    """vale, which checks the English of texts, and says of itself the version that go.mod pins."""
-    return Job(
-        title="vale",
-        module=VALE_GO_MOD.parent,
-        go_mod=VALE_GO_MOD,
-        packages=(f"{VALE_MODULE}/cmd/vale",),
-        ldflags=f"-s -w -X main.version=v{pinned(VALE_GO_MOD, VALE_MODULE)}",
-        cgo=True,
-        # For its parsers of programming languages: 100 MB of C, which pages do not need to be fast.
-        c_flags="-O0",
-        c_cpu_s=150.0,
-    )
-
-
-def metadata_job(minor: str) -> Job:
-    """What reads device metadata with the library of a Kubernetes minor version."""
-    go_mod = METADATA_GO_MODS[minor]
-    return Job(
-        title=f"read-metadata-{minor}",
-        module=go_mod.parent,
-        go_mod=go_mod,
-        packages=(".",),
-        ldflags="-s -w",
-    )
-
-
-def cdi_job(versions: Versions) -> Job:
-    """What a runtime does with a CDI spec, and programs of NVIDIA's container toolkit."""
-    package = "github.com/NVIDIA/nvidia-container-toolkit"
-    return Job(
-        title=f"nvidia-container-toolkit {versions.container_toolkit}",
-        module=CDI_GO_MOD.parent,
-        go_mod=CDI_GO_MOD,
-        packages=(".", *(f"{package}/cmd/{name}" for name in TOOLKIT_PROGRAMS)),
-        ldflags="-s -w",
-        cgo=True,
-    )
-
-
-def compile_kubernetes(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
-    """Compile Kubernetes into a folder, each program a link to the one executable."""
-    out = folder / "kubernetes"
-    _build(go, kubernetes_job(versions), out, progress)
-    for name in KUBERNETES_PROGRAMS:
-        (folder / name).symlink_to(out.name)
-
-
-def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
-    """Compile containerd, its shim and ctr into a folder."""
-    # With several packages, -o names a folder, recognised by its trailing slash.
-    _build(go, containerd_job(versions), folder, progress)
-
-
-def compile_etcd(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
-    """Compile etcd into a folder."""
-    _build(go, etcd_job(versions), folder, progress)
-
-
-def compile_allocator(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
-    """Compile allocator-cost into a folder."""
-    _build(go, allocator_job(), folder / ALLOCATOR_PROGRAMS[0], progress)
-
-
-def compile_judge(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
-    """Compile allocation-judge into a folder."""
-    _build(go, judge_job(), folder / JUDGE_PROGRAMS[0], progress)
-
-
-def compile_helm(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
-    """Compile helm into a folder."""
-    _build(go, helm_job(), folder / HELM_PROGRAMS[0], progress)
-
-
-def compile_vale(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
-    """Compile vale into a folder."""
-    _build(go, vale_job(), folder / VALE_PROGRAMS[0], progress)
-
-
-def compile_metadata(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
-    """Compile all readers of device metadata into a folder."""
-    for minor, program in zip(METADATA_GO_MODS, METADATA_PROGRAMS, strict=True):
-        _build(go, metadata_job(minor), folder / program, progress)
-
-
-def compile_cdi(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
-    """Compile cdi-inject and programs of NVIDIA's container toolkit into a folder."""
-    _build(go, cdi_job(versions), folder, progress)
+def compile_group(group: str, go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
+    """Compile the programs of a group into a folder."""
+    for job in jobs(group, versions):
+        _build(go, job, folder / job.program, progress)
+    for name in KUBERNETES_PROGRAMS if group == "kubernetes" else ():
+        (folder / name).symlink_to(group)
 
 
 def _cores() -> int:
@@ -284,6 +211,7 @@ def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
             f"{job.title}: compiled {done} of {total} packages in {duration(elapsed)}, {pace}"
         )
 
+    # With several packages, -o names a folder, recognised by its trailing slash.
     target = f"{out}/" if out.is_dir() else str(out)
     command = ["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", job.ldflags, "-o", target]
     _run_go(go, job, [*command, *job.packages], on_line=count)
@@ -316,7 +244,7 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
     output: list[str] = []
     with subprocess.Popen(
         full,
-        cwd=job.module,
+        cwd=job.module or job.go_mod.parent,
         env={**go.env, **_for_c(job)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

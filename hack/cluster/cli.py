@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from cluster import components, teardown
-from cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, Store, default_cache
+from cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, of_this_user
 from cluster.errors import BinariesUnavailableError, ClusterError, NotRootError
 from cluster.image import TEST_IMAGE, gpu_test_image, sandbox_image, write_archive
 from cluster.kubelet_view import become
@@ -157,10 +157,6 @@ def _flag(text: str) -> str:
     return text
 
 
-def _store(progress: Progress) -> Store:
-    return Store(cache=default_cache(os.environ), env=os.environ, progress=progress)
-
-
 def _need_root() -> None:
     if os.geteuid() != 0:
         raise NotRootError("a kubelet needs root: run this as root (sudo)")
@@ -184,7 +180,7 @@ def _versions_of(cluster: Cluster) -> Versions:
 
 def _existing_node(options: argparse.Namespace, progress: Progress) -> Node:
     cluster = _existing(options)
-    binaries = _store(progress).present(_versions_of(cluster))
+    binaries = of_this_user(progress).present(_versions_of(cluster))
     if binaries is None:
         raise BinariesUnavailableError("the cluster's programs are gone; `fetch` gets them again")
     return _node(cluster, binaries, progress)
@@ -196,7 +192,7 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
     known = load(folder)
     version = options.version or (known.options.kubernetes if known else DEFAULT_MINOR)
     versions = resolve(version, options.containerd or (known.options.containerd if known else ""))
-    binaries = _store(progress).fetch(versions)
+    binaries = of_this_user(progress).fetch(versions)
     asked = {
         "kubernetes": versions.kubernetes,
         "containerd": versions.containerd if options.containerd or not known else None,
@@ -339,7 +335,7 @@ def _fetch(options: argparse.Namespace, progress: Progress) -> int:
             f" there are {', '.join((*GROUPS, *OTHER_GROUPS))}"
         )
     versions = resolve(options.version or DEFAULT_MINOR, options.containerd or "")
-    binaries = _store(progress).fetch(versions, options.groups or GROUPS)
+    binaries = of_this_user(progress).fetch(versions, options.groups or GROUPS)
     for group, folder in binaries.folders.items():
         print(f"{group:<12}{folder}")
     return 0
@@ -348,7 +344,7 @@ def _fetch(options: argparse.Namespace, progress: Progress) -> int:
 def _image(options: argparse.Namespace, progress: Progress) -> int:
     names = tuple(options.tag or [TEST_IMAGE])
     if options.output:
-        binaries = _store(progress).fetch(resolve(DEFAULT_MINOR), ["busybox"])
+        binaries = of_this_user(progress).fetch(resolve(DEFAULT_MINOR), ["busybox"])
         busybox = binaries.path("busybox")
         images = [gpu_test_image(busybox, names), sandbox_image(busybox)]
         write_archive(images, options.output, arch_of_this_machine())

@@ -24,6 +24,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from pathlib import Path, PurePosixPath
 from ssl import SSLError
 
+from cluster.build import CONTAINERD_PROGRAMS, KUBERNETES_PROGRAMS
 from cluster.errors import ChecksumError, SourceError, UnreachableError
 from cluster.progress import Progress
 from cluster.versions import Versions
@@ -58,10 +59,9 @@ def assets(group: str, versions: Versions, env: Mapping[str, str]) -> list[Asset
     if group == "kubernetes":
         base = env.get(KUBERNETES_URL_ENV, KUBERNETES_URL).rstrip("/")
         folder = f"{base}/v{versions.kubernetes}/bin/linux/{arch}"
-        names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
         return [
             Asset(name=name, url=f"{folder}/{name}", checksum_url=f"{folder}/{name}.sha256")
-            for name in (*names, "kubelet", "kubectl")
+            for name in KUBERNETES_PROGRAMS
             if base
         ]
     base = env.get(GITHUB_URL_ENV, GITHUB_URL).rstrip("/")
@@ -74,8 +74,7 @@ def _github_asset(group: str, versions: Versions, base: str) -> Asset:
         version = versions.containerd
         file = f"containerd-{version}-linux-{arch}.tar.gz"
         folder = f"{base}/containerd/containerd/releases/download/v{version}"
-        names = ("containerd", "containerd-shim-runc-v2", "ctr")
-        members = {f"bin/{name}": name for name in names}
+        members = {f"bin/{name}": name for name in CONTAINERD_PROGRAMS}
         checksum = f"{file}.sha256sum"
     elif group == "runc":
         folder = f"{base}/opencontainers/runc/releases/download/v{versions.runc}"

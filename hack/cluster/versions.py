@@ -32,6 +32,7 @@ CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
 HELM_GO_MOD = MODULES / "helm" / "go.mod"
+HELM_MODULE = "helm.sh/helm/v4"
 VALE_GO_MOD = MODULES / "vale" / "go.mod"
 VALE_MODULE = "github.com/vale-cli/vale/v3"
 # Kubernetes minor version -> the go.mod that compiles its reader of device metadata, newest first.

@@ -17,6 +17,15 @@ def version_flags(kubernetes: str, containerd: str) -> tuple[str, ...]:
     return tuple(word for flag, version in pairs if version for word in (flag, version))
 
 
+def fetched(group: str) -> Path:
+    """The folder of a group of hack/cluster's programs, compiled before if they are not there yet.
+
+    Raises TestbedError if they cannot be had.
+    """
+    said = run((sys.executable, COMMAND, "fetch", group), timeout=1800)
+    return Path(said.removeprefix(group).strip())
+
+
 class Cluster:
     """One named cluster of hack/cluster. `up` first, then the rest.
 

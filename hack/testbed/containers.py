@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cluster.binaries import Binaries, Store, default_cache
+from cluster.binaries import Binaries, of_this_user
 from cluster.errors import ClusterError
 from cluster.image import CUDA_ENV, gpu_test_image
 from cluster.progress import Progress
@@ -108,9 +108,7 @@ class Containers:
         Raises:
             ClusterError: the programs could not be had.
         """
-        store = Store(
-            cache=default_cache(os.environ), env=os.environ, progress=Progress(stream=sys.stderr)
-        )
+        store = of_this_user(Progress(stream=sys.stderr))
         self._folder, self._own = folder, name or str(os.getpid())
         self._binaries = store.fetch(resolve(DEFAULT_MINOR), ["runc", "busybox", "cdi"])
         self._image = _unpacked(self._binaries, folder / "image")

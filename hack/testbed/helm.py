@@ -1,10 +1,9 @@
 """Helm, compiled from its Go module, on a local cluster."""
 
 import os
-import sys
 from pathlib import Path
 
-from testbed.cluster import COMMAND, Cluster
+from testbed.cluster import Cluster, fetched
 from testbed.commands import run
 
 
@@ -16,8 +15,7 @@ class Helm:
     """
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        words = run((sys.executable, COMMAND, "fetch", "helm"), timeout=1800).split()
-        self.program = Path(words[1], "helm")
+        self.program = fetched("helm") / "helm"
         self._kubeconfig = cluster.env["KUBECONFIG"]
         self._namespace = namespace
 

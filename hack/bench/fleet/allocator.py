@@ -7,36 +7,19 @@ machine does than all that is measured on a cluster.
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 from testbed.api import Object
-from testbed.cluster import COMMAND
-from testbed.commands import TestbedError, run
+from testbed.commands import run
 from testbed.manifests import CLASSES
 
 from bench.fleet.sizes import slices_of
 from bench.fleet.variants import devices, is_whole, offers
 from dra_driver.slices.pool import DesiredPool
 
-_COMPILE_S = 900.0
 _MEASURE_S = 120.0
-
-
-def fetch() -> Path:
-    """Return where the program is, compiled before if it is not there yet.
-
-    Raises:
-        TestbedError: it cannot be compiled.
-    """
-    said = run((sys.executable, COMMAND, "fetch", "allocator"), timeout=_COMPILE_S)
-    group, _, folder = said.partition(" ")
-    program = Path(folder.strip()) / "allocator-cost"
-    if group != "allocator" or not program.exists():
-        raise TestbedError(f"hack/cluster fetch did not say where the allocator is, but: {said}")
-    return program
 
 
 def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, float]:

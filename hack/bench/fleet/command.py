@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from testbed.api import Object
-from testbed.cluster import Cluster
+from testbed.cluster import Cluster, fetched
 from testbed.commands import TestbedError
 
 from bench.command_line import add_cluster_options, machine, names_of, numbers_of
@@ -21,7 +21,6 @@ from bench.fleet.publishing import looked_again, roll_out, stored, withdraw
 from bench.fleet.report import middle, ratios, table
 from bench.fleet.sizes import parts, rewritten
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
-from bench.fleet.usage import memory_mib
 from bench.fleet.variants import VARIANTS, devices, room, serves
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError
@@ -44,7 +43,7 @@ def main(words: Sequence[str]) -> int:
         pools = {variant: VARIANTS[variant](inventory, "node") for variant in options.variants}
         for nodes in options.nodes:
             check_room(nodes, pools, smallest_profile(inventory), options)
-        program = allocator.fetch()
+        program = fetched("allocator") / "allocator-cost"
         one_node = {
             variant: _of_a_node(variant, inventory, program) for variant in options.variants
         }
@@ -190,7 +189,7 @@ def _measure(
         "loads": {},
     }
     start_scheduler(stage)
-    found["memory_mib"] = memory_mib(stage.pids())
+    found["memory_mib"] = stage.memory_mib()
     for load in options.loads:
         if not serves(pool, load, profile):
             continue

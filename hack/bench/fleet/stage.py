@@ -19,6 +19,7 @@ from pathlib import Path
 import yaml
 from testbed.api import Api, Object
 from testbed.cluster import Cluster
+from testbed.driver import resident_memory
 from testbed.manifests import CLASSES
 from testbed.pods import make_namespace
 
@@ -43,6 +44,7 @@ AT_ONCE = 8
 """Requests at the same time, where it is not they that are measured."""
 
 _PAGE = 100
+_MIB = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +65,11 @@ class Stage:
     def pids(self) -> dict[str, int]:
         """The process ids of what is measured, by component."""
         return {name: self.cluster.pid(name) for name in MEASURED}
+
+    def memory_mib(self) -> dict[str, float]:
+        """The resident memory of what is measured, by component."""
+        memory = {name: resident_memory(pid)[0] for name, pid in self.pids().items()}
+        return {name: round(size / _MIB, 1) for name, size in memory.items()}
 
     def restart_api_server(self) -> None:
         """Give the API server a new life, so that nothing is left of what it held in memory."""

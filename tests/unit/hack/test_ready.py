@@ -62,8 +62,8 @@ def test_within_a_test_promtool_is_not_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(promtool, "CACHE", tmp_path)
-    with pytest.raises(promtool.PromtoolError, match=r"`hack/ready\.py promtool` gets it"):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(promtool.PromtoolError, match=r"hack/ready\.py makes it ready"):
         promtool.program()
 
 
