@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from testbed.apiserver.rules import Problems
-from testbed.apiserver.store import Object, Refusal
+from testbed.apiserver.rules import Problems, refuse
+from testbed.apiserver.store import Object
 
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _TYPE = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -42,7 +42,7 @@ def check_claim_status(new: Object, old: Object | None) -> None:
     problems += [
         ("status.devices", f"Duplicate value: {key}") for key in set(keys) if keys.count(key) > 1
     ]
-    _refuse(new["metadata"]["name"], problems)
+    refuse(new, problems)
 
 
 def check_bytes(old: Object, *, is_applied: bool) -> None:
@@ -59,7 +59,7 @@ def check_bytes(old: Object, *, is_applied: bool) -> None:
         in_order = json.dumps(json.loads(text), sort_keys=True)
         if set(text) & set("<>&") or (is_applied and text != in_order):
             what = "Invalid value: null: field cannot be modified once set"
-            _refuse(old["metadata"]["name"], [("status.allocation", what)])
+            refuse(old, [("status.allocation", what)])
 
 
 def check_granted(new: Object, old: Object, verb: str, node: str, *, may: bool) -> None:
@@ -81,7 +81,7 @@ def check_granted(new: Object, old: Object, verb: str, node: str, *, may: bool) 
         'Forbidden: changing status.devices requires resource="resourceclaims/driver", '
         f'verb="{verbs}" permission: denied'
     )
-    _refuse(new["metadata"]["name"], [("status.devices", what)])
+    refuse(new, [("status.devices", what)])
 
 
 def without_device_status(new: Object, old: Object | None) -> None:
@@ -150,14 +150,3 @@ def _problems_of_data(data: object) -> Problems:
     size = len(text.encode()) + 5 * sum(map(text.count, "<>&"))
     if size > 10240:
         yield ".data", "Too long: may not be more than 10240 bytes"
-
-
-def _refuse(name: str, problems: list[tuple[str, str]]) -> None:
-    if problems:
-        text = ", ".join(f"{field}: {what}" for field, what in problems)
-        raise Refusal(
-            422,
-            "Invalid",
-            f'ResourceClaim.resource.k8s.io "{name}" is invalid: {text}',
-            {"name": name, "causes": [{"field": f, "message": m} for f, m in problems]},
-        )

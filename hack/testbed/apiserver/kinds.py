@@ -24,59 +24,36 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
+def _kind(api_version: str, plural: str, kind: str, facts: str = "") -> Kind:
+    group, _, version = api_version.rpartition("/")
+    return Kind(
+        group=group,
+        version=version,
+        plural=plural,
+        kind=kind,
+        namespaced="namespaced" in facts,
+        with_status="status" in facts,
+    )
+
+
+_CORE, _DRA, _APPS = "v1", "resource.k8s.io/v1", "apps/v1"
+_ADMISSION = "admissionregistration.k8s.io/v1"
 KINDS = (
-    Kind(group="", version="v1", plural="nodes", kind="Node", with_status=True),
-    Kind(group="", version="v1", plural="pods", kind="Pod", namespaced=True, with_status=True),
-    Kind(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True),
-    Kind(group="", version="v1", plural="namespaces", kind="Namespace"),
-    Kind(group="", version="v1", plural="secrets", kind="Secret", namespaced=True),
-    Kind(group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True),
-    Kind(
-        group="resource.k8s.io",
-        version="v1",
-        plural="resourceclaims",
-        kind="ResourceClaim",
-        namespaced=True,
-        with_status=True,
-    ),
-    Kind(
-        group="resource.k8s.io",
-        version="v1",
-        plural="resourceclaimtemplates",
-        kind="ResourceClaimTemplate",
-        namespaced=True,
-    ),
-    Kind(group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice"),
-    Kind(group="resource.k8s.io", version="v1", plural="deviceclasses", kind="DeviceClass"),
-    Kind(group="resource.k8s.io", version="v1", plural="devicetaintrules", kind="DeviceTaintRule"),
-    Kind(
-        group="apps",
-        version="v1",
-        plural="deployments",
-        kind="Deployment",
-        namespaced=True,
-        with_status=True,
-    ),
-    Kind(
-        group="apps",
-        version="v1",
-        plural="daemonsets",
-        kind="DaemonSet",
-        namespaced=True,
-        with_status=True,
-    ),
-    Kind(
-        group="admissionregistration.k8s.io",
-        version="v1",
-        plural="validatingadmissionpolicies",
-        kind="ValidatingAdmissionPolicy",
-    ),
-    Kind(
-        group="admissionregistration.k8s.io",
-        version="v1",
-        plural="validatingadmissionpolicybindings",
-        kind="ValidatingAdmissionPolicyBinding",
-    ),
+    _kind(_CORE, "nodes", "Node", "status"),
+    _kind(_CORE, "pods", "Pod", "namespaced status"),
+    _kind(_CORE, "configmaps", "ConfigMap", "namespaced"),
+    _kind(_CORE, "namespaces", "Namespace"),
+    _kind(_CORE, "secrets", "Secret", "namespaced"),
+    _kind("events.k8s.io/v1", "events", "Event", "namespaced"),
+    _kind(_DRA, "resourceclaims", "ResourceClaim", "namespaced status"),
+    _kind(_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", "namespaced"),
+    _kind(_DRA, "resourceslices", "ResourceSlice"),
+    _kind(_DRA, "deviceclasses", "DeviceClass"),
+    _kind(_DRA, "devicetaintrules", "DeviceTaintRule"),
+    _kind(_APPS, "deployments", "Deployment", "namespaced status"),
+    _kind(_APPS, "daemonsets", "DaemonSet", "namespaced status"),
+    _kind(_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+    _kind(_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
 )
 
 

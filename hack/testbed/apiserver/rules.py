@@ -6,7 +6,7 @@ two check each other. Sources: resource.k8s.io/v1 ResourceSlice, Kubernetes 1.36
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from testbed.apiserver.store import Object, Refusal
@@ -37,13 +37,18 @@ def check_slice(new: Object, old: Object | None) -> None:
     problems = list(_problems_of_spec(new.get("spec") or {}))
     if old is not None:
         problems += _problems_of_change(new.get("spec") or {}, old["spec"])
+    refuse(new, problems)
+
+
+def refuse(item: Object, problems: Sequence[tuple[str, str]]) -> None:
+    """Refuse an object for its fields' problems, if there are some."""
     if problems:
-        name = new["metadata"]["name"]
+        kind, name = item["kind"], item["metadata"]["name"]
         text = ", ".join(f"{field}: {what}" for field, what in problems)
         raise Refusal(
             422,
             "Invalid",
-            f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}',
+            f'{kind}.resource.k8s.io "{name}" is invalid: {text}',
             {"name": name, "causes": [{"field": f, "message": m} for f, m in problems]},
         )
 
@@ -68,16 +73,11 @@ def _problems_of_spec(spec: Object) -> Problems:
         yield "spec.pool.resourceSliceCount", "must be greater than zero"
     if pool.get("generation", 0) < 0:
         yield "spec.pool.generation", "must be greater than or equal to zero"
-    places = [
-        key
-        for key in ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
-        if key in spec
-    ]
+    ways = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+    places = [key for key in ways if key in spec]
     if len(places) != 1 or not spec[places[0]]:
-        yield (
-            "spec",
-            f"exactly one of nodeName, nodeSelector, allNodes ... is required, not {places}",
-        )
+        what = f"exactly one of nodeName, nodeSelector, allNodes ... is required, not {places}"
+        yield "spec", what
     yield from _problems_of_content(spec)
 
 
