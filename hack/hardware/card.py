@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
 
 import pynvml
 
@@ -44,15 +43,6 @@ class Settings:
     power_limit: int | None
     mig_mode: str
     mig: tuple[tuple[int, int], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as the journal has it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, known: dict[str, Any]) -> Self:
-        """Read it from the journal."""
-        return cls(**{**known, "mig": tuple((one, other) for one, other in known["mig"])})
 
     def differences(self, now: "Settings") -> list[str]:
         """Say what is not as it was."""

@@ -10,8 +10,10 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.host.files import read_whole, write_whole
@@ -44,6 +46,9 @@ class Entry:
     before: Settings
     touched: tuple[Change, ...] = ()
     made: tuple[Made, ...] = ()
+
+
+_ENTRY = TypeAdapter(Entry)
 
 
 class Journal:
@@ -85,33 +90,13 @@ class Journal:
             known = json.loads(found[0])
             if known.pop("version") != _VERSION:
                 raise StateError(f"{self.file} is of another version; restore with that one")
-            return Entry(
-                **{
-                    **known,
-                    "root": Path(known["root"]),
-                    "folder": Path(known["folder"]),
-                    "group": known["group"] and Path(known["group"]),
-                    "before": Settings.from_json(known["before"]),
-                    "touched": tuple(Change(one) for one in known["touched"]),
-                    "made": tuple(Made(**one) for one in known["made"]),
-                }
-            )
+            return _ENTRY.validate_python(known)
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(f"{self.file} is damaged ({error}); see what it says") from error
 
     def write(self, entry: Entry) -> None:
         """Write it, so that it outlives a power cut."""
-        known = {
-            "version": _VERSION,
-            "run": entry.run,
-            "root": str(entry.root),
-            "gpu": entry.gpu,
-            "folder": str(entry.folder),
-            "group": entry.group and str(entry.group),
-            "before": entry.before.to_json(),
-            "touched": list(entry.touched),
-            "made": [asdict(one) for one in entry.made],
-        }
+        known = {"version": _VERSION, **_ENTRY.dump_python(entry, mode="json")}
         text = json.dumps(known, indent=1) + "\n"
         write_whole(self.file, text.encode(), mode=0o600, durable=True)
 

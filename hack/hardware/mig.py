@@ -1,10 +1,11 @@
 """What is not documented of MIG: who keeps a mode from changing, and what devices are called."""
 
+from testbed.holder import having_open
+
 from dra_driver.devices.device import Device, Mig
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, MigFacts, MigMode
 from dra_driver.errors import DeviceError, HeldError
-from hardware.reads import holder
 from hardware.run import Run
 from hardware.steps import LeftOut
 
@@ -28,13 +29,8 @@ def mode_while_open(run: Run) -> None:
         alone = _switched(run, other)
     run.reached("switched")
     run.card.mig.set_mode(card.uuid, card.mig_mode)
-    process = holder(run)
-    try:
-        with run.timed("beside another"):
-            beside = _switched(run, other)
-    finally:
-        process.kill()
-        process.communicate()
+    with having_open(run.card.library), run.timed("beside another"):
+        beside = _switched(run, other)
     run.note(f"alone: {alone or 'it changed'}")
     run.note(f"beside another process with NVML open: {beside or 'it changed'}")
     if alone:

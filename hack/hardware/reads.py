@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
@@ -166,24 +165,3 @@ def compute_mode(run: Run) -> None:
         found = library.compute_mode(run.card.uuid)
     told = "Yes: it" if found == EXCLUSIVE_PROCESS else f"No: mode {found}"
     run.answer("compute-mode", f"{told} is read back, without a reset.")
-
-
-def holder(run: Run) -> "subprocess.Popen[str]":
-    """Start a process that has NVML open, and wait until it has; kill it after use."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HOLD, run.card.library],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    if process.stdout is None or process.stdout.readline() != "0\n":
-        process.kill()
-        raise Unexpected("another process could not open NVML")
-    return process
-
-
-_HOLD = """
-import ctypes, sys
-print(ctypes.CDLL(sys.argv[1]).nvmlInit_v2(), flush=True)
-sys.stdin.read()
-"""

@@ -19,25 +19,28 @@ sys.stdin.read()
 
 
 @contextmanager
-def holding(root: Path, *minors: int, name: str = "dcgm-exporter") -> Iterator[int]:
-    """Have GPUs of the machine below `root` open, by minor number; yield the process's PID.
+def having_open(library: Path, **env: str) -> Iterator[int]:
+    """Have NVML open in another process; yield its PID. Raises TestbedError if it did not open."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, "dcgm-exporter", library],
+        env=os.environ | env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        if process.stdout is None or process.stdout.readline() != "0\n":
+            raise TestbedError("another process could not open NVML")
+        yield process.pid
+        process.kill()
 
-    Raises:
-        TestbedError: NVML did not open.
-    """
+
+@contextmanager
+def holding(root: Path, *minors: int) -> Iterator[int]:
+    """Have GPUs of the machine below `root` open, by minor number, as `having_open` does."""
     (library,) = root.glob("usr/lib/**/libnvidia-ml.so.1")
     with tempfile.TemporaryDirectory() as folder:
         for node in ("nvidiactl", *(f"nvidia{minor}" for minor in minors)):
             (Path(folder) / node).symlink_to(root / "dev" / node)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, name, library],
-            env=os.environ | {"NVML_SIMULATOR_DEV": folder},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            if process.stdout is None or process.stdout.readline() != "0\n":
-                raise TestbedError(f"NVML at {library} did not open")
-            yield process.pid
-            process.kill()
+        with having_open(library, NVML_SIMULATOR_DEV=folder) as pid:
+            yield pid

@@ -1,6 +1,5 @@
 """`make hardware`: its CUDA client on a libcuda of the tests, its report, journal and lists."""
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +142,6 @@ def test_settings_name_what_differs() -> None:
         "power limit was 700000 and is 500000",
         "MIG devices were profile 9 at 4 and are none",
     ]
-    assert Settings.from_json(json.loads(json.dumps(SETTINGS.to_json()))) == SETTINGS
 
 
 def test_a_report_has_no_names_of_the_card() -> None:
