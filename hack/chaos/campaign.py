@@ -13,7 +13,7 @@ from typing import NoReturn
 from testbed.api import ApiStatusError
 from testbed.commands import TestbedError, wait_until
 from testbed.disk import SmallDisk
-from testbed.node import GpuNode
+from testbed.node import GpuNode, put_share_config
 
 from chaos import look as looks
 from chaos.divisions import DIVISIONS, config, division_of
@@ -105,7 +105,7 @@ class Campaign:
 
     def _offered(self, division: str) -> dict[str, tuple[str, ...]]:
         """Have the GPUs divided, and return what is published then by GPU."""
-        self._divide(division)
+        put_share_config(self._configs, config(division))
 
         def is_applied() -> bool:
             names = self._node.devices()
@@ -115,12 +115,6 @@ class Campaign:
         self._node.wait_published()
         self._parts |= looks.parts(self._node)
         return looks.by_gpu(self._node, self._parts)
-
-    def _divide(self, division: str) -> None:
-        """Put a share config in its place, as a ConfigMap's volume does: whole or not at all."""
-        new = self._configs / "..default"
-        new.write_text(config(division))
-        new.replace(self._configs / "default")
 
     def run(self, plan: Round) -> None:
         """Run a round, mend everything, and wait until everything holds.
@@ -161,7 +155,7 @@ class Campaign:
             case "delete":
                 self._delete(event.what)
             case "divide":
-                self._divide(event.what)
+                put_share_config(self._configs, config(event.what))
                 self._wanted = replace(self._wanted, division=event.what)
             case "begin":
                 if event.what == "containerd-kill":

@@ -16,7 +16,7 @@ from testbed.cluster import Cluster
 from testbed.commands import TestbedError
 from testbed.disk import SmallDisk
 from testbed.driver import DriverProcess
-from testbed.node import GpuNode
+from testbed.node import GpuNode, put_share_config
 from testbed.pods import make_namespace
 
 from chaos.campaign import Campaign, Report, Violation
@@ -123,7 +123,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
     with ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="dra-chaos-", dir="/var/tmp"))
         configs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dra-chaos-shares-")))
-        (configs / "default").write_text(config(DIVISIONS[0]))
+        put_share_config(configs, config(DIVISIONS[0]))
         node = GpuNode(
             Cluster(options.name, options.kubernetes, containerd=options.containerd),
             folder,

@@ -24,7 +24,7 @@ from testbed.attackers import attack, attackers_pod
 from testbed.claims import claim, gpu_config
 from testbed.commands import TestbedError, wait_until
 from testbed.node import GpuNode
-from testbed.pods import make_namespace, wait_running
+from testbed.pods import exec_in, make_namespace, wait_running
 
 from chaos.odd_claims import odd, only, pod_of, with_configs
 from chaos.turns import OUTSIDE, Turn
@@ -168,10 +168,10 @@ class Intruder:
         return words.get(attack, ())
 
     def _attack(self, pod: str, name: str, *words: str) -> None:
-        where = ("exec", "--namespace", NAMESPACE, pod, "--container", "ctr", "--")
         self.did[name] += 1
+        where = (self._node.cluster, pod, "ctr", NAMESPACE)
         try:
-            said = self._node.cluster.kubectl(*where, *attack(name, *words), timeout=2 * FLOOD_S)
+            said = exec_in(*where, *attack(name, *words), timeout=2 * FLOOD_S)
         except TestbedError as error:
             self.did[f"{name} (broke off)"] += 1
             said = str(error).splitlines()[0]

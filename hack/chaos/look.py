@@ -11,7 +11,7 @@ from testbed.api import Object
 from testbed.driver import DriverProcess, resident_memory
 from testbed.mounts import mounts_below
 from testbed.node import GpuNode
-from testbed.pods import explain, is_ready, parse_gpu_list, parse_mig_list
+from testbed.pods import exec_in, explain, is_ready, parse_gpu_list, parse_mig_list
 
 from chaos.divisions import division_of
 from chaos.holds import ClaimSeen, ContainerSeen, Look, ProcessSeen
@@ -89,8 +89,7 @@ def containers(node: GpuNode, workloads: Iterable[str]) -> dict[str, ContainerSe
 
 
 def _container(node: GpuNode, pod: str) -> ContainerSeen:
-    words = ("exec", "--namespace", NAMESPACE, pod, "--container", "ctr", "--", "nvidia-smi", "-L")
-    text = node.cluster.kubectl(*words)
+    text = exec_in(node.cluster, pod, "ctr", NAMESPACE, "nvidia-smi", "-L")
     (status,) = node.cluster.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
     return ContainerSeen(
         gpus=parse_gpu_list(text),

@@ -12,7 +12,7 @@ from testbed.node import GpuNode
 from testbed.pods import (
     claim_uids,
     environment,
-    explain,
+    explaining,
     gpus_seen,
     migs_seen,
     mount_points,
@@ -186,14 +186,12 @@ def _remove(node: GpuNode, demo: Demo) -> None:
     words = ("delete", "-f", "-", "--ignore-not-found", "--wait=false")
     node.cluster.kubectl(*words, stdin=demo.text)
 
-    def gone() -> bool:
-        return api.find("Namespace", demo.namespace) is None
-
-    try:
-        wait_until(gone, f"the namespace {demo.namespace} to go", timeout=90)
-    except TestbedError as error:
-        reasons = "\n".join(explain(api, pod) for pod in api.all("Pod", demo.namespace))
-        raise TestbedError(f"{error}\n{reasons}") from error
+    with explaining(api, demo.namespace):
+        wait_until(
+            lambda: api.find("Namespace", demo.namespace) is None,
+            f"the namespace {demo.namespace} to go",
+            timeout=90,
+        )
 
 
 def _mig_rows(seen: Mapping[str, Mapping[str, str]]) -> list[tuple[str, ...]]:

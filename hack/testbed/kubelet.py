@@ -8,7 +8,7 @@ service socket as `unix:` with authority `localhost`. It keeps one connection to
 import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,15 +105,11 @@ class KubeletClient:
 
     def prepare(self, *claims: ClaimName, version: str = "v1", **call: Any) -> Any:
         """Ask for claims to be prepared; returns the answers by UID, errors among them."""
-        request = MESSAGES[version].NodePrepareResourcesRequest(claims=_messages(version, claims))
-        call.setdefault("timeout", CALL_SECONDS)
-        return self._plugin(version).NodePrepareResources(request, **call).claims
+        return self._ask("NodePrepareResources", claims, version, call)
 
     def unprepare(self, *claims: ClaimName, version: str = "v1", **call: Any) -> Any:
         """Ask for claims to be unprepared; returns the answers by UID, errors among them."""
-        request = MESSAGES[version].NodeUnprepareResourcesRequest(claims=_messages(version, claims))
-        call.setdefault("timeout", CALL_SECONDS)
-        return self._plugin(version).NodeUnprepareResources(request, **call).claims
+        return self._ask("NodeUnprepareResources", claims, version, call)
 
     def watch_health(self, version: str = "v1") -> Any:
         """Have the driver tell how the devices of claims are doing; returns its messages."""
@@ -139,6 +135,15 @@ class KubeletClient:
         """
         _check(claims, self.unprepare(*claims))
 
+    def _ask(
+        self, method: str, claims: Sequence[ClaimName], version: str, call: dict[str, Any]
+    ) -> Any:
+        messages = MESSAGES[version]
+        named = [messages.Claim(**asdict(claim)) for claim in claims]
+        request = getattr(messages, f"{method}Request")(claims=named)
+        ask = getattr(self._plugin(version), method)
+        return ask(request, **{"timeout": CALL_SECONDS, **call}).claims
+
     def _plugin(self, version: str) -> Any:
         with self._dialling:
             if version not in self._plugins:
@@ -160,11 +165,6 @@ class KubeletClient:
         )
         self._channels.append(channel)
         return channel
-
-
-def _messages(version: str, claims: Sequence[ClaimName]) -> list[Any]:
-    message = MESSAGES[version].Claim
-    return [message(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
 
 
 def _check(claims: Sequence[ClaimName], answers: Mapping[str, Any]) -> None:

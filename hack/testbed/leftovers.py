@@ -1,13 +1,15 @@
 """Finds a process again that an earlier program started, and ends it.
 
 A process id alone may have been given to another process since, so its start time is kept with it
-(field 22 of /proc/PID/stat, in clock ticks since boot; proc(5)).
+(in clock ticks since boot).
 """
 
 import os
 import signal
 import time
 from pathlib import Path
+
+from cluster.processes import running
 
 GRACE_SECONDS = 15
 
@@ -34,10 +36,5 @@ def end_process(path: Path) -> None:
 
 
 def _start_time(pid: int) -> int | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name, in parentheses, may hold anything; what follows it is regular.
-    state, *rest = stat.rpartition(")")[2].split()
-    return None if state == "Z" else int(rest[18])
+    process = running(pid)
+    return process.started if process else None

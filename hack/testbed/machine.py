@@ -19,9 +19,11 @@ from testbed.mounts import unmount_all
 DRIVER = REPOSITORY / ".venv" / "bin" / "dra-driver"
 
 
-COMPUTE_MODES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
-MIG_MODES = {0: "Disabled", 1: "Enabled"}
-TIME_SLICES = {0: "Default", 1: "Short", 2: "Medium", 3: "Long"}
+Words = Mapping[int | None, str]
+
+COMPUTE_MODES: Words = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
+MIG_MODES: Words = {0: "Disabled", 1: "Enabled"}
+TIME_SLICES: Words = {0: "Default", 1: "Short", 2: "Medium", 3: "Long"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,9 @@ class SimulatedMachine:
         with self._read() as machine:
             return {
                 one.gpu.uuid: GpuSettings(
-                    compute_mode=_word(COMPUTE_MODES, one.compute_mode),
-                    time_slice=_word(TIME_SLICES, one.time_slice),
-                    mig_mode=_word(MIG_MODES, one.mig_mode),
+                    compute_mode=COMPUTE_MODES.get(one.compute_mode, "-"),
+                    time_slice=TIME_SLICES.get(one.time_slice, "-"),
+                    mig_mode=MIG_MODES.get(one.mig_mode, "-"),
                 )
                 for one in sorted(machine.status(), key=lambda one: one.gpu.nvml_bus_id)
             }
@@ -141,8 +143,3 @@ class SimulatedMachine:
 
     def _do(self, verb: str, *words: str, timeout: float = 60) -> str:
         return run((DRIVER, "simulate", verb, "--root", self.root, *words), timeout=timeout)
-
-
-def _word(words: Mapping[int, str], number: int | None) -> str:
-    """The word for a setting; a card that has none of a thing has `-`."""
-    return "-" if number is None else words.get(number, "-")

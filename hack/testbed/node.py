@@ -126,14 +126,8 @@ class GpuNode:
         self.wait_published()
 
     def share(self, config: str) -> None:
-        """Put a share config into the folder `share_configs`, where the driver may be told to look.
-
-        Whole or not at all, as a ConfigMap's volume does.
-        """
-        self.share_configs.mkdir(parents=True, exist_ok=True)
-        temporary = self.share_configs / "..new"
-        temporary.write_text(config)
-        temporary.replace(self.share_configs / "default")
+        """Put a share config where the driver may be told to look, into `share_configs`."""
+        put_share_config(self.share_configs, config)
 
     @property
     def follow_log(self) -> str:
@@ -205,3 +199,11 @@ class GpuNode:
         """Stop the supervisor, and what it left running as it is meant to."""
         self.supervisor.stop()
         mps_daemons.end_all(self.place.plugins)
+
+
+def put_share_config(folder: Path, config: str) -> None:
+    """Put a share config into a folder, whole or not at all, as a ConfigMap's volume does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / "..new"
+    temporary.write_text(config)
+    temporary.replace(folder / "default")

@@ -1,7 +1,8 @@
 """Containers that stay, and what they see: GPUs, variables, mounts; and whether their pods run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from dra_driver.kube.resource import Resource
 from testbed.api import Api, Object
@@ -34,14 +35,21 @@ def container(name: str, resources: Object, script: str = STAY) -> Object:
     }
 
 
+def exec_in(
+    cluster: Cluster, pod: str, container: str, namespace: str, *words: str, timeout: float = 60
+) -> str:
+    """Run a command in a running container; return what it printed. Raises TestbedError."""
+    where = ("exec", "--namespace", namespace, pod, "--container", container, "--")
+    return cluster.kubectl(*where, *words, timeout=timeout)
+
+
 def migs_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
     """Return the profiles of the MIG devices that `nvidia-smi -L` lists in a container, by UUID.
 
     Raises:
         TestbedError: It failed there, or printed something else than GPUs and MIG devices.
     """
-    command = ("exec", "--namespace", namespace, pod, "--container", container)
-    return parse_mig_list(cluster.kubectl(*command, "--", "nvidia-smi", "-L"))
+    return parse_mig_list(exec_in(cluster, pod, container, namespace, "nvidia-smi", "-L"))
 
 
 def parse_mig_list(text: str) -> dict[str, str]:
@@ -57,8 +65,7 @@ def gpus_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> tup
     Raises:
         TestbedError: It failed there, or printed something else than GPUs.
     """
-    command = ("exec", "--namespace", namespace, pod, "--container", container)
-    return parse_gpu_list(cluster.kubectl(*command, "--", "nvidia-smi", "-L"))
+    return parse_gpu_list(exec_in(cluster, pod, container, namespace, "nvidia-smi", "-L"))
 
 
 def parse_gpu_list(text: str) -> tuple[str, ...]:
@@ -74,15 +81,13 @@ def parse_gpu_list(text: str) -> tuple[str, ...]:
 
 def environment(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
     """Return the variables with which a running container's first process was started."""
-    command = ("exec", "--namespace", namespace, pod, "--container", container)
-    words = cluster.kubectl(*command, "--", "cat", "/proc/1/environ").split("\0")
+    words = exec_in(cluster, pod, container, namespace, "cat", "/proc/1/environ").split("\0")
     return {name: value for name, _, value in (word.partition("=") for word in words) if name}
 
 
 def mount_points(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
     """Return where something is mounted in a running container, and of what kind it is."""
-    command = ("exec", "--namespace", namespace, pod, "--container", container)
-    lines = cluster.kubectl(*command, "--", "cat", "/proc/1/mountinfo").splitlines()
+    lines = exec_in(cluster, pod, container, namespace, "cat", "/proc/1/mountinfo").splitlines()
     return {line.split(" ")[4]: line.partition(" - ")[2].split(" ")[0] for line in lines}
 
 
@@ -119,14 +124,12 @@ def wait_running(
     """
 
     def ready() -> list[Object] | None:
-        pods = _chosen(api, namespace, names)
-        return pods if pods and all(is_ready(pod) for pod in pods) else None
+        pods = _named(api, namespace, names)
+        are_there = len(pods) == len(names) if names else pods
+        return pods if are_there and all(is_ready(pod) for pod in pods) else None
 
-    try:
+    with explaining(api, namespace, names):
         return wait_until(ready, f"pods in {namespace} to run", timeout=timeout)
-    except TestbedError as error:
-        reasons = "\n".join(explain(api, pod) for pod in _chosen(api, namespace, names))
-        raise TestbedError(f"{error}\n{reasons}") from error
 
 
 def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 120) -> None:
@@ -135,15 +138,21 @@ def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: f
     Raises:
         TestbedError: They were not in time. The text says what is left, and the pods' events.
     """
+    with explaining(api, namespace, names):
+        wait_until(
+            lambda: not _named(api, namespace, names),
+            f"pods in {namespace} to go",
+            timeout=timeout,
+        )
 
-    def left() -> list[Object]:
-        pods = api.all("Pod", namespace)
-        return [pod for pod in pods if not names or pod["metadata"]["name"] in names]
 
+@contextmanager
+def explaining(api: Api, namespace: str, names: Sequence[str] = ()) -> Iterator[None]:
+    """Have a TestbedError say how the named pods (or all pods) of a namespace are."""
     try:
-        wait_until(lambda: not left(), f"pods in {namespace} to go", timeout=timeout)
+        yield
     except TestbedError as error:
-        reasons = "\n".join(explain(api, pod) for pod in left())
+        reasons = "\n".join(explain(api, pod) for pod in _named(api, namespace, names))
         raise TestbedError(f"{error}\n{reasons}") from error
 
 
@@ -175,9 +184,7 @@ def _reason(facts: Object) -> str:
     return " ".join(str(facts[field]) for field in ("reason", "message") if facts.get(field))
 
 
-def _chosen(api: Api, namespace: str, names: Sequence[str]) -> list[Object]:
+def _named(api: Api, namespace: str, names: Sequence[str]) -> list[Object]:
+    """The pods of a namespace: those with the names, or all."""
     pods = api.all("Pod", namespace)
-    if not names:
-        return pods
-    chosen = [pod for pod in pods if pod["metadata"]["name"] in names]
-    return chosen if len(chosen) == len(names) else []
+    return [pod for pod in pods if not names or pod["metadata"]["name"] in names]

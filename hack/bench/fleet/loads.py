@@ -4,12 +4,12 @@ In: the name of a load, a number of pods, and the profile of the smallest partit
 offer. Out: the objects to create. The pods of a load may differ; they take turns. Pure.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from testbed.api import Object
-from testbed.claims import mig_profile
+from testbed.claims import claim, mig_profile
 
 from dra_driver.devices.model import Inventory
 
@@ -111,41 +111,28 @@ def _pod(name: str, asked: Asked, profile: str | None, made: _Made) -> Object:
     pod = plain_pod(name)
     spec: Object = pod["spec"]
     container: Object = spec["containers"][0]
-    source = _SOURCES[asked.by](name, _claim_spec(profile if asked.part else None), made)
-    if source:
-        spec["resourceClaims"] = [{"name": "gpu", **source}]
-        container["resources"] = {"claims": [{"name": "gpu"}]}
-    else:
+    if asked.by == "extended":
         container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        return pod
+    wanted = _claim_spec(profile if asked.part else None)
+    if asked.by == "claim":
+        made.claims.append(_resource("ResourceClaim", name, wanted))
+        source = {"resourceClaimName": name}
+    else:
+        template = "mig" if asked.part else "gpu"
+        made.templates[template] = _resource("ResourceClaimTemplate", template, {"spec": wanted})
+        source = {"resourceClaimTemplateName": template}
+    spec["resourceClaims"] = [{"name": "gpu", **source}]
+    container["resources"] = {"claims": [{"name": "gpu"}]}
     return pod
 
 
 def _claim_spec(profile: str | None) -> Object:
-    exactly: Object = {"deviceClassName": "gpu.nvidia.com"}
+    wanted = claim("")
     if profile is not None:
-        exactly = {"deviceClassName": "mig.nvidia.com", "selectors": mig_profile(profile)}
-    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-
-
-def _own_claim(pod: str, spec: Object, made: _Made) -> Object:
-    made.claims.append(_resource("ResourceClaim", pod, spec))
-    return {"resourceClaimName": pod}
-
-
-def _from_template(_pod: str, spec: Object, made: _Made) -> Object:
-    kind = spec["devices"]["requests"][0]["exactly"]["deviceClassName"]
-    name = kind.partition(".")[0]
-    made.templates[name] = _resource("ResourceClaimTemplate", name, {"spec": spec})
-    return {"resourceClaimTemplateName": name}
-
-
-def _extended(_pod: str, _spec: Object, _made: _Made) -> Object:
-    return {}
-
-
-_SOURCES: Mapping[str, Callable[[str, Object, _Made], Object]] = MappingProxyType(
-    {"claim": _own_claim, "template": _from_template, "extended": _extended}
-)
+        wanted = claim("", device_class="mig.nvidia.com", selectors=mig_profile(profile))
+    spec: Object = wanted["spec"]
+    return spec
 
 
 def _resource(kind: str, name: str, spec: Object) -> Object:

@@ -5,7 +5,6 @@ try another one, write the function and add it to `VARIANTS`. Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -40,47 +39,40 @@ def whole_only(inventory: Inventory, node: str) -> DesiredPool:
 
 def auto(inventory: Inventory, node: str) -> DesiredPool:
     """What this driver publishes by default where no GPU is in MIG mode."""
-    published = projection(inventory, mig=_AUTO)
-    return _built(published, published.devices, node)
+    return _built(projection(inventory, mig=_AUTO), node)
 
 
 def auto_mig(inventory: Inventory, node: str) -> DesiredPool:
     """What it publishes by default where an admin put the first two GPUs in MIG mode."""
-    published = projection(_in_mig_mode(inventory), mig=_AUTO)
-    return _built(published, published.devices, node)
+    return _built(projection(_in_mig_mode(inventory), mig=_AUTO), node)
 
 
 def memory_counters(inventory: Inventory, node: str) -> DesiredPool:
     """The default with `--memory-counters`: whole GPUs, each with a counter set of `memory`."""
-    published = with_memory_counters(projection(inventory, mig=_AUTO))
-    return _built(published, published.devices, node)
+    return _built(with_memory_counters(projection(inventory, mig=_AUTO)), node)
 
 
 def shares(inventory: Inventory, node: str) -> DesiredPool:
     """The default from Kubernetes 1.37 on where a share config divides every GPU: all GPUs as a
     whole and in shares, which counters keep apart.
     """
-    published = projection(inventory, mig=_AUTO, share=_divided(inventory))
-    return _built(published, published.devices, node)
+    return _built(projection(inventory, mig=_AUTO, share=_divided(inventory)), node)
 
 
 def shares_alone(inventory: Inventory, node: str) -> DesiredPool:
     """The same before Kubernetes 1.37: shares and nothing else, without counters."""
     alone = replace(_divided(inventory), alone="the scheduler is older than 1.37")
-    published = projection(inventory, mig=_AUTO, share=alone)
-    return _built(published, published.devices, node)
+    return _built(projection(inventory, mig=_AUTO, share=alone), node)
 
 
 def on_demand(inventory: Inventory, node: str) -> DesiredPool:
     """What this driver publishes with `--mig on-demand`: every partition of every GPU."""
-    published = projection(inventory, mig=_ON_DEMAND)
-    return _built(published, published.devices, node)
+    return _built(projection(inventory, mig=_ON_DEMAND), node)
 
 
 def on_demand_shares(inventory: Inventory, node: str) -> DesiredPool:
     """The same where every GPU is divided into shares, too."""
-    published = projection(inventory, mig=_ON_DEMAND, share=_divided(inventory))
-    return _built(published, published.devices, node)
+    return _built(projection(inventory, mig=_ON_DEMAND, share=_divided(inventory)), node)
 
 
 def without_memory(inventory: Inventory, node: str) -> DesiredPool:
@@ -107,8 +99,7 @@ def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
     }
     ordered = sorted(names, key=lambda name: (names[name], name))
     offered = frozenset({ordered[0], ordered[len(ordered) // 2]} if ordered else ())
-    published = projection(inventory, mig=replace(_ON_DEMAND, profiles=offered))
-    return _built(published, published.devices, node)
+    return _built(projection(inventory, mig=replace(_ON_DEMAND, profiles=offered)), node)
 
 
 def no_partitions(inventory: Inventory, node: str) -> DesiredPool:
@@ -116,27 +107,20 @@ def no_partitions(inventory: Inventory, node: str) -> DesiredPool:
     least that a layout with partitions can cost.
     """
     published = projection(inventory, mig=_ON_DEMAND)
-    return _built(published, [device for device in published.devices if is_whole(device)], node)
+    return _built(published, node, [device for device in published.devices if is_whole(device)])
 
 
 def whole_last(inventory: Inventory, node: str) -> DesiredPool:
     """The same as `on_demand`, but whole GPUs after everything else."""
     published = projection(inventory, mig=_ON_DEMAND)
-    return _built(published, sorted(published.devices, key=is_whole), node)
+    return _built(published, node, sorted(published.devices, key=is_whole))
 
 
 def all_counters(inventory: Inventory, node: str) -> DesiredPool:
     """The same as `on_demand`, but with counters of all engines."""
-    published = projection(inventory, mig=_ON_DEMAND)
-    return build_slices(
-        [
-            {**device, **_consumed(source)}
-            for device, source in zip(published.devices, published.sources, strict=True)
-        ],
-        driver=DRIVER_NAME,
-        node_name=node,
-        counter_sets=_all_counter_sets(inventory.gpus),
-    )
+    sets = _all_counter_sets(inventory.gpus)
+    devices = [device for _, device in _with_all_counters(inventory)]
+    return build_slices(devices, driver=DRIVER_NAME, node_name=node, counter_sets=sets)
 
 
 def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
@@ -145,16 +129,11 @@ def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
     What NVIDIA's driver publishes with its feature gate DynamicMIG, since Kubernetes 1.35. It has
     counters of all engines, whether they could run out or not.
     """
-    published = projection(inventory, mig=_ON_DEMAND)
     ordered = sorted(inventory.gpus, key=lambda gpu: gpu.pci_address)
     sets = _all_counter_sets(ordered)
     contents: list[Object] = [{"sharedCounters": sets}] if sets else []
     for gpu in ordered:
-        mine = [
-            {**device, **_consumed(source)}
-            for device, source in zip(published.devices, published.sources, strict=True)
-            if source.gpu is gpu
-        ]
+        mine = [device for source, device in _with_all_counters(inventory) if source.gpu is gpu]
         contents.append({"devices": sorted(mine, key=lambda device: str(device["name"]))})
     return DesiredPool(driver=DRIVER_NAME, node_name=node, contents=tuple(contents))
 
@@ -191,11 +170,21 @@ def _divided(inventory: Inventory) -> ShareOffer:
     return ShareOffer(divisions={Whole(gpu=gpu.uuid): division for gpu in inventory.gpus})
 
 
-def _built(published: Projection, devices: Sequence[Object], node: str) -> DesiredPool:
+def _built(
+    published: Projection, node: str, devices: Sequence[Object] | None = None
+) -> DesiredPool:
     """The slices of some of the devices that are published, or of all, with all counter sets."""
+    chosen = published.devices if devices is None else devices
     return build_slices(
-        devices, driver=DRIVER_NAME, node_name=node, counter_sets=published.counter_sets
+        chosen, driver=DRIVER_NAME, node_name=node, counter_sets=published.counter_sets
     )
+
+
+def _with_all_counters(inventory: Inventory) -> list[tuple[NodeDevice, Object]]:
+    """What is published on demand, each device with the counters of all engines."""
+    published = projection(inventory, mig=_ON_DEMAND)
+    pairs = zip(published.sources, published.devices, strict=True)
+    return [(source, {**device, **_consumed(source)}) for source, device in pairs]
 
 
 def _consumed(source: NodeDevice) -> Object:
@@ -227,24 +216,22 @@ def _all_counters(gpu: Gpu) -> dict[str, int]:
     )
 
 
-VARIANTS: Mapping[str, Variant] = MappingProxyType(
-    {
-        "whole-only": whole_only,
-        "auto": auto,
-        "auto-mig": auto_mig,
-        "memory-counters": memory_counters,
-        "shares": shares,
-        "shares-alone": shares_alone,
-        "on-demand": on_demand,
-        "on-demand-shares": on_demand_shares,
-        "without-memory": without_memory,
-        "no-partitions": no_partitions,
-        "two-profiles": two_profiles,
-        "whole-last": whole_last,
-        "all-counters": all_counters,
-        "nvidia-dynamic": nvidia_dynamic,
-    }
-)
+VARIANTS: Mapping[str, Variant] = {
+    "whole-only": whole_only,
+    "auto": auto,
+    "auto-mig": auto_mig,
+    "memory-counters": memory_counters,
+    "shares": shares,
+    "shares-alone": shares_alone,
+    "on-demand": on_demand,
+    "on-demand-shares": on_demand_shares,
+    "without-memory": without_memory,
+    "no-partitions": no_partitions,
+    "two-profiles": two_profiles,
+    "whole-last": whole_last,
+    "all-counters": all_counters,
+    "nvidia-dynamic": nvidia_dynamic,
+}
 
 BASELINE = "whole-only"
 """The variant that the others are compared with."""

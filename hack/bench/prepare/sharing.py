@@ -12,6 +12,7 @@ from testbed.claims import gpu_config
 from testbed.commands import TestbedError, run, wait_until
 from testbed.driver import SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
+from testbed.node import put_share_config
 
 from bench.prepare.stage import Stage
 from bench.timings import summary, timed
@@ -30,6 +31,7 @@ CONFIGS: Mapping[str, Object | None] = {
 SHARED_BY: Mapping[str, str] = {"share-mps": "mps", "share-time-slicing": "timeSlicing"}
 """Configs by which claims have a share of a GPU that is divided so, as a share config says it."""
 
+_SHARES_NOTHING = "version: v1\n"
 _REPLICAS = 10
 SLOW_SECONDS = 1.0
 """How much longer the slow neighbour's daemon takes to start."""
@@ -58,8 +60,7 @@ def supervisor(stage: Stage, log: Path) -> Iterator[None]:
 def share_configs(folder: Path) -> Path:
     """Make a folder of share configs in which nothing is shared yet; return it."""
     configs = folder / "share-configs"
-    configs.mkdir()
-    _write(configs, "version: v1\n")
+    put_share_config(configs, _SHARES_NOTHING)
     return configs
 
 
@@ -74,7 +75,7 @@ def shares_of(
     """
     resources = f"[{{name: nvidia.com/gpu, replicas: {_REPLICAS}}}]"
     settings = f"{{failRequestsGreaterThanOne: true, resources: {resources}}}"
-    _write(configs, f"version: v1\nsharing: {{{SHARED_BY[config]}: {settings}}}\n")
+    put_share_config(configs, f"version: v1\nsharing: {{{SHARED_BY[config]}: {settings}}}\n")
     first, last = f"share-0-of-{_REPLICAS}", f"share-{_REPLICAS - 1}-of-{_REPLICAS}"
     _wait_shares(stage, any_there=True)
     others = [stage.claim(f"{gpu}-{last}") for gpu in gpus]
@@ -84,15 +85,8 @@ def shares_of(
     for other in others:
         kubelet.must_unprepare(other)
     stage.delete_claims("-share-")  # else the division waits for those that are still allocated
-    _write(configs, "version: v1\n")
+    put_share_config(configs, _SHARES_NOTHING)
     _wait_shares(stage, any_there=False)
-
-
-def _write(configs: Path, text: str) -> None:
-    """Write the config whole or not at all, as a ConfigMap's volume does."""
-    new = configs / "..default"
-    new.write_text(text)
-    new.replace(configs / "default")
 
 
 def _wait_shares(stage: Stage, *, any_there: bool) -> None:
