@@ -12,7 +12,7 @@ from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.driver_root.programs import MPS_CONTROL, find_program
 from dra_driver.devices.model import MigDevice, MigMode
 from hardware.mig import free_place
-from hardware.run import Run
+from hardware.run import Run, step
 from hardware.stage import Prepared
 from hardware.steps import Change, LeftOut, Unexpected
 
@@ -58,16 +58,18 @@ def prepared(run: Run, devices: Sequence[str], config: Object | None = None) -> 
         raise Unexpected(f"after the claim's end there is still {', '.join(left)}")
 
 
+@step("claim-gpu", "prepares and unprepares a claim for the card")
 def gpu(run: Run) -> None:
-    """A claim for the whole card."""
     with prepared(run, [whole(run)]) as claim:
         run.note(f"CDI devices: {len(claim.cdi_devices)}")
         with run.timed("prepare again"):
             run.stage.kubelet.must_prepare(claim.name)
 
 
+@step(
+    "claim-time-slicing", "prepares a claim that sets the time-slice to Short", changes="time-slice"
+)
 def time_slicing(run: Run) -> None:
-    """A claim that sets the time-slice to Short."""
     before = run.card.settings().time_slice
     with prepared(run, [whole(run)], _SHORT):
         if (found := run.card.time_slice()) not in (1, None):
@@ -78,13 +80,18 @@ def time_slicing(run: Run) -> None:
         raise Unexpected(f"the time-slice was {before}, and is {now} after the claim's end")
 
 
+@step("claim-share", "prepares one for a quarter of the card, by time-slicing")
 def share(run: Run) -> None:
-    """A claim for a quarter of the card, by time-slicing."""
     _share(run, "timeSlicing")
 
 
+@step(
+    "claim-share-mps",
+    "prepares a claim for a quarter of the card by MPS",
+    changes="mps",
+    also="compute-mode",
+)
 def share_by_mps(run: Run) -> None:
-    """A claim for a quarter of the card, by MPS."""
     with supervised(run):
         _share(run, "mps")
 
@@ -116,8 +123,8 @@ def supervised(run: Run) -> Iterator[None]:
         run.stage.stop_supervisor()
 
 
+@step("claim-mps", "prepares a claim under MPS with limits", changes="mps", also="compute-mode")
 def mps(run: Run) -> None:
-    """A claim for the card under MPS, with limits."""
     name = whole(run)
     with supervised(run), prepared(run, [name], MPS):
         if run.allows(Change.COMPUTE_MODE):
@@ -129,8 +136,8 @@ def mps(run: Run) -> None:
                 raise Unexpected(f"the compute mode is {mode} under MPS, not 3")
 
 
+@step("claim-mig", "prepares a claim for a MIG device that the driver makes", changes="mig-mode")
 def mig(run: Run) -> None:
-    """A claim for a MIG device that the driver makes, and the mode with it."""
     card = run.card.facts()
     place = free_place(card)
     is_on = card.mig_mode is MigMode.ENABLED

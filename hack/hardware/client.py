@@ -17,7 +17,7 @@ from dra_driver.bench.mps_daemon import clean_environment
 from dra_driver.devices.driver_root import libraries, rooted
 from dra_driver.errors import DeviceError, SetupError
 from dra_driver.simulator.build import find_compiler
-from hardware.run import Run
+from hardware.run import Run, step
 from hardware.steps import LeftOut, Unexpected
 
 SOURCE = Path(__file__).with_name("client.c")
@@ -124,6 +124,7 @@ class Client:
         return Said(facts={}, failed=f"it ended: {''.join(lines).strip() or 'without a word'}")
 
 
+@step("computes", "runs a CUDA program on this host")
 def computes(run: Run) -> None:
     """Make a context, run a kernel and take memory, as a process of this host."""
     path, env = built(run.folder), environment(run)

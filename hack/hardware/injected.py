@@ -9,7 +9,7 @@ from testbed.containers import CUDA_ENV, ClusterError, Container, Containers
 
 from hardware.claims import MEMORY_LIMIT_MIB, MPS, prepared, supervised, whole
 from hardware.client import Said, built, understood
-from hardware.run import Run
+from hardware.run import Run, step
 from hardware.stage import Prepared
 from hardware.steps import LeftOut, Unexpected
 
@@ -37,8 +37,8 @@ def _client(run: Run, where: Containers, claim: Prepared, mib: int) -> Said:
     return understood(_run(run, where, claim, ["sh", "-c", script]))
 
 
+@step("container", "runs nvidia-smi in a container with a claim")
 def container(run: Run) -> None:
-    """Run nvidia-smi in a container with a claim's card."""
     with prepared(run, [whole(run)]) as claim:
         where = _containers(run)
         listed = _run(run, where, claim, ["nvidia-smi", "-L"])
@@ -47,6 +47,7 @@ def container(run: Run) -> None:
         run.note("nvidia-smi -L in the container lists the card of the claim, and no other")
 
 
+@step("container-computes", "runs a CUDA program in such a container")
 def computes(run: Run) -> None:
     """Make a context, run a kernel and take memory in a container with a claim's card."""
     with prepared(run, [whole(run)]) as claim:
@@ -55,6 +56,12 @@ def computes(run: Run) -> None:
         run.note("a program in the container made a context, ran a kernel and took memory")
 
 
+@step(
+    "container-mps",
+    "has a program in a container ask for more than such a claim's memory",
+    changes="mps",
+    also="compute-mode",
+)
 def limited(run: Run) -> None:
     """Have a program ask for more than the limit of its claim under MPS, in a container."""
     with supervised(run), prepared(run, [whole(run)], MPS) as claim:

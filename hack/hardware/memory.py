@@ -9,7 +9,7 @@ from pathlib import Path
 from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
 from dra_driver.errors import DeviceError
 from hardware.client import Client, built, environment
-from hardware.run import Run
+from hardware.run import Run, step
 from hardware.steps import LeftOut, Unexpected
 
 _MIB = 1 << 20
@@ -32,6 +32,7 @@ def _group(run: Run) -> Iterator[Path]:
     yield run.group
 
 
+@step("memory-limit", "limits the memory of a control group", changes="memory-limit")
 def limit(run: Run) -> None:
     """Limit a group, read it back, and have a program in it ask for more."""
     with _group(run) as group:
@@ -58,6 +59,12 @@ def _inside(group: Path) -> Iterator[None]:
         (before / "cgroup.procs").write_text(str(os.getpid()))
 
 
+@step(
+    "cgroup-path",
+    "names a control group by another path",
+    changes="memory-limit",
+    asks="cgroup-path",
+)
 def other_path(run: Run) -> None:
     """Name a group by its path below another mount of the hierarchy."""
     with _group(run) as group, _elsewhere(run, group) as place, run.card.nvml() as library:

@@ -6,7 +6,7 @@ from dra_driver.devices.device import Device, Mig
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, MigFacts, MigMode
 from dra_driver.errors import DeviceError, HeldError
-from hardware.run import Run
+from hardware.run import Run, step
 from hardware.steps import LeftOut
 
 
@@ -16,6 +16,12 @@ def _mig_of(card: Gpu) -> MigFacts:
     return card.mig
 
 
+@step(
+    "mig-mode-while-open",
+    "switches the MIG mode, alone and beside another process",
+    changes="mig-mode",
+    asks="mig-open",
+)
 def mode_while_open(run: Run) -> None:
     """Switch the MIG mode while another process has NVML open, and while none has."""
     card = run.card.facts()
@@ -54,8 +60,10 @@ def _switched(run: Run, mode: MigMode) -> str:
     return ""
 
 
+@step(
+    "mig-device-names", "makes a MIG device twice in one place", changes="mig-mode", asks="mig-uuid"
+)
 def device_names(run: Run) -> None:
-    """Make a MIG device twice in the same place, and compare the UUIDs."""
     place = free_place(run.card.facts())
     run.stop_stage()
     found = []

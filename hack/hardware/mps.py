@@ -13,7 +13,7 @@ from dra_driver.mps.supervisor.compute_modes import EXCLUSIVE_PROCESS
 from hardware.claims import MEMORY_LIMIT_MIB
 from hardware.client import Client, Said, built, environment
 from hardware.processes import of_run
-from hardware.run import Run
+from hardware.run import Run, step
 from hardware.steps import LeftOut, Unexpected
 
 _LIMIT = "default_device_pinned_mem_limit"
@@ -39,6 +39,12 @@ def _says(daemon: MpsDaemon, command: str) -> str:
     return " ".join(daemon.ask([command])) or "nothing"
 
 
+@step(
+    "mps-limit-names",
+    "sets memory limits by ordinal and by UUID",
+    changes="mps",
+    asks="mps-limit-name",
+)
 def limit_names(run: Run) -> None:
     """Set a limit of memory by ordinal and by UUID, and read each by both."""
     taken: list[str] = []
@@ -54,6 +60,12 @@ def limit_names(run: Run) -> None:
     run.answer("mps-limit-name", f"The daemon takes and reads back {words}.")
 
 
+@step(
+    "mps-shared-memory",
+    "looks for files in /dev/shm that processes of MPS map",
+    changes="mps",
+    asks="mps-shm",
+)
 def shared_memory(run: Run) -> None:
     """Look what daemon, server and a client map from /dev/shm."""
     run.stop_stage()  # the driver maps what it likes
@@ -87,6 +99,9 @@ def _mapped(pid: int) -> set[str]:
     return {line[line.index("/dev/shm/") :] for line in lines if "/dev/shm/" in line}  # noqa: S108
 
 
+@step(
+    "mps-percentages", "has an MPS client lower its percentage", changes="mps", asks="mps-percent"
+)
 def percentages(run: Run) -> None:
     """See how many SMs a client has that lowers its percentage under a default of 100."""
     with _daemon(run) as (daemon, env):
@@ -112,6 +127,7 @@ def _served(run: Run, env: Mapping[str, str], mib: int = 1) -> Said:
         return client.said
 
 
+@step("mps-limits", "has an MPS client ask for more than its memory beside another", changes="mps")
 def limits(run: Run) -> None:
     """Have one client ask for more than its limit while its neighbour works."""
     with _daemon(run) as (daemon, env):
@@ -127,6 +143,12 @@ def limits(run: Run) -> None:
     run.note("the client that asked for twice its limit was refused, and its neighbour went on")
 
 
+@step(
+    "mps-exclusive",
+    "runs a program beside MPS in EXCLUSIVE_PROCESS",
+    changes="mps compute-mode",
+    asks="mps-exclusive",
+)
 def exclusive(run: Run) -> None:
     """Have a program run beside MPS on a card in EXCLUSIVE_PROCESS, without finding the daemon."""
     outside = environment(run)

@@ -11,13 +11,14 @@ from testbed.commands import wait_until
 
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.mps.supervisor.compute_modes import EXCLUSIVE_PROCESS
-from hardware.run import Run
+from hardware.run import Run, step
 from hardware.steps import LeftOut, Unexpected
 
 _UUID = re.compile(r"GPU(-[0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SLICES = ("Default", "Short", "Medium", "Long")
 
 
+@step("inventory", "holds the driver's facts against nvidia-smi -q -x")
 def inventory(run: Run) -> None:
     """Hold what the driver knows of each GPU against nvidia-smi's XML."""
     card = run.card
@@ -76,6 +77,7 @@ def _differences(what: str, ours: dict[str, str], theirs: dict[str, str]) -> Ite
             yield f"{what}: {name} is {value} for the driver, {theirs.get(name)} for nvidia-smi"
 
 
+@step("slices", "starts the driver and waits for its slices")
 def slices(run: Run) -> None:
     """Start the driver, and wait until every GPU that it knows is published."""
     if run.card.inventory.sick:
@@ -99,6 +101,7 @@ def _is_whole(gpu: Gpu) -> bool:
     return gpu.mig_mode is not MigMode.ENABLED
 
 
+@step("uuids", "reads the UUIDs in two processes", asks="uuid-form")
 def uuids(run: Run) -> None:
     """Look at the form of the UUIDs, and whether another process sees the same."""
     names = [gpu.uuid for gpu in run.card.inventory.gpus]
@@ -122,8 +125,8 @@ print(json.dumps([places[place] for place in sorted(places)]))
 """
 
 
+@step("read-time-slice", "reads the time-slice", asks="slice-read")
 def time_slice(run: Run) -> None:
-    """Read the time-slice."""
     with run.timed("nvidia-smi compute-policy -l"):
         found = run.card.time_slice()
     if found is None:
@@ -132,8 +135,13 @@ def time_slice(run: Run) -> None:
         run.answer("slice-read", f"Yes: nvidia-smi compute-policy -l says {_SLICES[found]}.")
 
 
+@step(
+    "set-time-slice",
+    "sets each time-slice and reads it back",
+    changes="time-slice",
+    asks="slice-kept",
+)
 def set_time_slice(run: Run) -> None:
-    """Set each time-slice, and read it back."""
     before, said = run.card.time_slice(), []
     for number in (1, 2, 3, 0):
         with run.timed(f"set {_SLICES[number]}"):
@@ -154,8 +162,13 @@ def set_time_slice(run: Run) -> None:
         run.note("it could not be read before, and is left at Default")
 
 
+@step(
+    "set-compute-mode",
+    "sets EXCLUSIVE_PROCESS and reads it back",
+    changes="compute-mode",
+    asks="compute-mode",
+)
 def compute_mode(run: Run) -> None:
-    """Set EXCLUSIVE_PROCESS, and read it back."""
     with run.card.nvml() as library:
         if library.compute_mode(run.card.uuid) is None or not _is_whole(run.card.gpu):
             raise LeftOut("the card has no compute mode to set, or is in MIG mode")

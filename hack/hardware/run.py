@@ -78,6 +78,24 @@ class Step:
         return self.changes | (self.also & allowed) if self.changes <= allowed else frozenset()
 
 
+def step(
+    name: str, does: str, *, changes: str = "", also: str = "", asks: str = ""
+) -> "Callable[[Callable[[Run], None]], Step]":
+    """Make a step of the function that does it; several changes and questions are words."""
+
+    def made(do: "Callable[[Run], None]") -> Step:
+        return Step(
+            name=name,
+            does=does,
+            do=do,
+            changes=frozenset(map(Change, changes.split())),
+            also=frozenset(map(Change, also.split())),
+            asks=tuple(asks.split()),
+        )
+
+    return made
+
+
 def no_point(name: str) -> None:
     """Pass every point."""
 
