@@ -4,8 +4,8 @@ On a real node these are other people's: images in a registry, the RuntimeClass 
 toolkit, MIG devices and MIG mode that an admin has set, and the node's share config in a ConfigMap.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 import yaml
 from testbed.commands import TestbedError, wait_until
@@ -37,38 +37,41 @@ def prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> Iterat
 
 
 @contextmanager
-def _taken_back(undo: Callable[[], None], *, keep: bool) -> Iterator[None]:
+def _taken_back(place: AbstractContextManager[None], *, keep: bool) -> Iterator[None]:
+    place.__enter__()
     try:
         yield
     except TestbedError:
         with suppress(TestbedError):  # what went wrong before is the one to be told
-            undo()
+            place.__exit__(None, None, None)
         raise
     if not keep:
-        undo()
+        place.__exit__(None, None, None)
 
 
-def _divisible(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
-    """Turn MIG mode on as an admin does, where it is off; return its undo."""
-    if not (minors := demo.fit.switched):
-        return _nothing
+@contextmanager
+def _divisible(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
+    """Turn MIG mode on as an admin does, where it is off."""
+    minors = demo.fit.switched
+    if not minors:
+        yield
+        return
     switch = switch_by_reset if demo.fit.by_reset else switch_at_once
     switch(node, minors, on=True)
     names = ", ".join(f"gpu-{minor}" for minor in minors)
     how = ", by a reset," if demo.fit.by_reset else ""
     screen.step(f"admin: MIG mode turned on{how} for {names}")
-
-    def undo() -> None:
-        switch(node, minors, on=False)
-        screen.step("admin: MIG mode turned off again")
-
-    return undo
+    yield
+    switch(node, minors, on=False)
+    screen.step("admin: MIG mode turned off again")
 
 
-def _made_by_hand(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
-    """Make MIG devices as an admin does; return what destroys them."""
+@contextmanager
+def _made_by_hand(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
+    """Make MIG devices as an admin does."""
     if not demo.made:
-        return _nothing
+        yield
+        return
     machine, minors = node.machine, demo.fit.divided
     uuids = [
         machine.mig("create", "--gpu", f"minor:{minor}", "--profile", profile)
@@ -78,60 +81,54 @@ def _made_by_hand(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], Non
     gpus = ", ".join(f"gpu-{minor}" for minor in minors)
     each = "each of " if len(minors) > 1 else ""
     screen.step(f"admin: made MIG devices on {each}{gpus}: {', '.join(demo.made)}")
-
-    def undo() -> None:
-        for uuid in uuids:
-            machine.mig("destroy", "--device", uuid)
-        screen.step("admin: destroyed them again")
-
-    return undo
+    yield
+    for uuid in uuids:
+        machine.mig("destroy", "--device", uuid)
+    screen.step("admin: destroyed them again")
 
 
-def _shared(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
-    """Give the node the demo's share config, while the driver runs; return what takes it away."""
+@contextmanager
+def _shared(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
+    """Give the node the demo's share config, while the driver runs."""
     if not demo.share_config:
-        return _nothing
+        yield
+        return
     node.share(demo.share_config)
     _wait_shared(node, shared=True)
     screen.step("share config put in place; the driver runs on, and publishes shares")
-
-    def undo() -> None:
-        node.share(SHARES_NOTHING)
-        _wait_shared(node, shared=False)
-        screen.step("share config taken away; no shares are published any more")
-
-    return undo
+    yield
+    node.share(SHARES_NOTHING)
+    _wait_shared(node, shared=False)
+    screen.step("share config taken away; no shares are published any more")
 
 
-def _set(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
-    """Give the driver the demo's settings, by a restart; return what gives it its own again."""
+@contextmanager
+def _set(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
+    """Give the driver the demo's settings, by a restart, and then its own again."""
     if not demo.driver:
-        return _nothing
+        yield
+        return
     before = node.driver_settings
     node.restart_driver({**before, **demo.driver})
     names = ", ".join(f"{name}={value}" for name, value in demo.driver.items())
     screen.step(f"driver restarted with {names}")
-
-    def undo() -> None:
-        node.restart_driver(before)
-        screen.step("driver restarted without it")
-
-    return undo
+    yield
+    node.restart_driver(before)
+    screen.step("driver restarted without it")
 
 
-def _with_nics(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
-    """Let the node have network cards, as dranet publishes them; return what takes them away."""
+@contextmanager
+def _with_nics(screen: Screen, node: GpuNode, demo: Demo) -> Iterator[None]:
+    """Let the node have network cards, as dranet publishes them."""
     if not demo.nics:
-        return _nothing
-    stack = ExitStack()
+        yield
+        return
+    stack = ExitStack()  # what is not taken away stays as long as this command
     roots = stack.enter_context(made_up_nics(node, demo.nics))
     screen.step(f"no NICs and no dranet here: made-up ones are published, below {', '.join(roots)}")
-
-    def undo() -> None:
-        stack.close()
-        screen.step("made-up NICs taken away")
-
-    return undo
+    yield
+    stack.close()
+    screen.step("made-up NICs taken away")
 
 
 def _wait_shared(node: GpuNode, *, shared: bool) -> None:
@@ -141,10 +138,6 @@ def _wait_shared(node: GpuNode, *, shared: bool) -> None:
         timeout=30,
     )
     node.wait_published()
-
-
-def _nothing() -> None:
-    """Nothing was put in place."""
 
 
 def _provide_images(screen: Screen, node: GpuNode, demo: Demo) -> None:
