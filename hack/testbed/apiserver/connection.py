@@ -11,18 +11,17 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from testbed.apiserver.apply import applied
 from testbed.apiserver.claim_rules import check_bytes, check_granted
 from testbed.apiserver.kinds import KINDS, Kind, Target, target_of
-from testbed.apiserver.store import Object, Refusal
-
-if TYPE_CHECKING:
-    from testbed.apiserver.server import ApiServer
+from testbed.apiserver.store import Object, Refusal, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +61,30 @@ Page = Callable[[Object], Object]
 """Answers a request to a path that is no kind's, by the body that was sent with it."""
 
 
+class Api(Protocol):
+    """What a connection needs of the server it belongs to."""
+
+    token: str | None
+    tls: tuple[Path, Path] | None
+    bookmark_seconds: float
+    store: Store
+    watch_epoch: int
+    pages: dict[str, Page]
+    granted: AbstractSet[tuple[str, str]] | None
+    node: str
+
+    def take_fault(self, verb: str, plural: str, name: str | None) -> Fault | None: ...
+
+    def note(self, entry: Seen) -> None: ...
+
+
 class Connections(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], api: "ApiServer") -> None:
+    def __init__(self, address: tuple[str, int], api: Api) -> None:
         self.api = api
         self._open: set[socket.socket] = set()
         self._context: ssl.SSLContext | None = None
