@@ -17,9 +17,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
@@ -193,8 +194,7 @@ def _sockets(settings: Cleanup, directory: Path) -> list[Path]:
     return sorted([*registrar.glob(f"{DRIVER_NAME}*-reg.sock"), *directory.glob("dra*.sock")])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
+class _Node(Struct, frozen=True, kw_only=True):
     """How what claims have on this node is taken back."""
 
     take_over: TakeOver

@@ -6,9 +6,10 @@ file of any of them; or why something could not be taken back. The steps are tho
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
@@ -24,8 +25,7 @@ _UNDO_SECONDS = 20.0
 """For hardware, and for an MPS daemon, to take back what was set for one claim."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimsLeft:
+class ClaimsLeft(Struct, frozen=True, kw_only=True):
     """What is there of claims, for people. `prepared` are those that may be in use."""
 
     prepared: tuple[str, ...]

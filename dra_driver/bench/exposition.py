@@ -5,8 +5,8 @@ an error, not a figure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
 from dra_driver.errors import SetupError
@@ -14,8 +14,7 @@ from dra_driver.errors import SetupError
 _QUOTED = 160
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """One line: its name, labels and value, and the line itself."""
 
     name: str

@@ -6,8 +6,9 @@ has worked on a GPU that is simulated is not believed.
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from dra_driver.bench import latencies, lines
 from dra_driver.bench.listening import Listener
@@ -22,8 +23,7 @@ _LATE = "it was not ready in time"
 _ENDLESS = "it was ready, but had not ended long after its time"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class Gathered(Struct, frozen=True, kw_only=True):
     """What one tenant said.
 
     `exit_status` is None while it runs, or where nobody knows; negative for a signal. `words` are
@@ -118,8 +118,7 @@ def _tenant(number: int, one: Gathered) -> Tenant:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandEnd:
+class CommandEnd(Struct, frozen=True, kw_only=True):
     """How a command of the user's own ended.
 
     Attributes:

@@ -10,9 +10,9 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
+from msgspec import Struct
 from pydantic import Field, ValidationError
 
 from dra_driver.bench.exposition import Sample, samples
@@ -33,8 +33,7 @@ _MILLISECONDS = {
 _RATE, _P50, _P99 = "Inferences/Second", "p50 latency", "p99 latency"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Figures(Struct, frozen=True, kw_only=True):
     """Latencies, and perhaps the throughput: units in a second."""
 
     latency: Latency

@@ -7,8 +7,9 @@ rounds are run in an order that differs, so that no case always has a warm card 
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from dra_driver.bench.gathering import failed, skipped
 from dra_driver.bench.model import Case, Study
@@ -39,8 +40,7 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class Rounds(Struct, frozen=True, kw_only=True):
     """How often all cases are run, and for how long at most."""
 
     repetitions: int = 1

@@ -9,15 +9,15 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
+
+from msgspec import Struct
 
 Say = Callable[[str], None]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(slots=True)
-class Stop:
+class Stop(Struct):
     """Whether the run is to end."""
 
     is_asked: bool = False

@@ -7,8 +7,9 @@ keyring are the ones the machine already trusts; only the components differ.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.errors import SetupError
 
@@ -16,8 +17,7 @@ _COMPONENTS = "contrib non-free"
 _CONNECT_SECONDS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """One entry of a package source list."""
 
     uri: str

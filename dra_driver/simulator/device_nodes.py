@@ -10,8 +10,9 @@ import enum
 import os
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator.hardware import SimulatedGpu
@@ -32,8 +33,7 @@ class NodeKind(enum.StrEnum):
     PLACEHOLDER = "placeholder"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlan:
+class NodePlan(Struct, frozen=True, kw_only=True):
     """How nodes are made.
 
     Attributes:

@@ -16,9 +16,10 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
 
 from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import (
@@ -50,8 +51,7 @@ _FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 UserspaceChoice = Literal["auto", "real", "stand-in"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """How a driver root is made.
 
     Attributes:
@@ -74,8 +74,7 @@ class Options:
     report: Callable[[str], None] = lambda _sentence: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(Struct, frozen=True, kw_only=True):
     """What the marker file says of a driver root."""
 
     profile: Profile

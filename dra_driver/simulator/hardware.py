@@ -8,7 +8,8 @@ The same profile and seed always give the same identities.
 import hashlib
 import itertools
 import uuid
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.layout import Engine, Fact, LinkEnd, Text
@@ -32,8 +33,7 @@ _Facts = dict[Fact, int | None]
 _ENDS = {"gpu": LinkEnd.GPU, "switch": LinkEnd.SWITCH, "nothing": LinkEnd.NOTHING}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedGpu:
+class SimulatedGpu(Struct, frozen=True, kw_only=True):
     """One GPU of a machine.
 
     `pci` is the kernel's address, lower case with a four-digit domain; `bridges` are the PCI

@@ -5,14 +5,15 @@ and methods that change the machine while others use it. Every change goes throu
 so it is seen at once by all processes, except which GPUs there are: NVML lists them at nvmlInit.
 """
 
-import dataclasses
 import itertools
 import os
 import shutil
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import (
@@ -40,8 +41,7 @@ FUNCTION_NOT_FOUND = 13
 _VOLATILE_FOLDERS = ("run", "tmp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuStatus:
+class GpuStatus(Struct, frozen=True, kw_only=True):
     """One GPU as it is now. Modes are NVML's numbers, None when the card has no such mode."""
 
     gpu: SimulatedGpu
@@ -497,4 +497,4 @@ class Machine:
     def _inject(self, uuid: str | None, fault: Fault) -> None:
         with self._state() as now:
             slot = state.ANY_GPU if uuid is None else now.slot_of(uuid)
-            now.add_fault(dataclasses.replace(fault, slot=slot))
+            now.add_fault(replace(fault, slot=slot))

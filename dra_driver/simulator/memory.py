@@ -8,8 +8,9 @@ control groups are plain folders, `make_root` and `make_group` make them as the 
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator.hardware import SimulatedGpu
@@ -28,8 +29,7 @@ _REASONS = {
 DMEM_FILES = ("dmem.max", "dmem.min")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """Memory that a process has of the GPU in a slot, in bytes. `charged`: by an entry (misc)."""
 
     pid: int

@@ -8,8 +8,9 @@ any injected fault. Out: the MIG devices there are.
 import ctypes
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import layout
@@ -29,8 +30,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedMig:
+class SimulatedMig(Struct, frozen=True, kw_only=True):
     """One MIG device. `start` and `size` are in the GPU's memory slices, `index` is NVML's."""
 
     uuid: str
@@ -43,8 +43,7 @@ class SimulatedMig:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(Struct, frozen=True, kw_only=True):
     """A process on a GPU, or on a MIG device (else both instances are None). Memory in bytes.
 
     `graphics`: it draws, as a display server does; the others compute.

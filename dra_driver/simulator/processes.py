@@ -5,7 +5,7 @@ there (memory.py, mig.py). Out: its entries in the shared state. A process that 
 sample, as on a card; one that has ended keeps its last one, if it is let to.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator.layout import ProcessKind
@@ -16,8 +16,7 @@ UNKNOWN_PERCENT = 0xFFFFFFFF
 """What drivers have been seen to say in the place of a percentage."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class Activity(Struct, frozen=True, kw_only=True):
     """What a process does. Percentages are of the whole GPU; all 0: it is idle.
 
     Attributes:

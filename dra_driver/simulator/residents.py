@@ -5,15 +5,15 @@ reset of the GPU or a reboot ends them; after a reboot they are started again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import layout
 from dra_driver.simulator.layout import ProcessKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resident:
+class Resident(Struct, frozen=True, kw_only=True):
     """A process on a whole GPU: one that draws, or one that computes. Memory in bytes."""
 
     pid: int

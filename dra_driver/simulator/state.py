@@ -14,10 +14,11 @@ import mmap
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
 
 from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import elf, health, layout, nvlink
@@ -44,8 +45,7 @@ _FUTEX_CALL = {"x86_64": 202, "aarch64": 98}
 _EVERYONE = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """What an injected fault does.
 
     Attributes:
@@ -67,8 +67,7 @@ class Fault:
     kill: Kill = Kill.NEVER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """One NVLink; one that leads to nothing has no address, and is never up."""
 
     kind: LinkEnd
@@ -78,8 +77,7 @@ class Link:
     is_up: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigFacts:
+class MigFacts(Struct, frozen=True, kw_only=True):
     """One GPU instance profile. `capabilities`: 1 peer to peer, 2 graphics."""
 
     id: int
@@ -94,8 +92,7 @@ class MigFacts:
     engines: dict[Engine, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
+class GpuFacts(Struct, frozen=True, kw_only=True):
     """Everything the state knows of one GPU. Facts not named are absent, and so is a None link."""
 
     facts: dict[Fact, int]
@@ -106,8 +103,7 @@ class GpuFacts:
     fabric_cluster: bytes = bytes(16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Driver:
+class Driver(Struct, frozen=True, kw_only=True):
     """Versions the driver reports, and where and how it makes files.
 
     `cuda_version` is 1000 * major + 10 * minor, `library_folder` relative to the driver root.

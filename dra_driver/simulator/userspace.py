@@ -16,8 +16,9 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import apt_source, build
@@ -40,8 +41,7 @@ _WANTED = re.compile(r"^usr/(bin|sbin)/nvidia-|^usr/lib/[^/]+/nvidia/current/lib
 _DOWNLOAD_SECONDS = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Userspace:
+class Userspace(Struct, frozen=True, kw_only=True):
     """Driver files.
 
     Attributes:
@@ -58,7 +58,7 @@ class Userspace:
     files: Mapping[str, Path]
     links: Mapping[str, str]
     note: str
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = {}
 
 
 def library_folder() -> str:

@@ -8,11 +8,11 @@ import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.node import GpuNode

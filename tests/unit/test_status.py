@@ -1,4 +1,3 @@
-import dataclasses
 import json
 from pathlib import Path
 
@@ -116,7 +115,7 @@ def test_a_domain_that_is_not_in_order_says_why() -> None:
 def test_debts_strays_and_damage_are_told() -> None:
     cleanup = PendingCleanup(of=LONG, reason="GPU is lost")
     owing = record("old", SLICED, state=RecordState.RELEASED, pending=(cleanup,))
-    found = dataclasses.replace(
+    found = replace(
         node(owing, domains={"uid-stray": READY}),
         stored=StoredRecords(records=(owing,), damaged={"x.json": "it is cut off"}),
     )
@@ -215,7 +214,7 @@ PART = ConsumedShare(share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_
 
 def parted(*records: ClaimRecord, shares: int = 0) -> NodeStatus:
     noted = NotedConsumable(name="gpu-0", memory_mib=81009, shares=shares)
-    return dataclasses.replace(node(*records), shares=ShareNotes(consumables=(noted,)))
+    return replace(node(*records), shares=ShareNotes(consumables=(noted,)))
 
 
 def tenant(name: str, **changes: object) -> ClaimRecord:

@@ -11,10 +11,10 @@ understood.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import NoneType
 from typing import get_args
 
+from msgspec import Struct
 from pydantic.fields import FieldInfo
 
 from resource_nvidia_com.decode import VFIO_KIND
@@ -43,16 +43,14 @@ Models = Mapping[str, type[ConfigModel]]
 """The models by their kind; below the root, those of a part by the kind of the config it is in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class Variable(Struct, frozen=True, kw_only=True):
     """A list: the values that a field has in all configs."""
 
     name: str
     expression: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Struct, frozen=True, kw_only=True):
     """A rule: `expression` holds, or the object is refused with `message`, about field `path`.
 
     A line break in an expression is where a reader would like one.
@@ -63,12 +61,11 @@ class Validation:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checks:
+class Checks(Struct, frozen=True, kw_only=True):
     """What a policy needs to check configs, in the order of its evaluation."""
 
-    variables: list[Variable] = field(default_factory=list)
-    validations: list[Validation] = field(default_factory=list)
+    variables: list[Variable] = []
+    validations: list[Validation] = []
 
     def refuse(self, path: tuple[str, ...], over: str, unless: str, text: str) -> None:
         """Add a rule for each value `it` of a variable; `text` says it of the field."""
@@ -84,8 +81,7 @@ class Checks:
         self.variables.append(Variable(name=name, expression=expression))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     """A JSON object of the configs: the models it may have, and the variable that holds it."""
 
     path: tuple[str, ...]

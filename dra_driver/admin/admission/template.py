@@ -9,8 +9,9 @@ finalizers, or it could never be deleted.
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dra_driver.admin.admission.cel import Variable
 
@@ -69,8 +70,7 @@ spec:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """One policy. `about` is the comment at its head; texts are broken where a reader would.
 
     `conditions` say which objects it is for, among those that are new or have a changed spec; each

@@ -9,13 +9,13 @@ beside it (KEP-5075). A claim without an allocation, or in a form that is not kn
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.fields import Object, full_name, mapping, nanos, objects, text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """One device that a claim has, or a part of one.
 
     Attributes:
@@ -30,7 +30,7 @@ class Allocation:
     device: str
     users: tuple[str, ...]
     share_id: str | None = None
-    consumed: Mapping[str, int] = field(default_factory=dict)
+    consumed: Mapping[str, int] = {}
 
 
 def allocations_in(claim: Object, driver: str) -> Iterator[Allocation]:

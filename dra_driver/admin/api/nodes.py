@@ -7,7 +7,8 @@ memory, ports, volumes, other pods near by) is not looked at. Pure.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.fields import Object, at, mapping, objects, text, texts, texts_by_name
 
@@ -15,8 +16,7 @@ _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _BLOCKING = frozenset({"NoSchedule", "NoExecute"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
+class Taint(Struct, frozen=True, kw_only=True):
     """A taint of a node or a device."""
 
     key: str
@@ -38,8 +38,7 @@ class Taint:
         return self.effect in _BLOCKING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
+class Toleration(Struct, frozen=True, kw_only=True):
     """A toleration of a pod or a request."""
 
     key: str
@@ -79,8 +78,7 @@ class Toleration:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A node, as far as pods and devices ask for it.
 
     `plugin_resources` has how many it has of each resource name of a device plugin: of those that
@@ -88,11 +86,11 @@ class Node:
     """
 
     name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     ready: bool = True
-    plugin_resources: Mapping[str, int] = field(default_factory=dict)
+    plugin_resources: Mapping[str, int] = {}
 
     @classmethod
     def of(cls, thing: Object) -> "Node":

@@ -9,7 +9,8 @@ permission to read events nothing is said of either.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.api.reads import Reads, read, read_all
 from dra_driver.errors import ApiError, NotFoundError
@@ -28,8 +29,7 @@ PodName = tuple[str, str]
 """Its namespace and name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """A pod, as namespace/name, and what its newest event says."""
 
     pod: str

@@ -9,10 +9,11 @@ the same GPUs have the same amounts, and each is kept once. Pure.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from dra_driver.admin.api.nodes import Node, Taint, selects
 from dra_driver.admin.cel.selector import Subject
@@ -43,8 +44,7 @@ class CounterId(NamedTuple):
 Amounts = Mapping[CounterId, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """What claims may consume of a capacity.
 
     Attributes:
@@ -61,8 +61,7 @@ class Policy:
     values: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(Struct, frozen=True, kw_only=True):
     """A capacity of a device: how much there is, and what may be asked of it."""
 
     total: int
@@ -84,8 +83,7 @@ class Capacity:
         return min(self.default, smallest or 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """For which nodes something is; for none if nothing is set."""
 
     node: str = ""
@@ -109,8 +107,7 @@ class Place:
         return self.everywhere or (self.selector is not None and selects(self.selector, node))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """A published device.
 
     Attributes:
@@ -123,8 +120,8 @@ class Device:
 
     id: DeviceId
     subject: Subject
-    capacities: Mapping[str, Capacity] = field(default_factory=dict)
-    consumes: Amounts = field(default_factory=dict)
+    capacities: Mapping[str, Capacity] = {}
+    consumes: Amounts = {}
     taints: tuple[Taint, ...] = ()
     place: Place | None = None
     binds: bool = False
@@ -143,8 +140,7 @@ class Device:
         return attributes.get(own) if domain == self.id.driver else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(Struct, frozen=True, kw_only=True):
     """A ResourceSlice. By their names slices of a pool are ordered.
 
     Attributes:
@@ -169,8 +165,7 @@ class Slice:
         return any(one.place is not None and one.place.includes(node) for one in self.devices)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaintRule:
+class TaintRule(Struct, frozen=True, kw_only=True):
     """A DeviceTaintRule: its taint, and the names that a device must have; empty for any."""
 
     driver: str

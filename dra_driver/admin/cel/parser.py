@@ -7,8 +7,9 @@ parser does not know. Pure.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dra_driver.admin.cel import syntax
 from dra_driver.admin.cel.values import Double, NotCelError, NotUnderstoodError, Uint
@@ -46,8 +47,7 @@ def parsed(text: str) -> syntax.Node:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     kind: str
     text: str
     start: int

@@ -7,8 +7,9 @@ nothing is an empty map, and what is not in a map is an error. Pure.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct
 
 from dra_driver.admin.cel import syntax
 from dra_driver.admin.cel.evaluate import Variables, value_of
@@ -27,13 +28,12 @@ _SHOWN = 60
 """How many characters of a value are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """What a selector can know of a device, by qualified names; `attributes` are values of CEL."""
 
     driver: str
-    attributes: Mapping[str, object] = field(default_factory=dict)
-    capacity: Mapping[str, Quantity] = field(default_factory=dict)
+    attributes: Mapping[str, object] = {}
+    capacity: Mapping[str, Quantity] = {}
     allows_multiple: bool = False
 
     def variables(self) -> Variables:
@@ -55,8 +55,7 @@ class Subject:
         return Defaulting(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """A part of a selector that does not hold.
 
     Attributes:
@@ -68,8 +67,7 @@ class Fault:
     reads: tuple[tuple[str, str | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Struct, frozen=True):
     """A selector's text, and its tree."""
 
     text: str
@@ -105,8 +103,7 @@ def _tree(text: str) -> syntax.Node:
         raise NotUnderstoodError("an expression that nests so deep") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(Struct, frozen=True):
     """The variables there are, and for which parts of the device those of `cel.bind` stand."""
 
     variables: Variables
@@ -211,7 +208,7 @@ def _path(node: syntax.Node, scope: _Scope) -> tuple[str, ...] | None:
 
 
 def _parts(node: syntax.Node) -> Iterator[syntax.Node]:
-    for name in node.__dataclass_fields__:
+    for name in node.__struct_fields__:
         value = getattr(node, name)
         for one in value if isinstance(value, tuple) else (value,):
             for part in one if isinstance(one, tuple) else (one,):

@@ -4,34 +4,31 @@ Macros are nodes too: `has`, the comprehensions, `cel.bind` and `optMap`. So cod
 expression is false can speak of what its author wrote. Pure.
 """
 
-from dataclasses import dataclass
 from typing import Literal as OneOf
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+
+class Node(Struct, frozen=True, kw_only=True):
     """A part of an expression; it begins at `start` in its text and ends before `end`."""
 
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant(Node):
+class Constant(Node, frozen=True, kw_only=True):
     """A literal."""
 
     value: object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Name(Node):
+class Name(Node, frozen=True, kw_only=True):
     """A variable."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Select(Node):
+class Select(Node, frozen=True, kw_only=True):
     """`operand.field`, or with `optional` `operand.?field`."""
 
     operand: Node
@@ -39,16 +36,14 @@ class Select(Node):
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Has(Node):
+class Has(Node, frozen=True, kw_only=True):
     """`has(operand.field)`."""
 
     operand: Node
     field: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Index(Node):
+class Index(Node, frozen=True, kw_only=True):
     """`operand[key]`, or with `optional` `operand[?key]`."""
 
     operand: Node
@@ -56,8 +51,7 @@ class Index(Node):
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Node):
+class Call(Node, frozen=True, kw_only=True):
     """`function(arguments)`, or `target.function(arguments)`."""
 
     function: str
@@ -65,30 +59,26 @@ class Call(Node):
     arguments: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOf(Node):
+class ListOf(Node, frozen=True, kw_only=True):
     """`[items]`."""
 
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapOf(Node):
+class MapOf(Node, frozen=True, kw_only=True):
     """`{key: value}`."""
 
     entries: tuple[tuple[Node, Node], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unary(Node):
+class Unary(Node, frozen=True, kw_only=True):
     """`!operand` or `-operand`."""
 
     operator: str
     operand: Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binary(Node):
+class Binary(Node, frozen=True, kw_only=True):
     """A comparison or arithmetic."""
 
     operator: str
@@ -96,16 +86,14 @@ class Binary(Node):
     right: Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logic(Node):
+class Logic(Node, frozen=True, kw_only=True):
     """All terms of `a && b && c`, or of `a || b || c`."""
 
     operator: OneOf["&&", "||"]
     terms: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Node):
+class Choice(Node, frozen=True, kw_only=True):
     """`condition ? then : otherwise`."""
 
     condition: Node
@@ -113,8 +101,7 @@ class Choice(Node):
     otherwise: Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comprehension(Node):
+class Comprehension(Node, frozen=True, kw_only=True):
     """`over.kind(variable, predicate)`; `map` may have a predicate, and always has a `result`."""
 
     kind: OneOf["all", "exists", "exists_one", "filter", "map"]
@@ -124,8 +111,7 @@ class Comprehension(Node):
     result: Node | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind(Node):
+class Bind(Node, frozen=True, kw_only=True):
     """`cel.bind(variable, value, body)`."""
 
     variable: str
@@ -133,8 +119,7 @@ class Bind(Node):
     body: Node
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionalMap(Node):
+class OptionalMap(Node, frozen=True, kw_only=True):
     """`target.optMap(variable, result)`, or `optFlatMap`, of which the result is optional."""
 
     target: Node

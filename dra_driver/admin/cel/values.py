@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Self
 
+from msgspec import Struct
+
 from resource_nvidia_com.quantity import Quantity
 
 
@@ -101,8 +103,7 @@ def _normalized(text: str) -> str:
     return ".".join([*parts, "0", "0"][:3])
 
 
-@dataclass(frozen=True, slots=True)
-class Optional:
+class Optional(Struct, frozen=True):
     """A value that may be missing."""
 
     value: object = None

@@ -8,8 +8,9 @@ that of what happens between the two lists nothing that is given out counts as f
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dra_driver.admin.api.allocations import allocations_in
 from dra_driver.admin.api.reads import Reads, read_all

@@ -8,14 +8,14 @@ Pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.cluster.pools import Device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityUsage:
+class CapacityUsage(Struct, frozen=True, kw_only=True):
     """A capacity of some devices, in billionths of its unit.
 
     Attributes:
@@ -30,8 +30,7 @@ class CapacityUsage:
     most: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumed:
+class Consumed(Struct, frozen=True, kw_only=True):
     """What the claims of a pool have.
 
     Attributes:
@@ -44,8 +43,8 @@ class Consumed:
 
     whole: frozenset[str] = frozenset()
     closed: frozenset[str] = frozenset()
-    parts: Mapping[str, int] = field(default_factory=dict)
-    amounts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    parts: Mapping[str, int] = {}
+    amounts: Mapping[str, Mapping[str, int]] = {}
 
     @classmethod
     def by(cls, allocations: Iterable[tuple[Device, Allocation]]) -> "Consumed":

@@ -9,7 +9,8 @@ resource name a device serves is said by its attributes. Pure.
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.admin.api.nodes import Taint
 from dra_driver.admin.api.slices import (
@@ -25,8 +26,7 @@ from dra_driver.fields import Object, mapping, number, objects, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """A published device.
 
     Attributes:
@@ -42,11 +42,10 @@ class Device:
     consumes: Amounts
     taints: tuple[str, ...] = ()
     allows_multiple: bool = False
-    capacities: Mapping[str, Capacity] = field(default_factory=dict)
+    capacities: Mapping[str, Capacity] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(Struct, frozen=True, kw_only=True):
     """The newest generation of a pool.
 
     Attributes:
@@ -63,13 +62,12 @@ class Pool:
     problem: str | None = None
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(Struct):
     """A generation of a pool as its slices come in; `contents` are by the names of the slices."""
 
     generation: int
     slices: int
-    contents: dict[str, tuple[list[Device], Amounts]] = field(default_factory=dict)
+    contents: dict[str, tuple[list[Device], Amounts]] = {}
 
 
 def read_pools(slices: Iterable[Object]) -> list[Pool]:

@@ -12,7 +12,8 @@ claims.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.refusals import Refusal
@@ -21,8 +22,7 @@ from dra_driver.admin.cluster.consumption import NOTHING_CONSUMED, CapacityUsage
 from dra_driver.admin.cluster.pools import Device, Pool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceUsage:
+class ResourceUsage(Struct, frozen=True, kw_only=True):
     """The devices of a pool that serve one resource name, in numbers.
 
     Attributes:
@@ -41,7 +41,7 @@ class ResourceUsage:
     used: int
     free: int | None
     parts: int = 0
-    capacities: Mapping[str, CapacityUsage] = field(default_factory=dict)
+    capacities: Mapping[str, CapacityUsage] = {}
 
     @property
     def blocked(self) -> int | None:
@@ -49,16 +49,14 @@ class ResourceUsage:
         return None if self.offered is None else self.offered - self.used - (self.free or 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatedDevice:
+class AllocatedDevice(Struct, frozen=True, kw_only=True):
     """A published device that a claim has."""
 
     device: Device
     allocation: Allocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolUsage:
+class PoolUsage(Struct, frozen=True, kw_only=True):
     """What there is of a pool.
 
     Attributes:
@@ -79,8 +77,7 @@ class PoolUsage:
         return tuple(device for device in self.pool.devices if device.taints)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterUsage:
+class ClusterUsage(Struct, frozen=True, kw_only=True):
     """What there is of all pools.
 
     Attributes:

@@ -6,7 +6,8 @@ their parameters.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.convert.claims import INSTALLED
 from dra_driver.admin.convert.outcome import (
@@ -40,8 +41,7 @@ Key = tuple[str, str, str]
 """Kind, namespace and name of parameters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """What the files have that claims refer to: drivers by their class, and parameters."""
 
     drivers: Mapping[str, str]

@@ -8,9 +8,9 @@ refuses.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import yaml
+from msgspec import Struct
 
 from dra_driver.admin.convert import claims, classic, pods
 from dra_driver.admin.convert.outcome import SPECS, VERSION, Object, Outcome, loss
@@ -46,8 +46,7 @@ _PLAIN = re.compile(r"[A-Za-z/]([A-Za-z0-9_./:@-]*[A-Za-z0-9/])?|[0-9]+[KMGT]i")
 _WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Converted:
+class Converted(Struct, frozen=True, kw_only=True):
     """What is printed, and by file what was lost."""
 
     text: str

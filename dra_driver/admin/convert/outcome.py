@@ -1,7 +1,8 @@
 """What becomes of one object: the objects that take its place, and what they do not carry over."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from resource_nvidia_com.problems import Path, Problem, dotted
 
@@ -20,8 +21,7 @@ SPECS: Mapping[str, Path] = {
 UNKNOWN_FIELD = "no version of this API has this field: check its spelling"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The objects that take an object's place, none where it is left out, and what is lost."""
 
     objects: tuple[Object, ...] = ()

@@ -5,7 +5,8 @@ refers to them has to say now. Fields by the names they had until October 2023 a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.convert.outcome import UNKNOWN_FIELD, Object, loss
 from dra_driver.admin.convert.selectors import expression, literal
@@ -48,8 +49,7 @@ _RENAMED: Mapping[str, str] = {
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What a claim asks for; no request where nothing can be asked for in its place."""
 
     request: Object | None = None

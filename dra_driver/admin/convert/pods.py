@@ -9,8 +9,9 @@ the device plugin; one that goes on beside the containers has its own.
 import copy
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from dra_driver.admin.classes import class_name, mig_profile
 from dra_driver.admin.convert.outcome import VERSION, Object, Outcome, loss
@@ -31,12 +32,11 @@ _OF_DISCOVERY = re.compile(rf"{re.escape(PREFIX)}(gpu\.|cuda\.|mig)")
 _NO_LABEL = re.compile(r"[^a-z0-9-]")
 
 
-@dataclass(slots=True, kw_only=True)
-class Templates:
+class Templates(Struct, kw_only=True):
     """The templates that pods of the files need, and the names that are taken."""
 
     taken: set[tuple[str, str]]
-    made: dict[tuple[str, str, int], str] = field(default_factory=dict)
+    made: dict[tuple[str, str, int], str] = {}
 
     def for_(self, namespace: str, resource: str, amount: int) -> tuple[str, Object | None]:
         """Return the name of a template, and the template itself the first time."""

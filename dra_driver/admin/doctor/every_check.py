@@ -6,7 +6,8 @@ for each.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.doctor.checks import cluster_checks, node_checks, slice_checks
 from dra_driver.admin.doctor.checks.finding import Place, Seen, Severity
@@ -24,8 +25,7 @@ _NODE = frozenset({Place.NODE})
 _CLUSTER = frozenset({Place.CLUSTER})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One question, and how it is answered from the sources there are.
 
     Attributes:

@@ -5,7 +5,8 @@ was allocated (KEP-5075). Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver import words
 from dra_driver.admin.api.allocations import Allocation, allocations_in
@@ -17,12 +18,11 @@ _NAMED = 3
 """So many claims are named; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatedState:
+class AllocatedState(Struct, frozen=True, kw_only=True):
     """What claims have: whole devices, and parts of others with what these consume."""
 
-    whole: Mapping[DeviceId, tuple[Allocation, ...]] = field(default_factory=dict)
-    parts: Mapping[DeviceId, tuple[Allocation, ...]] = field(default_factory=dict)
+    whole: Mapping[DeviceId, tuple[Allocation, ...]] = {}
+    parts: Mapping[DeviceId, tuple[Allocation, ...]] = {}
 
     @classmethod
     def of(cls, claims: Iterable[Object]) -> "AllocatedState":

@@ -6,7 +6,8 @@ alone the same is compared, and nothing is kept. Amounts are in billionths of th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.api.slices import Capacity, Policy
 
@@ -19,8 +20,7 @@ class NotCountableError(Exception):
     """An amount so large that the scheduler gives up on the claim."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortage:
+class Shortage(Struct, frozen=True, kw_only=True):
     """A capacity of which a device has too little, or not such amounts.
 
     Attributes:

@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.nodes import Node
@@ -30,16 +32,14 @@ _VALUES = 4
 _TOO_LONG = "there are too many ways to give out its devices to try them all"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceAnswer:
+class DeviceAnswer(Struct, frozen=True, kw_only=True):
     """A device, and why a request does not get it; None if nothing stands in the way."""
 
     device: Device
     reason: Reason | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestAnswer:
+class RequestAnswer(Struct, frozen=True, kw_only=True):
     """What a node has for a request."""
 
     claim: str
@@ -71,16 +71,14 @@ class RequestAnswer:
         return bool(self.usable) and (len(self.usable) >= self.needed or shared)
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Struct, frozen=True):
     """Why requests do not fit together."""
 
     text: str
     holders: tuple[Allocation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAnswer:
+class NodeAnswer(Struct, frozen=True, kw_only=True):
     """What comes of all claims on a node.
 
     Attributes:
@@ -107,8 +105,7 @@ class NodeAnswer:
         return not self.obstacles and self.picks is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """What there is: nodes, pools, the selectors of each DeviceClass, what claims have."""
 
     nodes: Sequence[Node]

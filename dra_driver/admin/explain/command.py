@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+from msgspec.structs import replace
 
 from dra_driver.admin.api.nodes import Node, obstacles
 from dra_driver.admin.api.reads import Reads, read, read_all

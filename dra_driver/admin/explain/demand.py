@@ -8,7 +8,8 @@ that end before others start may have those of later ones. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.admin.api.allocations import user_of
 from dra_driver.admin.api.nodes import Node, selects, term_text
@@ -42,8 +43,7 @@ Find = Callable[[str], Object | None]
 """An object of the pod's namespace by its name; None if there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatedClaim:
+class AllocatedClaim(Struct, frozen=True, kw_only=True):
     """A claim that has its devices already: pool and device of each.
 
     `selector` is for the nodes on which the devices can be used; None for all.
@@ -55,8 +55,7 @@ class AllocatedClaim:
     selector: Object | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True):
     """What is asked for.
 
     Attributes:
@@ -71,11 +70,11 @@ class Demand:
     """
 
     name: str
-    pod: Object = field(default_factory=dict)
+    pod: Object = {}
     claims: tuple[Claim, ...] = ()
     allocated: tuple[AllocatedClaim, ...] = ()
     blocked: tuple[str, ...] = ()
-    resources: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str] = {}
     on_node: str = ""
     bypassed: str = ""
 

@@ -6,8 +6,9 @@ KEP-4815). Pools with devices that a pod has to wait for come last. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import CounterId, Device, Slice
@@ -20,8 +21,7 @@ class Fault(StrEnum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(Struct, frozen=True, kw_only=True):
     """A pool, as a node sees it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Pool:
     name: str
     devices: tuple[Device, ...] = ()
     others: tuple[Device, ...] = ()
-    counters: Mapping[CounterId, int] = field(default_factory=dict)
+    counters: Mapping[CounterId, int] = {}
     fault: Fault | None = None
     problem: str = ""
 

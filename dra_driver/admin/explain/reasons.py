@@ -6,8 +6,9 @@ same.) Pure.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dra_driver.admin.api.allocations import Allocation
 from dra_driver.admin.api.slices import CounterId, Device
@@ -43,8 +44,7 @@ UNSELECTED = frozenset(
 """The device is none of those that are asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(Struct, frozen=True, kw_only=True):
     """Why a request does not get a device.
 
     Attributes:

@@ -5,7 +5,8 @@ for one device. Amounts are in billionths of their units. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.admin.api.nodes import Toleration
 from dra_driver.fields import Object, full_name, mapping, nanos, number, objects, text, texts
@@ -15,8 +16,7 @@ MOST_DEVICES = 32
 """So many devices has a claim at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRequest:
+class DeviceRequest(Struct, frozen=True, kw_only=True):
     """What devices a request asks for, or one of its alternatives.
 
     Attributes:
@@ -37,7 +37,7 @@ class DeviceRequest:
     count: int = 1
     admin: bool = False
     tolerations: tuple[Toleration, ...] = ()
-    capacities: Mapping[str, int] = field(default_factory=dict)
+    capacities: Mapping[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -50,8 +50,7 @@ class DeviceRequest:
         return self.called or self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A request of a claim: for exactly one thing, or alternatives in their order."""
 
     name: str
@@ -59,8 +58,7 @@ class Request:
     has_alternatives: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
+class Constraint(Struct, frozen=True, kw_only=True):
     """What the devices of some requests must have in common, or not; of all if none is named."""
 
     attribute: str
@@ -72,8 +70,7 @@ class Constraint:
         return not self.requests or request.parent in self.requests or request.name in self.requests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """A claim that is to be allocated.
 
     Attributes:

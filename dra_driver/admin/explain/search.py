@@ -9,7 +9,8 @@ NotUnderstoodError.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.api.slices import CounterId, Device, DeviceId
@@ -54,8 +55,7 @@ class _TooManyError(Exception):
     """More devices than a claim can have, so fewer must be tried elsewhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pick:
+class Pick(Struct, frozen=True, kw_only=True):
     """A device that a request would get."""
 
     claim: str
@@ -64,8 +64,7 @@ class Pick:
     device: DeviceId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(Struct, frozen=True, kw_only=True):
     """What a search is about."""
 
     node: Node
@@ -109,12 +108,11 @@ def picks(scene: Scene, claims: Sequence[Claim]) -> list[Pick] | None:
     return _Search(scene, claims).run()
 
 
-@dataclass(slots=True)
-class _Bound:
+class _Bound(Struct):
     """What a constraint knows of the devices that were picked so far."""
 
     constraint: Constraint
-    values: list[object] = field(default_factory=list)
+    values: list[object] = []
 
     def add(self, request: DeviceRequest, device: Device) -> bool:
         if not self.constraint.concerns(request):
@@ -144,8 +142,7 @@ def same(left: object, right: object) -> bool:
     return type(left) is type(right) and left == right
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
+class _Prepared(Struct, frozen=True, kw_only=True):
     """A request, and how many devices it needs; `devices` are those where it is for all."""
 
     request: DeviceRequest

@@ -5,8 +5,9 @@ enough is not spoken of. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from dra_driver.admin.cel.advice import advice as selector_advice
 from dra_driver.admin.cel.selector import Fault
@@ -58,8 +59,7 @@ _NAMED = 4
 _ByKind = Mapping[Kind, list[DeviceAnswer]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """Something that is in the way. `advice` is what to change, any of it."""
 
     title: str

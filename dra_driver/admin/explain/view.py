@@ -6,7 +6,8 @@ Pure.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.api.refusals import Refusal
 from dra_driver.admin.explain.allocated import users_text
@@ -29,8 +30,7 @@ _OF_REFUSED = (
 _OF_CLAIM = "Its pod's choice of nodes is not considered: explain the pod."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """What is said of a pod or claim.
 
     `refused` are pods that have their devices and do not start: its own, and those in its way;

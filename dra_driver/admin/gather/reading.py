@@ -5,7 +5,6 @@ could not be had. Parts are made side by side, each on a thread of its own: one 
 or on a dead file system, is left where it is, and named.
 """
 
-import dataclasses
 import re
 import threading
 import time
@@ -96,11 +95,9 @@ def matching(text: str | None, pattern: str) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of ours as JSON has it: dataclasses and structs by their fields."""
+    """Return a value of ours as JSON has it: structs by their fields."""
     if isinstance(value, Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -4,9 +4,10 @@ A record of another boot says nothing of now.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from dra_driver.admin.table import aligned
 from dra_driver.devices.health.debounce import GpuCondition, in_force
@@ -14,8 +15,7 @@ from dra_driver.devices.health.record import HealthRecord, read_health
 from dra_driver.errors import StateError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthNotes:
+class HealthNotes(Struct, frozen=True, kw_only=True):
     """What the record says, or why it cannot be read."""
 
     record: HealthRecord = field(default_factory=lambda: HealthRecord(boot_id=""))

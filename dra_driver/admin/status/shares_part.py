@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.table import aligned
 from dra_driver.claims.model.record import ClaimRecord
@@ -98,8 +99,7 @@ def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, obje
     }
 
 
-@dataclass(slots=True)
-class _Parts:
+class _Parts(Struct):
     """A device of which several claims can have parts; memory in MiB, cores in percent."""
 
     name: str

@@ -10,9 +10,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+
+from msgspec import Struct
 
 from dra_driver.admin.output import WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
@@ -29,8 +30,7 @@ from dra_driver.usage.reserved import ReservedPods
 _NEW_PAGE = "\x1b[H\x1b[2J"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """What is asked. `interval` is in seconds; None for one look."""
 
     gpu: str = ""

@@ -5,7 +5,8 @@ document, they are whole.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.table import aligned
 from dra_driver.devices.load import Memory
@@ -22,8 +23,7 @@ _MIB, _GIB = 1024**2, 1024**3
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class Selected(Struct, frozen=True, kw_only=True):
     """Which GPUs are shown: all of them where `indices` is None."""
 
     indices: frozenset[int] | None = None

@@ -8,8 +8,9 @@ if something could not be read. It needs no node, no GPU and no cluster.
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.validate.findings import FileReport, check_manifest

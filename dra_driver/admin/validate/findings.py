@@ -8,8 +8,9 @@ the API server does, configs as Prepare and the driver's start do.
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dra_driver.admin.validate import (
     capacities,
@@ -38,8 +39,7 @@ from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dott
 from resource_nvidia_com.v1beta1.names import API_VERSION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is wrong in a file. Lines and columns are counted from 1.
 
     `subject` is the kind and name of the object it is in, empty where the file is not YAML. An
@@ -53,8 +53,7 @@ class Finding:
     severity: Literal["error", "warning"] = "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileReport:
+class FileReport(Struct, frozen=True, kw_only=True):
     """What one file holds for this driver: configs, objects that are checked, what is wrong."""
 
     configs: int
@@ -139,8 +138,7 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
         yield from pods.warnings(pod.value, pod.path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Config:
+class _Config(Struct, frozen=True, kw_only=True):
     subject: str
     path: Path
     driver: str

@@ -7,8 +7,9 @@ kinds one can hide the other, and Prepare alone says which.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from dra_driver.fields import text
 
@@ -18,8 +19,7 @@ CLASSES: Mapping[str, str] = MappingProxyType(
 """The DeviceClass whose devices configs of a kind are for, by the kind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenConfig:
+class WrittenConfig(Struct, frozen=True, kw_only=True):
     """A config of this driver: its kind, and the requests it names; none means all."""
 
     kind: str

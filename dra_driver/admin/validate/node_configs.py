@@ -7,8 +7,9 @@ other files with a `version` are left alone. The checks are those of the driver.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
@@ -21,8 +22,7 @@ _OF_MIG_MANAGER = "mig-configs"
 """A field of mig-manager's config file, which has the same `version`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
+class Wrong(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, and where."""
 
     place: Place

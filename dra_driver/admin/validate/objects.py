@@ -7,7 +7,8 @@ k8s.io/api/resource.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.validate import pods, references, schema, selectors
 from dra_driver.fields import at
@@ -56,8 +57,7 @@ _POD_TEMPLATES: Mapping[tuple[str, str], Path] = {
 """Where workloads have their pods."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class Pod(Struct, frozen=True, kw_only=True):
     """A pod of a manifest, or the template of one."""
 
     value: object

@@ -8,7 +8,8 @@ its own, which the kubelet shows it as a file: it needs no token, no network and
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.bench import commands, lines
 from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Part, Sharing, Strategy, watcher
@@ -39,8 +40,7 @@ _API = "resource.nvidia.com/v1beta1"
 _MIG_CLASS = "mig.nvidia.com"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """What all pods of a run have: image, node, and the resource name of shares.
 
     `command_image` is that of a command, if it is another: it has `sh`, and perhaps no Python.

@@ -6,8 +6,9 @@ GPU, since a run asks for devices by what they are and the scheduler chooses the
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct
 
 from dra_driver.admin.api.slices import Device, readable_slices
 from dra_driver.bench.strategies import Sharing, Strategy, is_plain, profile_size
@@ -15,8 +16,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object, text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """What there is.
 
     Attributes:
@@ -25,8 +25,8 @@ class Offer:
     """
 
     gpus: int = 0
-    profiles: Mapping[str, int] = field(default_factory=dict)
-    shares: Mapping[str, int] = field(default_factory=dict)
+    profiles: Mapping[str, int] = {}
+    shares: Mapping[str, int] = {}
 
     def lack(self, strategy: Strategy) -> str:
         """Say which MIG devices of a strategy there are not; nothing if there are all."""

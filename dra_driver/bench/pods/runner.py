@@ -10,8 +10,9 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Self
+
+from msgspec.structs import replace
 
 from dra_driver.bench import commands, lines
 from dra_driver.bench.gathering import (

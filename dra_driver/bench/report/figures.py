@@ -6,8 +6,10 @@ each tenant is compared with the one of its role there, in the same round.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dra_driver.bench.model import Case, Relation, Report, Result, Study, Tenant
 from dra_driver.bench.strategies import Sharing, Strategy, profile_size
@@ -25,8 +27,7 @@ def fairness(amounts: Sequence[float]) -> float | None:
     return sum(amounts) ** 2 / (len(amounts) * squares)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InContainers:
+class InContainers(Struct, frozen=True, kw_only=True):
     """A strategy as pods against the same as processes; None where one has no such figure.
 
     Attributes:
@@ -44,8 +45,7 @@ class InContainers:
     launch_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """A case against the work alone, as ratios; None where one of the two has no such figure.
 
     Attributes:

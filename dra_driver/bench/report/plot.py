@@ -7,7 +7,6 @@ fonts that the reader has.
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -15,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from msgspec import Struct
 
 from dra_driver.bench.model import Figure as FigureName
 from dra_driver.bench.model import Report, Result, Sweep
@@ -63,8 +63,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Panel:
+class _Panel(Struct, frozen=True, kw_only=True):
     title: str
     unit: str
     figure: FigureName
@@ -115,8 +114,7 @@ def _drawn(report: Report) -> Figure:
 _ROLES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bars:
+class _Bars(Struct, frozen=True, kw_only=True):
     """One panel of a scenario: a bar for each row that has the figure."""
 
     title: str

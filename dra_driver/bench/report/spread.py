@@ -7,7 +7,8 @@ It says nothing of what all repetitions have in common, such as the card.
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # Two-sided 95 % quantiles of Student's t, for 1 degree of freedom and more.
 _T = (
@@ -19,8 +20,7 @@ _T_OF_MANY = 1.98
 """Of 100 degrees of freedom; from 31 on it is at most 3 % too small."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """A figure of all repetitions; `half` of its interval, None for a single one."""
 
     mean: float

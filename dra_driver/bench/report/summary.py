@@ -1,7 +1,8 @@
 """A report by strategies: all repetitions of one together, and its roles beside it. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.bench.model import Case, Figure, Report, Result
 from dra_driver.bench.report.figures import (
@@ -27,8 +28,7 @@ FIGURES: dict[Figure, Callable[[Comparison], float | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A strategy, or its tenants of one role, over all repetitions.
 
     `cases` and `told` are of the same repetitions, in order.

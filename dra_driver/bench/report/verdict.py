@@ -6,7 +6,8 @@ it is said that they do not differ.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.bench.model import Figure, Goal, Report
 from dra_driver.bench.report.spread import Spread
@@ -33,8 +34,7 @@ _CLOSE = 0.02
 """Of single values: what is nearer than 2 % is not told apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """What a report comes to; all empty where nothing can be said."""
 
     sentence: str = ""

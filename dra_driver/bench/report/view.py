@@ -5,7 +5,8 @@ A figure that is not there is a dash; nothing is made up for it.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.table import aligned
 from dra_driver.bench.model import Case, Figure, Report, Result, Usage
@@ -31,8 +32,7 @@ _ENOUGH = 200
 _Cell = Callable[[Row], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """One column of a table: its head, what it means, and its cell."""
 
     head: str

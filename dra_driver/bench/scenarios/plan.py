@@ -7,8 +7,8 @@ that is in MIG mode, the case that the scenario names instead takes its place.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from pydantic import ValidationError
 
 from dra_driver.bench.model import Relation, Study
@@ -30,8 +30,7 @@ from dra_driver.bench.workload import Workload
 from dra_driver.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What is to be run, in this order, and how the cases of a scenario belong together."""
 
     strategies: tuple[Strategy, ...]

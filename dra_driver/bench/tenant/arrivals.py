@@ -10,7 +10,8 @@ come in by argument.
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.bench.model import Latency, percentile
 
@@ -20,8 +21,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 Clock = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(Struct, frozen=True, kw_only=True):
     """What was done: how many steps until when, and their latencies in seconds.
 
     `unfinished` are latencies so far, of requests that had arrived and not ended.

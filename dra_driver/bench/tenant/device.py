@@ -6,8 +6,9 @@ because for some works that is the very thing to be found out.
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from dra_driver.bench.tenant.kernels import Grid
 from dra_driver.errors import DeviceError
@@ -24,8 +25,7 @@ class RefusedError(DeviceError):
     """The GPU, or a limit on it, has not as much memory as was asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """The device as CUDA shows it to this process. Under limits it shows less than the card has."""
 
     name: str

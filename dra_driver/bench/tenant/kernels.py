@@ -5,7 +5,7 @@ may use, so that steps of all tenants and strategies are the same work. Each ker
 known beforehand; a tenant checks it, since a GPU that did not compute would be very fast.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 FILL = """
 extern "C" __global__ void fill(float *to, float value, unsigned long long count)
@@ -70,8 +70,7 @@ CHAINS = 4
 _MOST_BLOCKS = 65535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class Grid(Struct, frozen=True, kw_only=True):
     """How many blocks and threads a launch has."""
 
     blocks: tuple[int, int] = (1, 1)

@@ -1,6 +1,6 @@
 """Which kernels a work needs, and of a card. Pure."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dra_driver.bench.tenant import kernels, matrices
 from dra_driver.bench.workload import Precision, Workload, WorkloadKind
@@ -12,8 +12,7 @@ _NEEDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """Kernels by source and name; `least` is the compute capability that has what they need."""
 
     source: str

@@ -1,7 +1,8 @@
 """A work that is ready to be done, as steps with an outcome that is known beforehand."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.bench.tenant.device import Device
 from dra_driver.errors import DeviceError
@@ -9,8 +10,7 @@ from dra_driver.errors import DeviceError
 _TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """A work that is ready to be done.
 
     Attributes:

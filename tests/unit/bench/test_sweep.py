@@ -1,9 +1,8 @@
 """How small a share may be, what is asked of the API for a case, and what a cluster offers."""
 
-from dataclasses import replace
-
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from bench_reports import case
 from dra_driver.admin.validate.findings import check_manifest

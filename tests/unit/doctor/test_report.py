@@ -1,9 +1,9 @@
 """Findings as people and programs get them."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dra_driver.admin.doctor.checks.finding import ADMIN, Finding, Severity, Skipped
 from dra_driver.admin.doctor.every_check import CHECKS

@@ -3,9 +3,10 @@
 A check judges facts; it changes nothing, and knows nothing of how its findings are shown.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
+
+from msgspec import Struct
 
 from dra_driver.errors import AccessError, DriverError
 
@@ -24,8 +25,7 @@ class Severity(StrEnum):
     OK = "ok"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """One thing that a check saw; `advice` is what to do, empty where nothing is to be done."""
 
     severity: Severity
@@ -33,8 +33,7 @@ class Seen:
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """What is told of a thing that was seen: which check saw it, and why that matters.
 
     `is_answer` is false where the check could not be made.
@@ -49,8 +48,7 @@ class Finding:
     is_answer: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class Skipped(Struct, frozen=True, kw_only=True):
     """A check that was not made, and why."""
 
     id: str

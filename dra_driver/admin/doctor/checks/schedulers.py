@@ -6,7 +6,8 @@ operator's image. docs/works-with.md has more, and the sources. Pure.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dra_driver.admin.doctor.checks.finding import Seen, info, ok, warning
 from dra_driver.admin.doctor.facts.cluster_facts import containers
@@ -23,8 +24,7 @@ _KAI_OPERATOR = "kai-operator"
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kai:
+class Kai(Struct, frozen=True, kw_only=True):
     """KAI-Scheduler; `version` is its image's tag, empty where that could not be learnt."""
 
     version: str = ""

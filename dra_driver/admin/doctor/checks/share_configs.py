@@ -8,8 +8,9 @@ errors as `dra-driver validate` has them: choice and reading are the driver's ow
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.errors import ConfigError
@@ -29,8 +30,7 @@ _HOLDS_ON = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """Where a DaemonSet's driver reads its share config.
 
     Attributes:
@@ -44,7 +44,7 @@ class Source:
     optional: bool
     file: str = ""
     default: str = ""
-    paths: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = {}
 
 
 def source_of(pod: Object) -> Source | None:

@@ -7,12 +7,13 @@ refusal names the permission that is missing.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
+
+from msgspec import Struct
 
 from dra_driver.admin.doctor.facts.once import Once
 from dra_driver.devices.names import DRIVER_NAME
@@ -86,32 +87,28 @@ _TRIALS: Mapping[Feature, tuple[str, Object]] = {
 """For features of slices: a field of a device that is dropped without it, and such a device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True, kw_only=True):
     """The server's version, and how many seconds its clock is ahead of ours, if it says."""
 
     version: str
     ahead_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureFacts:
+class FeatureFacts(Struct, frozen=True, kw_only=True):
     """Which features the server has; of those that could not be tried, why."""
 
     has: Mapping[Feature, bool]
-    refused: Mapping[Feature, DriverError] = field(default_factory=dict)
+    refused: Mapping[Feature, DriverError] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermissionFacts:
+class PermissionFacts(Struct, frozen=True, kw_only=True):
     """Who was asked about, and for each permission whether it is granted."""
 
     who: str
     granted: Mapping[str, bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletFacts:
+class KubeletFacts(Struct, frozen=True, kw_only=True):
     """Feature gates that kubelets were given, by node; and of how many nodes none was asked."""
 
     gates: Mapping[str, Mapping[str, bool]]

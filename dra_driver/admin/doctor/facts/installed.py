@@ -7,7 +7,8 @@ that is how NVIDIA's own driver is started.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from dra_driver.admin.doctor.facts.cluster_facts import Subject, containers
 from dra_driver.fields import Object, mapping, number, text, texts_by_name
@@ -40,8 +41,7 @@ _GENERATION = "deprecated.daemonset.template.generation"
 (the controller goes by it and by a hash: pkg/controller/daemon/util, IsPodUpdated)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class Installed(Struct, frozen=True, kw_only=True):
     """A DaemonSet: its pods' account, how many it should have and has ready, and for what nodes.
 
     Attributes:
@@ -63,9 +63,9 @@ class Installed:
     updated: int = 0
     generation: str = ""
     waits_for_deletion: bool = False
-    selector: Mapping[str, str] = field(default_factory=dict)
-    pod_labels: Mapping[str, str] = field(default_factory=dict)
-    pod: Object = field(default_factory=dict)
+    selector: Mapping[str, str] = {}
+    pod_labels: Mapping[str, str] = {}
+    pod: Object = {}
 
     def nodes(self, labels: Mapping[str, Mapping[str, str]]) -> list[str]:
         """Return the nodes with the labels that its selector asks for; without a selector, none."""
@@ -88,8 +88,7 @@ class Installed:
         return f"system:serviceaccount:{self.namespace}:{self.account}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonSets:
+class DaemonSets(Struct, frozen=True, kw_only=True):
     """DaemonSets that give out GPUs, and those of our MPS supervisor."""
 
     ours: tuple[Installed, ...] = ()

@@ -9,8 +9,9 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from dra_driver.admin.doctor.facts.places import Places, names_in, read_text
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
@@ -39,16 +40,14 @@ _SPEC_ENDINGS = (".json", ".yaml", ".yml")
 _MOST_SPECS = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFacts:
+class DriverFacts(Struct, frozen=True, kw_only=True):
     """The kernel driver that runs, and how many NVIDIA GPUs are on PCI; None: /sys does not say."""
 
     version: str | None
     gpus_on_pci: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFiles:
+class NodeFiles(Struct, frozen=True, kw_only=True):
     """Which control nodes there are, and of which the kernel knows the numbers."""
 
     folder: str
@@ -56,16 +55,14 @@ class NodeFiles:
     numbered: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
+class GroupFacts(Struct, frozen=True, kw_only=True):
     """Where cgroup v2 is, and whether its kernel counts the memory of GPUs."""
 
     hierarchy: Path | None
     kernel_counts_gpus: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecFacts:
+class SpecFacts(Struct, frozen=True, kw_only=True):
     """CDI specs: whether the driver's folder is there, and files of its kind by other drivers.
 
     `unreadable` has files that cannot be read, each with the reason.
@@ -78,8 +75,7 @@ class SpecFacts:
     unreadable: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SocketFacts:
+class SocketFacts(Struct, frozen=True, kw_only=True):
     """Sockets by which this driver's name is registered: those with a listener, and dead ones."""
 
     folder: Path
@@ -88,8 +84,7 @@ class SocketFacts:
     dead: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherFacts:
+class OtherFacts(Struct, frozen=True, kw_only=True):
     """What other software that gives out GPUs has on this node.
 
     `peer` is what NVIDIA's own DRA driver has prepared here and was not taken over.
@@ -99,12 +94,11 @@ class OtherFacts:
     device_plugins: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HolderFacts:
+class HolderFacts(Struct, frozen=True, kw_only=True):
     """Who has each GPU open, by minor number; `sees_node` is false where no process is seen."""
 
     sees_node: bool
-    holders: Mapping[int, tuple[Holder, ...]] = field(default_factory=dict)
+    holders: Mapping[int, tuple[Holder, ...]] = {}
 
 
 def driver_facts(places: Places) -> DriverFacts:

@@ -8,8 +8,9 @@ megabyte is read.
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.driver_root import rooted
@@ -17,8 +18,7 @@ from dra_driver.devices.driver_root import rooted
 _MOST_BYTES = 1024**2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Places(Struct, frozen=True, kw_only=True):
     """The node's folders, as this process sees them.
 
     Attributes:

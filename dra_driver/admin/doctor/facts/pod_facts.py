@@ -1,16 +1,16 @@
 """What the API says of the pods of our DaemonSets, as values. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from dra_driver.fields import Object, mapping, number, objects, text, texts_by_name
 
 _REVISION_LABEL = "pod-template-generation"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """How a container ended: a reason such as OOMKilled, its exit code, its last words, when."""
 
     reason: str
@@ -19,8 +19,7 @@ class Ended:
     at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class Container(Struct, frozen=True, kw_only=True):
     """A container: why it waits and the kubelet's words for it, empty while it does not."""
 
     name: str
@@ -30,8 +29,7 @@ class Container:
     ended: Ended | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonPod:
+class DaemonPod(Struct, frozen=True, kw_only=True):
     """A pod of a DaemonSet.
 
     Attributes:

@@ -13,9 +13,10 @@ crio.conf.d in the order of names. What a command line says beside the files is 
 import glob
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from dra_driver.admin.doctor.facts.places import read_text
 from dra_driver.devices.driver_root import rooted
@@ -39,8 +40,7 @@ _MOST_FILES = 64
 Table = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeConfig:
+class RuntimeConfig(Struct, frozen=True, kw_only=True):
     """What the files of one runtime say; None for what they say nothing of.
 
     Attributes:
