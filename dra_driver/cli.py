@@ -41,14 +41,13 @@ _WORDS = MappingProxyType({"help": "--help", "version": "--version"})
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """Where a sub-command lives, and what it does in one line.
+    """Where a sub-command's settings live, as MODULE:CLASS, and what it does in one line.
 
     `missing` is for one that a distribution of its own brings: what to say where it is not there.
     `needs` are packages that it depends on, for a checkout has the code of all distributions.
     """
 
-    module: str
-    model: str
+    target: str
     summary: str
     missing: str = ""
     needs: tuple[str, ...] = ()
@@ -62,7 +61,8 @@ class Command(Struct, frozen=True, kw_only=True):
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python allows None here
         # What imports make lasts. Collecting between them is a tenth of a start, and finds nothing.
         gc.disable()
-        model: type[CommandSettings] = getattr(importlib.import_module(self.module), self.model)
+        module, _, name = self.target.partition(":")
+        model: type[CommandSettings] = getattr(importlib.import_module(module), name)
         gc.freeze()
         gc.enable()
         return model
@@ -71,7 +71,7 @@ class Command(Struct, frozen=True, kw_only=True):
         """Whether there is all that it needs; imports no more than its package."""
         if not self.missing:
             return True
-        packages = (self.module.rpartition(".")[0], *self.needs)
+        packages = (self.target.rpartition(".")[0], *self.needs)
         return all(importlib.util.find_spec(package) is not None for package in packages)
 
 
@@ -90,81 +90,66 @@ _NO_BENCH = (
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "kubelet-plugin": Command(
-            module="dra_driver.node.command",
-            model="KubeletPluginCommand",
+            target="dra_driver.node.command:KubeletPluginCommand",
             summary="run the driver on a node",
         ),
         "mps-supervisor": Command(
-            module="dra_driver.mps.supervisor.command",
-            model="MpsSupervisor",
+            target="dra_driver.mps.supervisor.command:MpsSupervisor",
             summary="run the MPS daemons that this node's claims ask for",
         ),
         "inspect": Command(
-            module="dra_driver.admin.inspect",
-            model="Inspect",
+            target="dra_driver.admin.inspect:Inspect",
             summary="show this node's GPUs and what the driver would publish",
         ),
         "validate": Command(
-            module="dra_driver.admin.validate.command",
-            model="Validate",
+            target="dra_driver.admin.validate.command:Validate",
             summary="check the claim configs and share configs in manifests",
         ),
         "convert": Command(
-            module="dra_driver.admin.convert.command",
-            model="Convert",
+            target="dra_driver.admin.convert.command:Convert",
             summary="convert manifests of older APIs",
         ),
         "classes": Command(
-            module="dra_driver.admin.classes",
-            model="Classes",
+            target="dra_driver.admin.classes:Classes",
             summary="print the DeviceClasses behind resource names, for kubectl to apply",
         ),
         "status": Command(
-            module="dra_driver.admin.status.command",
-            model="ShowStatus",
+            target="dra_driver.admin.status.command:ShowStatus",
             summary="show this node's claims and GPUs, or what the cluster has left",
         ),
         "explain": Command(
-            module="dra_driver.admin.explain.command",
-            model="Explain",
+            target="dra_driver.admin.explain.command:Explain",
             summary="say why a pod or claim does not fit, and what to change",
         ),
         "bench": Command(
-            module="dra_driver.bench.command",
-            model="Bench",
+            target="dra_driver.bench.command:Bench",
             summary="measure which sharing strategy is best for which work",
             missing=_NO_BENCH,
             needs=("cuda", "matplotlib"),
         ),
         "cleanup": Command(
-            module="dra_driver.admin.cleanup",
-            model="Cleanup",
+            target="dra_driver.admin.cleanup:Cleanup",
             summary="remove what the driver left on a node, after it was uninstalled",
         ),
         "doctor": Command(
-            module="dra_driver.admin.doctor.command",
-            model="Doctor",
+            target="dra_driver.admin.doctor.command:Doctor",
             summary="find what keeps pods from their GPUs, and say what to do",
         ),
         "gather": Command(
-            module="dra_driver.admin.gather.command",
-            model="Gather",
+            target="dra_driver.admin.gather.command:Gather",
             summary="describe this node in an archive, for issues and the simulator",
         ),
         "completion": Command(
-            module="dra_driver.completion",
-            model="Completion",
+            target="dra_driver.completion:Completion",
             summary="print a shell's completion script",
         ),
         "simulate": Command(
-            module="dra_driver.simulator.cli",
-            model="Simulate",
+            target="dra_driver.simulator.cli:Simulate",
             summary="simulate GPUs on a machine without any",
             missing=_NO_SIMULATOR,
         ),
         "slices": Command(
-            module="dra_driver.simulator.slices_cli",
-            model="Slices",
+            target="dra_driver.simulator.slices_cli:Slices",
             summary="print the ResourceSlices that nodes with given GPUs would publish",
             missing=_NO_SIMULATOR,
         ),

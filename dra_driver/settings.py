@@ -14,30 +14,9 @@ from typing import Literal
 from dra_driver import common_settings
 from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
 from dra_driver.common_settings import (
-    CDI_ROOT,
-    CGROUP_ROOT,
-    CONTAINER_DEV_ROOT,
-    CONTAINER_DRIVER_ROOT,
-    EXCLUDE_GPUS,
-    GPU_ORDER,
-    HTTP_ENDPOINT,
-    KUBELET_PLUGINS_DIRECTORY_PATH,
-    KUBELET_REGISTRAR_DIRECTORY_PATH,
-    LOG_FORMAT,
-    LOG_LEVEL,
-    MEMORY_COUNTERS,
-    METRICS_PATH,
-    MIG,
-    MIG_PROFILES,
     MOST_SECONDS,
-    NVIDIA_CDI_HOOK_PATH,
-    NVIDIA_DEV_ROOT,
-    NVIDIA_DRIVER_ROOT,
-    PROC_ROOT,
     SECONDS,
     SECONDS_OR_OFF,
-    SYS_ROOT,
-    WHOLE_GPUS_BESIDE_SHARES,
     GpuOrderSetting,
     LogFormatName,
     LogLevelName,
@@ -110,23 +89,25 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="UID of this pod, for sockets of its own, which updates with maxSurge need.",
     )
     kubelet_registrar_directory_path: Path = changed(
-        KUBELET_REGISTRAR_DIRECTORY_PATH, check=_absolute
+        common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH, check=_absolute
     )
-    kubelet_plugins_directory_path: Path = changed(KUBELET_PLUGINS_DIRECTORY_PATH, check=_absolute)
+    kubelet_plugins_directory_path: Path = changed(
+        common_settings.KUBELET_PLUGINS_DIRECTORY_PATH, check=_absolute
+    )
 
     # The GPU driver and what containers get of it
-    nvidia_driver_root: Path = changed(NVIDIA_DRIVER_ROOT, check=_absolute)
-    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = CONTAINER_DEV_ROOT
+    nvidia_driver_root: Path = changed(common_settings.NVIDIA_DRIVER_ROOT, check=_absolute)
+    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
     nvidia_cdi_hook_path: str = changed(
-        NVIDIA_CDI_HOOK_PATH,
+        common_settings.NVIDIA_CDI_HOOK_PATH,
         help="Path of nvidia-cdi-hook on the host; unset: searched for. Without one, driver "
         "libraries are also mounted where CUDA images look.",
     )
-    cdi_root: Path = changed(CDI_ROOT, check=_absolute)
-    sys_root: Path = SYS_ROOT
-    proc_root: Path = PROC_ROOT
+    cdi_root: Path = changed(common_settings.CDI_ROOT, check=_absolute)
+    sys_root: Path = common_settings.SYS_ROOT
+    proc_root: Path = common_settings.PROC_ROOT
     rescan_interval: float = option(
         default=30.0, check=SECONDS, help="Seconds between scans for new and missing GPUs."
     )
@@ -164,11 +145,11 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="XIDs to ignore, besides those of programs, such as 92,119.",
     )
 
-    mig: MigSetting = MIG
-    mig_profiles: str = MIG_PROFILES
-    exclude_gpus: str = EXCLUDE_GPUS
-    gpu_order: GpuOrderSetting = GPU_ORDER
-    memory_counters: bool = MEMORY_COUNTERS
+    mig: MigSetting = common_settings.MIG
+    mig_profiles: str = common_settings.MIG_PROFILES
+    exclude_gpus: str = common_settings.EXCLUDE_GPUS
+    gpu_order: GpuOrderSetting = common_settings.GPU_ORDER
+    memory_counters: bool = common_settings.MEMORY_COUNTERS
     share_config: Path | None = option(
         default=None,
         names=("config_file",),
@@ -192,13 +173,13 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="Where the next share comes from: another GPU, or the same until it is full; auto: "
         "pack if MPS serves requests for several shares, else spread.",
     )
-    whole_gpus_beside_shares: WholeGpusBesideShares = WHOLE_GPUS_BESIDE_SHARES
+    whole_gpus_beside_shares: WholeGpusBesideShares = common_settings.WHOLE_GPUS_BESIDE_SHARES
     share_memory: Literal["auto", "mps"] = option(
         default="auto",
         help="What limits the memory of shares; auto: the best that the node has; mps: not "
         "control groups, so that several pods can use one claim of a share.",
     )
-    cgroup_root: Path | None = CGROUP_ROOT
+    cgroup_root: Path | None = common_settings.CGROUP_ROOT
     claim_status: bool = option(
         default=True,
         help="Write each claim's GPUs, MIG devices and shares into its status.",
@@ -229,10 +210,10 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="TCP port of gRPC health checks from the network; negative: off, 0: any free port.",
     )
     healthcheck_address: str = option(default="", help="Address of that port; unset: all.")
-    http_endpoint: str = HTTP_ENDPOINT
-    metrics_path: str = METRICS_PATH
-    log_level: LogLevelName = LOG_LEVEL
-    log_format: LogFormatName = LOG_FORMAT
+    http_endpoint: str = common_settings.HTTP_ENDPOINT
+    metrics_path: str = common_settings.METRICS_PATH
+    log_level: LogLevelName = common_settings.LOG_LEVEL
+    log_format: LogFormatName = common_settings.LOG_FORMAT
     v: int = option(
         check=bounds(least=0),
         default=0,

@@ -55,17 +55,33 @@ def keep_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def check_duplicates(value: object) -> None:
     """Raise InvalidConfigError if a key stands twice, or a value is nested too deep to tell."""
     try:
-        found = list(_duplicates(value, ()))
+        found = [
+            Problem(path=(*path, key), text=f'duplicate field "{dotted((*path, key))}"')
+            for path, part in parts(value)
+            if isinstance(part, DuplicateKeys)
+            for key in part.duplicates
+        ]
     except RecursionError as error:
         raise InvalidConfigError([Problem(path=(), text="it is nested too deep")]) from error
     if found:
         raise InvalidConfigError(found)
 
 
+def parts(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Yield (path, part) of a value that stands at `path`, and of all below it."""
+    yield path, value
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            yield from parts(child, (*path, key))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from parts(child, (*path, index))
+
+
 def dotted(path: Path) -> str:
     """Return a path as Kubernetes writes it: `sharing.mps.resources[0].name`."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{plain(part)}" for part in path)
-    return "".join(parts).removeprefix(".")
+    words = (f"[{part}]" if isinstance(part, int) else f".{plain(part)}" for part in path)
+    return "".join(words).removeprefix(".")
 
 
 def hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:
@@ -88,17 +104,3 @@ def lost_indent(unknown: str, value: Mapping[str, object]) -> str:
             break
         above = name if one is None else above
     return f'; if it belongs to "{above}", which is empty, indent it further' if above else ""
-
-
-def _duplicates(value: object, path: Path) -> Iterator[Problem]:
-    """Yield the keys below `value` that stand twice."""
-    if isinstance(value, DuplicateKeys):
-        for key in value.duplicates:
-            text = f'duplicate field "{dotted((*path, key))}"'
-            yield Problem(path=(*path, key), text=text)
-    if isinstance(value, Mapping):
-        for key, child in value.items():
-            yield from _duplicates(child, (*path, key))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from _duplicates(child, (*path, index))

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dra_driver import common_settings
 from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import roots_of
@@ -32,18 +33,7 @@ from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import checkpoint_file, peer_claims, take_over
 from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.command_line import CommandSettings, option
-from dra_driver.common_settings import (
-    CDI_ROOT,
-    CONTAINER_DEV_ROOT,
-    CONTAINER_DRIVER_ROOT,
-    KUBELET_PLUGINS_DIRECTORY_PATH,
-    KUBELET_REGISTRAR_DIRECTORY_PATH,
-    NODE_NAME,
-    NVIDIA_DEV_ROOT,
-    NVIDIA_DRIVER_ROOT,
-    PROC_ROOT,
-    SYS_ROOT,
-)
+from dra_driver.common_settings import NODE_NAME
 from dra_driver.devices import control_groups
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig.making import MigInstances
@@ -110,18 +100,18 @@ class Cleanup(CommandSettings):
         help="Kubeconfig file that may delete ResourceSlices; unset: KUBECONFIG, ~/.kube/config, "
         "or the pod's ServiceAccount.",
     )
-    kubelet_plugins_directory_path: Path = KUBELET_PLUGINS_DIRECTORY_PATH
-    kubelet_registrar_directory_path: Path = KUBELET_REGISTRAR_DIRECTORY_PATH
-    cdi_root: Path = CDI_ROOT
+    kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
+    kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
+    cdi_root: Path = common_settings.CDI_ROOT
     cgroup_root: Path | None = option(
         default=None, variable=True, help="The host's cgroup file system; unset: /sys/fs/cgroup."
     )
-    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = CONTAINER_DEV_ROOT
-    sys_root: Path = SYS_ROOT
-    proc_root: Path = PROC_ROOT
+    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
+    sys_root: Path = common_settings.SYS_ROOT
+    proc_root: Path = common_settings.PROC_ROOT
 
     def cli_cmd(self) -> None:
         """Clean up."""

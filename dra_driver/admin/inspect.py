@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from dra_driver import common_settings
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.table import aligned
 from dra_driver.cdi.edits_cache import EditsCache
@@ -24,27 +25,7 @@ from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import KIND, render
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.command_line import CommandSettings, changed, option
-from dra_driver.common_settings import (
-    CONSUMABLE_SHARES,
-    CONTAINER_DEV_ROOT,
-    CONTAINER_DRIVER_ROOT,
-    EXCLUDE_GPUS,
-    GPU_ORDER,
-    KUBELET_PLUGINS_DIRECTORY_PATH,
-    KUBERNETES,
-    MEMORY_COUNTERS,
-    MIG,
-    MIG_PROFILES,
-    NVIDIA_CDI_HOOK_PATH,
-    NVIDIA_DEV_ROOT,
-    NVIDIA_DRIVER_ROOT,
-    PROC_ROOT,
-    SYS_ROOT,
-    WHOLE_GPUS_BESIDE_SHARES,
-    GpuOrderSetting,
-    MigSetting,
-    WholeGpusBesideShares,
-)
+from dra_driver.common_settings import GpuOrderSetting, MigSetting, WholeGpusBesideShares
 from dra_driver.devices.device import Device, Mig, NodeDevice, mig_of, name_of, whole
 from dra_driver.devices.exclusion import Exclusion, read_note, without_excluded
 from dra_driver.devices.model import (
@@ -91,23 +72,23 @@ class Inspect(CommandSettings):
         default=False,
         help="Print the CDI spec that a claim for all GPUs would get instead.",
     )
-    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = CONTAINER_DEV_ROOT
-    nvidia_cdi_hook_path: str = NVIDIA_CDI_HOOK_PATH
-    sys_root: Path = SYS_ROOT
-    proc_root: Path = PROC_ROOT
-    mig: MigSetting = MIG
-    mig_profiles: str = MIG_PROFILES
-    kubernetes: str = KUBERNETES
-    whole_gpus_beside_shares: WholeGpusBesideShares = WHOLE_GPUS_BESIDE_SHARES
-    exclude_gpus: str = EXCLUDE_GPUS
-    gpu_order: GpuOrderSetting = GPU_ORDER
-    memory_counters: bool = MEMORY_COUNTERS
-    consumable_shares: str = CONSUMABLE_SHARES
+    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
+    nvidia_cdi_hook_path: str = common_settings.NVIDIA_CDI_HOOK_PATH
+    sys_root: Path = common_settings.SYS_ROOT
+    proc_root: Path = common_settings.PROC_ROOT
+    mig: MigSetting = common_settings.MIG
+    mig_profiles: str = common_settings.MIG_PROFILES
+    kubernetes: str = common_settings.KUBERNETES
+    whole_gpus_beside_shares: WholeGpusBesideShares = common_settings.WHOLE_GPUS_BESIDE_SHARES
+    exclude_gpus: str = common_settings.EXCLUDE_GPUS
+    gpu_order: GpuOrderSetting = common_settings.GPU_ORDER
+    memory_counters: bool = common_settings.MEMORY_COUNTERS
+    consumable_shares: str = common_settings.CONSUMABLE_SHARES
     kubelet_plugins_directory_path: Path = changed(
-        KUBELET_PLUGINS_DIRECTORY_PATH,
+        common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,
         help="Folder with the driver's notes about MIG devices that it made for claims.",
     )
 

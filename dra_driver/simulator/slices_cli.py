@@ -16,18 +16,9 @@ from typing import Literal
 import yaml
 from msgspec.structs import replace
 
+from dra_driver import common_settings
 from dra_driver.command_line import CommandSettings, bounds, option
-from dra_driver.common_settings import (
-    CONSUMABLE_SHARES,
-    KUBERNETES,
-    MEMORY_COUNTERS,
-    MIG,
-    MIG_PROFILES,
-    NODE_NAME,
-    WHOLE_GPUS_BESIDE_SHARES,
-    MigSetting,
-    WholeGpusBesideShares,
-)
+from dra_driver.common_settings import NODE_NAME, MigSetting, WholeGpusBesideShares
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import Object
@@ -80,16 +71,16 @@ class Slices(CommandSettings):
         default=1,
         help="Number of Nodes; the names of several end in -0, -1 and so on.",
     )
-    mig: MigSetting = MIG
-    mig_profiles: str = MIG_PROFILES
-    kubernetes: str = KUBERNETES
-    whole_gpus_beside_shares: WholeGpusBesideShares = WHOLE_GPUS_BESIDE_SHARES
-    memory_counters: bool = MEMORY_COUNTERS
+    mig: MigSetting = common_settings.MIG
+    mig_profiles: str = common_settings.MIG_PROFILES
+    kubernetes: str = common_settings.KUBERNETES
+    whole_gpus_beside_shares: WholeGpusBesideShares = common_settings.WHOLE_GPUS_BESIDE_SHARES
+    memory_counters: bool = common_settings.MEMORY_COUNTERS
     share_config: Path | None = option(
         default=None,
         help="File that says how devices are divided into shares, as for the driver.",
     )
-    consumable_shares: str = CONSUMABLE_SHARES
+    consumable_shares: str = common_settings.CONSUMABLE_SHARES
 
     def check(self) -> None:
         """Check that they say enough."""

@@ -36,7 +36,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "probe_command.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("NODE_NAME", raising=False)
-    command = cli.Command(module="probe_command", model="Probe", summary="probe")
+    command = cli.Command(target="probe_command:Probe", summary="probe")
     monkeypatch.setattr(cli, "COMMANDS", {"probe": command})
     monkeypatch.delitem(sys.modules, "probe_command", raising=False)
 
@@ -86,7 +86,7 @@ def test_only_settings_of_the_driver_have_variables_in_other_commands(
     monkeypatch.setitem(
         cli.COMMANDS,  # type: ignore[arg-type]
         "own",
-        cli.Command(module="probe_command", model="Own", summary="probe"),
+        cli.Command(target="probe_command:Own", summary="probe"),
     )
     monkeypatch.setenv("PORT_FOR_ALL", "one")
     monkeypatch.setenv("OWN_PORT", "two")

@@ -15,7 +15,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import at, text
 from resource_nvidia_com.decode import MODELS
 from resource_nvidia_com.printable import plain
-from resource_nvidia_com.problems import Path, Problem
+from resource_nvidia_com.problems import Path, Problem, parts
 from resource_nvidia_com.v1beta1.names import API_VERSION
 
 INSTALLED = ("gpu.nvidia.com", "mig.nvidia.com")
@@ -111,14 +111,7 @@ def _config(entry: object, path: Path, losses: list[Problem]) -> object:
 
 def _gone_attributes(value: object, path: Path) -> Iterable[Problem]:
     """Yield the attributes that a spec reads and no device has."""
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _gone_attributes(one, (*path, key))
-    elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from _gone_attributes(one, (*path, index))
-    elif isinstance(value, str) and path[-1] in ("expression", "matchAttribute"):
-        names = dict.fromkeys(one[2] or one[3] for one in _READ.finditer(value))
-        for name in names:
-            text = f'no device has the attribute "{name}" now: {ATTRIBUTES[name]}'
-            yield loss(path, text)
+    for where, part in parts(value, path):
+        if isinstance(part, str) and where[-1] in ("expression", "matchAttribute"):
+            for name in dict.fromkeys(match[2] or match[3] for match in _READ.finditer(part)):
+                yield loss(where, f'no device has the attribute "{name}" now: {ATTRIBUTES[name]}')

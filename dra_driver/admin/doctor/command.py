@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from dra_driver import common_settings
 from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
 from dra_driver.admin.doctor.every_check import CHECKS, SERVER
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
@@ -22,22 +23,7 @@ from dra_driver.admin.doctor.sources import Sources
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.cdi.roots import roots_of
 from dra_driver.command_line import CommandSettings, option
-from dra_driver.common_settings import (
-    CDI_ROOT,
-    CONTAINER_DEV_ROOT,
-    CONTAINER_DRIVER_ROOT,
-    CONTEXT,
-    HOST_ROOT,
-    KUBECONFIG,
-    KUBELET_PLUGINS_DIRECTORY_PATH,
-    KUBELET_REGISTRAR_DIRECTORY_PATH,
-    NODE_NAME,
-    NVIDIA_DEV_ROOT,
-    NVIDIA_DRIVER_ROOT,
-    PROC_ROOT,
-    SECONDS,
-    SYS_ROOT,
-)
+from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
 
@@ -56,29 +42,25 @@ class Doctor(CommandSettings):
     timeout: float = option(
         check=SECONDS, default=20.0, help="Seconds for all checks, which run side by side."
     )
-    kubeconfig: Path | None = KUBECONFIG
-    context: str = CONTEXT
+    kubeconfig: Path | None = common_settings.KUBECONFIG
+    context: str = common_settings.CONTEXT
     node_name: str = option(
         default="",
         variable=True,
         check=NODE_NAME,
         help="The node to check in the cluster; unset: all.",
     )
-    host_root: Path | None = HOST_ROOT
-    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = CONTAINER_DEV_ROOT
-    sys_root: Path = SYS_ROOT
-    proc_root: Path = PROC_ROOT
-    kubelet_plugins_directory_path: Path = KUBELET_PLUGINS_DIRECTORY_PATH
-    kubelet_registrar_directory_path: Path = KUBELET_REGISTRAR_DIRECTORY_PATH
-    cdi_root: Path = CDI_ROOT
-    cgroup_root: Path | None = option(
-        default=None,
-        variable=True,
-        help="The node's cgroup file system; unset: where cgroup v2 is mounted.",
-    )
+    host_root: Path | None = common_settings.HOST_ROOT
+    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
+    sys_root: Path = common_settings.SYS_ROOT
+    proc_root: Path = common_settings.PROC_ROOT
+    kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
+    kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
+    cdi_root: Path = common_settings.CDI_ROOT
+    cgroup_root: Path | None = common_settings.CGROUP_ROOT
 
     def cli_cmd(self) -> None:
         """Look and print. Ends the process with status 1 or 2 unless all is well."""

@@ -37,7 +37,7 @@ class Check(Struct, frozen=True, kw_only=True):
     id: str
     title: str
     why: str
-    needs: frozenset[Place]
+    needs: frozenset[Place] = _CLUSTER
     look: Callable[[Sources], Iterable[Seen]]
     silence: Severity = Severity.UNKNOWN
 
@@ -46,7 +46,6 @@ SERVER: Check = Check(
     id="api-server",
     title="API server",
     why="the driver needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on",
-    needs=_CLUSTER,
     look=lambda sources: cluster_checks.server(sources.cluster.server()),
     silence=Severity.ERROR,
 )
@@ -173,7 +172,6 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="clock",
         title="clock",
         why="if clocks differ, tokens and certificates are not valid yet, or no longer",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.clock(sources.cluster.server()),
     ),
     Check(
@@ -181,7 +179,6 @@ OF_CLUSTERS: tuple[Check, ...] = (
         title="features of the API server",
         why="it drops fields of features that are off: tested by creating objects with "
         "dryRun=All, which stores nothing",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.features(
             sources.cluster.features(), sources.cluster.server().version
         ),
@@ -190,35 +187,30 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="permissions",
         title="permissions of the driver",
         why="without them it cannot read claims, or publishes nothing",
-        needs=_CLUSTER,
         look=Sources.permissions,
     ),
     Check(
         id="kubelet-version",
         title="kubelets",
         why="kubelets use DRA's current protocol from 1.34 on",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.kubelet_versions(sources.cluster.nodes()),
     ),
     Check(
         id="kubelet-gates",
         title="feature gates of kubelets",
         why="a kubelet with DynamicResourceAllocation off calls no driver",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.kubelet_gates(sources.cluster.kubelets()),
     ),
     Check(
         id="gpu-labels",
         title="labels of GPU nodes",
         why="the driver's DaemonSets run on nodes with a label of GPU nodes",
-        needs=_CLUSTER,
         look=Sources.gpu_labels,
     ),
     Check(
         id="daemonset",
         title="the driver's DaemonSet",
         why="a node without the driver's pod offers no GPU, and starts no pod with one",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.daemon_sets(sources.daemon_sets()),
     ),
     Check(
@@ -226,21 +218,18 @@ OF_CLUSTERS: tuple[Check, ...] = (
         title="pods of driver and MPS supervisor",
         why="a pod that keeps failing is ready in between, and pods with GPUs cannot start on a "
         "node whose driver does not run",
-        needs=_CLUSTER,
         look=Sources.driver_pods,
     ),
     Check(
         id="past-scheduler",
         title="pods past the scheduler",
         why="nobody allocates devices to a pod that names its node, and it may run without a word",
-        needs=_CLUSTER,
         look=Sources.past_scheduler,
     ),
     Check(
         id="others-in-cluster",
         title="other drivers and device plugins",
         why="a GPU that both offer can be given out twice",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.other_drivers(
             sources.daemon_sets(), sources.cluster.nodes()
         ),
@@ -249,14 +238,12 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="slices",
         title="published GPUs",
         why="the scheduler gives out only what is in ResourceSlices",
-        needs=_CLUSTER,
         look=lambda sources: slice_checks.published(sources.cluster.slices(), sources.cluster.node),
     ),
     Check(
         id="counters-cost",
         title="counters of shared GPUs",
         why="before Kubernetes 1.37 the scheduler looks at every node's counters for each node",
-        needs=_CLUSTER,
         look=lambda sources: slice_checks.counters_cost(
             sources.cluster.slices(), sources.cluster.server().version
         ),
@@ -265,7 +252,6 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="slices-of-others",
         title="publishers of the driver's name",
         why="the scheduler cannot tell two publishers with one name apart",
-        needs=_CLUSTER,
         look=lambda sources: (
             *slice_checks.of_others(sources.cluster.slices()),
             *slice_checks.in_others_names(
@@ -279,21 +265,18 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="schedulers",
         title="other schedulers, and quotas",
         why="other schedulers and quotas read slices in their own ways",
-        needs=_CLUSTER,
         look=Sources.schedulers,
     ),
     Check(
         id="driver-versions",
         title="GPU driver versions",
         why="a node's features depend on its GPU driver",
-        needs=_CLUSTER,
         look=lambda sources: slice_checks.driver_versions(sources.cluster.slices()),
     ),
     Check(
         id="device-classes",
         title="DeviceClasses",
         why="claims and resource names select devices by them",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.classes(
             sources.cluster.every(DEVICE_CLASSES), sources.cluster.features().has
         ),
@@ -302,7 +285,6 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="config-policy",
         title="admission policy of claim configs",
         why="it refuses wrong configs when they are written, not when a pod starts",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.config_policy(
             sources.cluster.every(POLICIES), sources.cluster.every(POLICY_BINDINGS)
         ),
@@ -311,7 +293,6 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="own-node-policy",
         title="admission policy of ResourceSlices",
         why="permissions cannot restrict a driver to its own node's slices",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.own_node_policy(
             sources.cluster.every(POLICIES),
             sources.cluster.every(POLICY_BINDINGS),
@@ -322,7 +303,6 @@ OF_CLUSTERS: tuple[Check, ...] = (
         id="own-claims-policy",
         title="admission policy of claims' status",
         why="permissions cannot restrict a driver to the status of its own devices",
-        needs=_CLUSTER,
         look=lambda sources: cluster_checks.own_claims_policy(
             sources.cluster.every(POLICIES), sources.cluster.every(POLICY_BINDINGS)
         ),

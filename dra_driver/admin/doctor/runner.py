@@ -5,10 +5,9 @@ in NVML or on a dead file system, is told as such while the others are told as e
 left where it is.
 """
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from http import HTTPStatus
 
 from dra_driver.admin.doctor.checks.finding import (
@@ -21,6 +20,7 @@ from dra_driver.admin.doctor.checks.finding import (
     unknown,
 )
 from dra_driver.admin.doctor.every_check import Check
+from dra_driver.admin.doctor.facts.once import begun
 from dra_driver.admin.doctor.sources import Sources
 from dra_driver.errors import AccessError, DeviceError, DriverError, TransientError
 
@@ -36,10 +36,11 @@ def run_checks(
 ) -> list[Outcome]:
     """Make the checks and return what they found, in order; `missing` has a reason by place."""
     end = time.monotonic() + seconds
-    runs: dict[str, Future[list[Seen]]] = {}
-    for check in checks:
-        if _why_skipped(check, missing) is None:
-            runs[check.id] = _begun(check, sources)
+    runs = {
+        check.id: begun(f"doctor-{check.id}", partial(_seen, check, sources))
+        for check in checks
+        if _why_skipped(check, missing) is None
+    }
     outcomes: list[Outcome] = []
     for check in checks:
         if (reason := _why_skipped(check, missing)) is not None:
@@ -92,14 +93,5 @@ def _why_skipped(check: Check, missing: Mapping[Place, str]) -> str | None:
     return "; ".join(missing[place] for place in Place if place in check.needs)
 
 
-def _begun(check: Check, sources: Sources) -> Future[list[Seen]]:
-    answer: Future[list[Seen]] = Future()
-
-    def look() -> None:
-        try:
-            answer.set_result(list(check.look(sources)))
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is for who asked)
-            answer.set_exception(error)
-
-    threading.Thread(target=look, name=f"doctor-{check.id}", daemon=True).start()
-    return answer
+def _seen(check: Check, sources: Sources) -> list[Seen]:
+    return list(check.look(sources))

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dra_driver import gathered
+from dra_driver import common_settings, gathered
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.node_facts import library
 from dra_driver.admin.doctor.facts.places import Places, host_root
@@ -26,23 +26,7 @@ from dra_driver.admin.gather.reading import Missing, documents_of
 from dra_driver.admin.gather.stand_ins import StandIns
 from dra_driver.cdi.roots import roots_of
 from dra_driver.command_line import CommandSettings, argument, option
-from dra_driver.common_settings import (
-    CDI_ROOT,
-    CGROUP_ROOT,
-    CONTAINER_DEV_ROOT,
-    CONTAINER_DRIVER_ROOT,
-    CONTEXT,
-    HOST_ROOT,
-    KUBECONFIG,
-    KUBELET_PLUGINS_DIRECTORY_PATH,
-    KUBELET_REGISTRAR_DIRECTORY_PATH,
-    NODE_NAME,
-    NVIDIA_DEV_ROOT,
-    NVIDIA_DRIVER_ROOT,
-    PROC_ROOT,
-    SECONDS,
-    SYS_ROOT,
-)
+from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.devices.nvml.survey import Document, survey
@@ -71,25 +55,25 @@ class Gather(CommandSettings):
     timeout: float = option(
         check=SECONDS, default=60.0, help="Seconds for all parts, which are gathered side by side."
     )
-    kubeconfig: Path | None = KUBECONFIG
-    context: str = CONTEXT
+    kubeconfig: Path | None = common_settings.KUBECONFIG
+    context: str = common_settings.CONTEXT
     node_name: str = option(
         default="",
         variable=True,
         check=NODE_NAME,
         help="Name of this machine's Node; unset: the host name.",
     )
-    host_root: Path | None = HOST_ROOT
-    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = CONTAINER_DEV_ROOT
-    sys_root: Path = SYS_ROOT
-    proc_root: Path = PROC_ROOT
-    kubelet_plugins_directory_path: Path = KUBELET_PLUGINS_DIRECTORY_PATH
-    kubelet_registrar_directory_path: Path = KUBELET_REGISTRAR_DIRECTORY_PATH
-    cdi_root: Path = CDI_ROOT
-    cgroup_root: Path | None = CGROUP_ROOT
+    host_root: Path | None = common_settings.HOST_ROOT
+    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
+    sys_root: Path = common_settings.SYS_ROOT
+    proc_root: Path = common_settings.PROC_ROOT
+    kubelet_plugins_directory_path: Path = common_settings.KUBELET_PLUGINS_DIRECTORY_PATH
+    kubelet_registrar_directory_path: Path = common_settings.KUBELET_REGISTRAR_DIRECTORY_PATH
+    cdi_root: Path = common_settings.CDI_ROOT
+    cgroup_root: Path | None = common_settings.CGROUP_ROOT
 
     def cli_cmd(self) -> None:
         """Gather and write. Raises SetupError if the archive cannot be written."""

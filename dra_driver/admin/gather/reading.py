@@ -6,16 +6,15 @@ or on a dead file system, is left where it is, and named.
 """
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from dra_driver.admin.doctor.facts.once import begun
 from dra_driver.admin.doctor.facts.places import read_text
 from dra_driver.errors import DriverError
 
@@ -43,7 +42,7 @@ def documents_of(
 ) -> dict[str, Any]:
     """Return what each part made, but for those that failed or did not end in time."""
     end = time.monotonic() + seconds
-    runs = {name: _begun(name, part) for name, part in parts.items()}
+    runs = {name: begun(f"gather-{name}", part) for name, part in parts.items()}
     found: dict[str, Any] = {}
     for name, run in runs.items():
         try:
@@ -55,19 +54,6 @@ def documents_of(
         except Exception as error:  # noqa: BLE001 (one part must not take the others along)
             missing.add(name, f"{type(error).__name__}: {error}")
     return found
-
-
-def _begun(name: str, part: Callable[[], object]) -> Future[object]:
-    answer: Future[object] = Future()
-
-    def look() -> None:
-        try:
-            answer.set_result(part())
-        except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who asked)
-            answer.set_exception(error)
-
-    threading.Thread(target=look, name=f"gather-{name}", daemon=True).start()
-    return answer
 
 
 def text_in(path: Path, missing: Missing) -> str | None:

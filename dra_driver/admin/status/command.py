@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
+from dra_driver import common_settings
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status import health_part, shares_part
 from dra_driver.admin.table import aligned
@@ -27,17 +28,7 @@ from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordStat
 from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.claims.state.records import StoredRecords, stored_records
 from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
-from dra_driver.common_settings import (
-    CONTAINER_DEV_ROOT,
-    CONTAINER_DRIVER_ROOT,
-    KUBELET_PLUGINS_DIRECTORY_PATH,
-    NODE_NAME,
-    NVIDIA_DEV_ROOT,
-    NVIDIA_DRIVER_ROOT,
-    PROC_ROOT,
-    SECONDS,
-    SYS_ROOT,
-)
+from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.devices.exclusion import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
@@ -102,15 +93,15 @@ class ShowStatus(CommandSettings):
     )
     once: bool = option(default=False, help="With --usage: show it once, even on a terminal.")
     kubelet_plugins_directory_path: Path = changed(
-        KUBELET_PLUGINS_DIRECTORY_PATH,
+        common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,
         help="Folder of the driver's records, below gpu.nvidia.com.",
     )
-    nvidia_driver_root: Path = NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = CONTAINER_DEV_ROOT
-    sys_root: Path = SYS_ROOT
-    proc_root: Path = PROC_ROOT
+    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
+    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
+    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
+    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
+    sys_root: Path = common_settings.SYS_ROOT
+    proc_root: Path = common_settings.PROC_ROOT
 
     def check(self) -> None:
         """Check that nothing is asked for in vain."""

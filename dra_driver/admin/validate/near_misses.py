@@ -5,10 +5,10 @@ in the admission policy (admin/admission/policy.py), so they are within RE2's sy
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dra_driver.devices.names import DRIVER_NAME
-from resource_nvidia_com.problems import Path, Problem, dotted
+from resource_nvidia_com.problems import Path, Problem, dotted, parts
 
 _VENDOR = r"n[vi]{1,3}d[ei]?a\.[a-z]{2,}"
 _DOMAIN = rf"([a-z0-9.-]*(gpu|mig)[a-z0-9.-]*\.)?{_VENDOR}"
@@ -33,16 +33,9 @@ def warning(name: str, path: Path) -> Problem:
     return Problem(path=path, text=text)
 
 
-def in_selectors(value: object, path: Path = ()) -> Iterator[Problem]:
+def in_selectors(value: object) -> Iterator[Problem]:
     """Yield warnings about the CEL selectors of an object."""
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            if key == "expression" and path[-1:] == ("cel",) and isinstance(one, str):
-                where = (*path, key)
-                names = dict.fromkeys(match.group()[1:-1] for match in _LITERAL.finditer(one))
-                yield from (warning(name, where) for name in names if name != DRIVER_NAME)
-            else:
-                yield from in_selectors(one, (*path, key))
-    elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from in_selectors(one, (*path, index))
+    for path, part in parts(value):
+        if path[-2:] == ("cel", "expression") and isinstance(part, str):
+            names = dict.fromkeys(match.group()[1:-1] for match in _LITERAL.finditer(part))
+            yield from (warning(name, path) for name in names if name != DRIVER_NAME)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import VERSION, SharedBy, decode_node_config
-from resource_nvidia_com.problems import InvalidConfigError, Path, dotted
+from resource_nvidia_com.problems import InvalidConfigError, Path, dotted, parts
 
 _LOOKS_LIKE_ONE = re.compile(rf"^(version:\s*[\"']?{VERSION}\b|sharing:)", re.MULTILINE)
 _LITERAL = re.compile(r"\A[\w.-]+=(?=\S)")
@@ -75,14 +75,9 @@ def _values_of(config_map: object, path: Path) -> Iterator[tuple[Path, str]]:
 
 def _long_texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:
     """Yield the texts of more than one line: others are seldom YAML, and a chart has many."""
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _long_texts(one, (*path, key))
-    elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from _long_texts(one, (*path, index))
-    elif isinstance(value, str) and "\n" in value:
-        yield path, _LITERAL.sub("", value, count=1)
+    for where, part in parts(value, path):
+        if isinstance(part, str) and "\n" in part:
+            yield where, _LITERAL.sub("", part, count=1)
 
 
 def wrong_in_text(document: Document, path: Path, text: str) -> Iterator[Wrong]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from dra_driver.admin.validate import pods, references, schema, selectors
 from dra_driver.fields import at
 from resource_nvidia_com.printable import plain, shown
-from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint
+from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint, parts
 
 _GROUP = "resource.k8s.io"
 _VERSION = f"{_GROUP}/v1"
@@ -140,16 +140,10 @@ def _wrong_group(version: str, kind: str) -> str:
     return f"apiVersion: a {kind} is of {_VERSION}, not of {shown(version)}"
 
 
-def doubled(value: object, path: Path = ()) -> Iterator[Problem]:
+def doubled(value: object) -> Iterator[Problem]:
     """Yield keys that stand twice; kubectl sends the last one, and drops the others in silence."""
-    if isinstance(value, DuplicateKeys):
-        for key in value.duplicates:
+    for path, part in parts(value):
+        for key in part.duplicates if isinstance(part, DuplicateKeys) else ():
             where = (*path, key)
             text = f"{dotted(where)}: this key stands twice, and all but the last are dropped"
             yield Problem(path=where, text=f"{text}: make one of them")
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from doubled(one, (*path, key))
-    elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from doubled(one, (*path, index))

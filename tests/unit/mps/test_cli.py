@@ -31,7 +31,7 @@ def node(root: Path, *words: str) -> MpsSupervisor:
 
 
 def test_it_is_a_subcommand() -> None:
-    assert COMMANDS["mps-supervisor"].model == MpsSupervisor.__name__
+    assert COMMANDS["mps-supervisor"].load() is MpsSupervisor
 
 
 def test_nothing_is_required() -> None:

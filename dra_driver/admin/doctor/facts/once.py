@@ -1,7 +1,8 @@
-"""Something that many threads need and one asks for; the others wait, and share a failure too."""
+"""Threads that ask: for an answer that many of them share, or each for its own."""
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from dra_driver.errors import DriverError
@@ -31,3 +32,17 @@ class Once(Generic[T]):
                     self._failure = error
                     raise
             return self._found[0]
+
+
+def begun(name: str, ask: Callable[[], T]) -> Future[T]:
+    """Ask on a thread of its own, which is left where it is if it hangs."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who waits)
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
