@@ -16,8 +16,8 @@ from msgspec import Struct
 from pydantic import Field, ValidationError
 
 from dra_driver.bench.exposition import Sample, samples
-from dra_driver.bench.model import Amount, Count, Latency, Strict, percentile
-from dra_driver.bench.workload import LatencyForm
+from dra_driver.bench.model import Amount, Count, Latency, percentile
+from dra_driver.bench.workload import LatencyForm, Strict
 from dra_driver.errors import SetupError
 
 _QUOTED = 160

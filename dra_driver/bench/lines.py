@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dra_driver.bench.model import Amount, Card, Count, Latency, Percent, Strict, Usage
-from dra_driver.bench.workload import Workload
+from dra_driver.bench.model import Amount, Card, Count, Latency, Percent, Usage
+from dra_driver.bench.workload import Strict, Workload
 from dra_driver.errors import DeviceError
 
 MARK = '{"bench":1,'

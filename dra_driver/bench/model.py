@@ -8,14 +8,14 @@ repetitions; what it has is the same in version 2, so files of both are read.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from dra_driver.bench.strategies import Strategy
-from dra_driver.bench.workload import Workload
+from dra_driver.bench.workload import Strict, Workload
 from dra_driver.errors import StateError
 from dra_driver.host.files import temporary_of
 
@@ -25,12 +25,6 @@ _MOST_BYTES = 64 << 20
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Percent = Annotated[float, Field(ge=0, le=100)]
-
-
-class Strict(BaseModel):
-    """What is read as it stands or not at all."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Card(Strict):
@@ -235,6 +229,12 @@ def percentile(values: Sequence[float], share: float) -> float:
         raise ValueError("no values")
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def write_report(report: Report, path: Path) -> None:

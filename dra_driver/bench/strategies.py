@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from dra_driver.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.workload import Strict, Workload, WorkloadKind
 
 
 class Sharing(StrEnum):
@@ -41,7 +41,7 @@ UNDER_MPS = frozenset({Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG_MPS})
 OF_MIG = frozenset({Sharing.MIG, Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS})
 
 
-class Part(BaseModel):
+class Part(Strict):
     """One tenant of a strategy whose tenants are not alike.
 
     Attributes:
@@ -54,8 +54,6 @@ class Part(BaseModel):
         after: seconds after the others at which it begins to work.
         launch: it is started when all tenants with a lower number are ready.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     role: str
     work: Workload
@@ -111,13 +109,11 @@ def watcher(seats: Sequence[Part]) -> int | None:
     return next((number for number, one in enumerate(seats) if not one.is_command), None)
 
 
-class Strategy(BaseModel):
+class Strategy(Strict):
     """One way with its settings. A limit holds for each tenant; memory in MiB.
 
     `parts` are its tenants if they are not alike, and `title` is what a scenario calls it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     sharing: Annotated[Sharing, Field(strict=False)]
     tenants: Annotated[int, Field(ge=1, le=64)] = 1

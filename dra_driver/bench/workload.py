@@ -56,14 +56,18 @@ class LatencyForm(StrEnum):
     PERF_ANALYZER = "perf-analyzer"
 
 
-class Workload(BaseModel):
+class Strict(BaseModel):
+    """What is read as it stands or not at all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Workload(Strict):
     """One work. Fields that its kind has no use for stay at their defaults.
 
     `shape` is that of matrix products: rows, columns, and what is summed over. `latency_metric` is
     the name of Prometheus' histogram or summary.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Annotated[WorkloadKind, Field(strict=False)]
     seconds: Annotated[float, Field(gt=0, le=86400)] = 20.0

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
+from msgspec.structs import asdict
 
 from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import (
@@ -90,22 +91,8 @@ class Description(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """Write the marker's text."""
-        nodes = {
-            "kind": self.nodes.kind.value,
-            "uvm_major": self.nodes.uvm_major,
-            "caps_major": self.nodes.caps_major,
-            "drm": self.nodes.drm,
-            "note": self.nodes.note,
-        }
-        content = {
-            "format": _MARKER_FORMAT,
-            "seed": self.seed,
-            "driver_version": self.driver_version,
-            "nodes": nodes,
-            "userspace": self.userspace,
-            "profile": profiles.dump(self.profile),
-        }
-        return json.dumps(content, indent=1) + "\n"
+        own = asdict(self) | {"nodes": asdict(self.nodes), "profile": profiles.dump(self.profile)}
+        return json.dumps({"format": _MARKER_FORMAT, **own}, indent=1) + "\n"
 
 
 def library_folder(profile: Profile) -> str:
@@ -136,7 +123,7 @@ def describe(root: Path) -> Description:
             profile=profiles.parse(content["profile"], origin=f"of {root}"),
             seed=content["seed"],
             driver_version=content["driver_version"],
-            nodes=NodePlan(**{**content["nodes"], "kind": NodeKind(content["nodes"]["kind"])}),
+            nodes=convert(content["nodes"], NodePlan),
             userspace=content["userspace"],
         )
     except FileNotFoundError as cause:

@@ -8,14 +8,14 @@ The same profile and seed always give the same identities.
 import hashlib
 import itertools
 import uuid
+from typing import Literal
 
 from msgspec import Struct
 
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.layout import Engine, Fact, LinkEnd, Text
-from dra_driver.simulator.profile import Card, MigProfile, Profile
-from dra_driver.simulator.residents import Resident
-from dra_driver.simulator.state import GpuFacts, Link, MigFacts
+from dra_driver.simulator.layout import Fact, Text
+from dra_driver.simulator.profile import Card, Process, Profile
+from dra_driver.simulator.state import GpuFacts
 from dra_driver.simulator.told import LinkTo
 
 NVIDIA_VENDOR = 0x10DE
@@ -27,10 +27,8 @@ _EVENTS = 0x4 | 0x8 | 0x10
 _EVENT_MIG = 0x100
 _EVENT_RECOVERY = 0x8000
 _BANKS_PER_GIB = 8
-_GRAPHICS = 2
 _Facts = dict[Fact, int | None]
 """None: NVML says NOT_SUPPORTED."""
-_ENDS = {"gpu": LinkEnd.GPU, "switch": LinkEnd.SWITCH, "nothing": LinkEnd.NOTHING}
 
 
 class SimulatedGpu(Struct, frozen=True, kw_only=True):
@@ -51,7 +49,7 @@ class SimulatedGpu(Struct, frozen=True, kw_only=True):
     numa_node: int
     module_id: int | None
     card: Card
-    residents: tuple[Resident, ...] = ()
+    residents: tuple[Process, ...] = ()
     mig_mode: bool = False
     nvlinks: tuple[str, ...] = ()
 
@@ -79,14 +77,7 @@ def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
             numa_node=gpu.numa_node,
             module_id=gpu.module_id,
             card=profile.card_of(gpu),
-            residents=tuple(
-                Resident(
-                    pid=process.pid,
-                    memory=process.memory_mib * _MIB,
-                    graphics=process.kind == "graphics",
-                )
-                for process in gpu.processes
-            ),
+            residents=tuple(gpu.processes),
             mig_mode=gpu.mig_mode,
             nvlinks=tuple(gpu.nvlinks),
         )
@@ -99,7 +90,7 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
     card = gpu.card
     facts: _Facts = {**_address_facts(gpu, profile), **_memory_facts(card), **_mode_facts(card)}
     facts |= _sensor_facts(card) | _power_facts(card) | _clock_facts(card)
-    facts[Fact.MEMORY_USED] = sum(resident.memory for resident in gpu.residents)
+    facts[Fact.MEMORY_USED] = sum(process.memory_mib * _MIB for process in gpu.residents)
     if gpu.mig_mode:
         facts |= {Fact.MIG_CURRENT: 1, Fact.MIG_PENDING: 1}
     if profiles.knows_recovery_action(driver_version):
@@ -120,8 +111,8 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
     return GpuFacts(
         facts={fact: n for fact, n in (facts | told).items() if n is not None},
         texts={text: s for text, s in (_texts(gpu, driver_version) | said).items() if s},
-        links=_links(gpu, profile) if own.links is None else [_told_link(one) for one in own.links],
-        mig=[_mig_facts(cut) for cut in card.mig.profiles] if card.mig else [],
+        links=_links(gpu, profile) if own.links is None else own.links,
+        mig=card.mig.profiles if card.mig else [],
         residents=gpu.residents,
         fabric_cluster=cluster.bytes if cluster else bytes(16),
     )
@@ -221,28 +212,6 @@ def _mode_facts(card: Card) -> dict[Fact, int]:
     return facts
 
 
-def _mig_facts(profile: MigProfile) -> MigFacts:
-    return MigFacts(
-        id=profile.id,
-        index=profile.index,
-        name=profile.name,
-        slices=profile.slices,
-        instances=profile.instances,
-        size=profile.size,
-        starts=profile.starts,
-        memory_mib=profile.memory_mib,
-        capabilities=_GRAPHICS if profile.graphics else 0,
-        engines={
-            Engine.MULTIPROCESSORS: profile.multiprocessors,
-            Engine.COPY_ENGINES: profile.copy_engines,
-            Engine.DECODERS: profile.decoders,
-            Engine.ENCODERS: profile.encoders,
-            Engine.JPEG_ENGINES: profile.jpeg_engines,
-            Engine.OFA_ENGINES: profile.ofa_engines,
-        },
-    )
-
-
 def _sensor_facts(card: Card) -> _Facts:
     return {
         Fact.TEMPERATURE: card.temperature.idle,
@@ -317,34 +286,22 @@ def _texts(gpu: SimulatedGpu, driver_version: str) -> dict[Text, str]:
     return {text: value for text, value in texts.items() if value}
 
 
-def _told_link(link: LinkTo | None) -> Link | None:
-    if link is None:
-        return None
-    return Link(
-        kind=_ENDS[link.to],
-        version=link.version,
-        remote_device_id=link.remote_device,
-        remote_bus_id=link.remote,
-        is_up=link.up,
-    )
-
-
-def _links(gpu: SimulatedGpu, profile: Profile) -> list[Link | None]:
+def _links(gpu: SimulatedGpu, profile: Profile) -> list[LinkTo]:
     """List a card's links: to other GPUs, or spread over the switches; the others lead nowhere."""
     if gpu.card.nvlink is None:
         return []
     ports, version = gpu.card.nvlink.links, gpu.card.nvlink.version
-    ends: list[Link | None] = []
+    ends: list[LinkTo] = []
     if gpu.nvlinks:
         devices = {one.pci: profile.card_of(one).device_id for one in profile.gpus}
-        ends = [_link(version, LinkEnd.GPU, pci, devices[pci]) for pci in gpu.nvlinks]
+        ends = [_link(version, "gpu", pci, devices[pci]) for pci in gpu.nvlinks]
     elif (switches := profile.nvswitch) is not None:
         device, addresses = switches.device_id, itertools.cycle(switches.addresses)
         ends = [
-            _link(version, LinkEnd.SWITCH, address, device)
+            _link(version, "switch", address, device)
             for address in itertools.islice(addresses, ports)
         ]
-    nothing = Link(kind=LinkEnd.NOTHING, version=version, is_up=False)
+    nothing = LinkTo(version=version, up=False)
     return ends + [nothing] * (ports - len(ends))
 
 
@@ -353,10 +310,6 @@ def _bus_id(pci: str) -> str:
     return f"{domain:0>8}:{rest}".upper()
 
 
-def _link(version: int, kind: LinkEnd, pci: str, device_id: str) -> Link:
-    return Link(
-        kind=kind,
-        version=version,
-        remote_device_id=int(device_id, 16) << 16 | NVIDIA_VENDOR,
-        remote_bus_id=_bus_id(pci),
-    )
+def _link(version: int, to: Literal["gpu", "switch"], pci: str, device_id: str) -> LinkTo:
+    device = int(device_id, 16) << 16 | NVIDIA_VENDOR
+    return LinkTo(to=to, version=version, remote=_bus_id(pci), remote_device=device)

@@ -6,22 +6,13 @@ reset of the GPU or a reboot ends them; after a reboot they are started again.
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from dra_driver.errors import SetupError
 from dra_driver.simulator import layout
 from dra_driver.simulator.layout import ProcessKind
+from dra_driver.simulator.profile import Process
 
 
-class Resident(Struct, frozen=True, kw_only=True):
-    """A process on a whole GPU: one that draws, or one that computes. Memory in bytes."""
-
-    pid: int
-    memory: int
-    graphics: bool
-
-
-def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Resident]) -> None:
+def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Process]) -> None:
     """Start processes on a GPU.
 
     Raises:
@@ -36,8 +27,8 @@ def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Resident])
         place.slot = slot
         place.gpu_instance = place.compute_instance = layout.NOT_A_MIG_INSTANCE
         place.pid = resident.pid
-        place.kind = ProcessKind.DRAWS if resident.graphics else ProcessKind.COMPUTES
-        place.memory = resident.memory
+        place.kind = ProcessKind.DRAWS if resident.kind == "graphics" else ProcessKind.COMPUTES
+        place.memory = resident.memory_mib * 1024**2
         place.active = 1
 
 

@@ -31,7 +31,9 @@ from dra_driver.simulator.layout import (
     MemoryBackend,
     Text,
 )
-from dra_driver.simulator.residents import Resident, occupy, vacate
+from dra_driver.simulator.profile import MigProfile, Process
+from dra_driver.simulator.residents import occupy, vacate
+from dra_driver.simulator.told import LinkTo
 
 FILE_PREFIX = "libnvidia-simulator.so."
 FOR_EVER = -1
@@ -43,6 +45,8 @@ _SIZE = ctypes.sizeof(layout.StateRecord)
 _FUTEX_WAKE = 1
 _FUTEX_CALL = {"x86_64": 202, "aarch64": 98}
 _EVERYONE = 2**31 - 1
+_GRAPHICS = 2
+"""What NVML calls the capability of a MIG profile to draw."""
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -67,39 +71,14 @@ class Fault(Struct, frozen=True, kw_only=True):
     kill: Kill = Kill.NEVER
 
 
-class Link(Struct, frozen=True, kw_only=True):
-    """One NVLink; one that leads to nothing has no address, and is never up."""
-
-    kind: LinkEnd
-    version: int
-    remote_device_id: int = 0
-    remote_bus_id: str = ""
-    is_up: bool = True
-
-
-class MigFacts(Struct, frozen=True, kw_only=True):
-    """One GPU instance profile. `capabilities`: 1 peer to peer, 2 graphics."""
-
-    id: int
-    index: int
-    name: str
-    slices: int
-    instances: int
-    size: int
-    starts: Sequence[int]
-    memory_mib: int
-    capabilities: int
-    engines: dict[Engine, int]
-
-
 class GpuFacts(Struct, frozen=True, kw_only=True):
     """Everything the state knows of one GPU. Facts not named are absent, and so is a None link."""
 
     facts: dict[Fact, int]
     texts: dict[Text, str]
-    links: Sequence[Link | None] = ()
-    mig: Sequence[MigFacts] = ()
-    residents: Sequence[Resident] = ()
+    links: Sequence[LinkTo | None] = ()
+    mig: Sequence[MigProfile] = ()
+    residents: Sequence[Process] = ()
     fabric_cluster: bytes = bytes(16)
 
 
@@ -187,28 +166,24 @@ def _fill(record: layout.GpuRecord, gpu: GpuFacts) -> None:
         if link is None:
             continue
         place = record.links[number]
-        place.present, place.active = 1, int(link.is_up)
-        place.kind = link.kind
+        place.present, place.active = 1, int(link.up)
+        place.kind = LinkEnd[link.to.upper()]
         place.version = link.version
-        place.remote_device_id = link.remote_device_id
-        place.remote_bus_id = link.remote_bus_id.encode()
+        place.remote_device_id = link.remote_device
+        place.remote_bus_id = link.remote.encode()
     record.mig_profile_count = len(gpu.mig)
     for number, profile in enumerate(gpu.mig):
         _fill_profile(record.mig_profiles[number], profile)
 
 
-def _fill_profile(record: layout.MigProfileRecord, profile: MigFacts) -> None:
-    record.id = profile.id
-    record.index = profile.index
-    record.slices = profile.slices
-    record.instances = profile.instances
-    record.size = profile.size
+def _fill_profile(record: layout.MigProfileRecord, profile: MigProfile) -> None:
+    for name in ("id", "index", "slices", "instances", "size", "memory_mib"):
+        setattr(record, name, getattr(profile, name))
     record.starts = sum(1 << start for start in profile.starts)
-    record.memory_mib = profile.memory_mib
-    record.capabilities = profile.capabilities
+    record.capabilities = _GRAPHICS if profile.graphics else 0
     record.name = _field(profile.name, layout.MIG_NAME_SIZE)
-    for engine, count in profile.engines.items():
-        record.engines[engine] = count
+    for engine in Engine:
+        record.engines[engine] = getattr(profile, engine.name.lower())
 
 
 class State:

@@ -36,7 +36,7 @@ class _Part(pydantic.BaseModel):
 
 
 class LinkTo(_Part):
-    """One NVLink as a real GPU told it: `remote_device` is NVML's number of what is at its end."""
+    """One NVLink: `remote_device` is NVML's number of what is at its end, at address `remote`."""
 
     to: Literal["gpu", "switch", "nothing"] = "nothing"
     version: Count = 0

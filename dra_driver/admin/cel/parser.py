@@ -100,13 +100,7 @@ class _Parser:
             then = self._logic("||")
             self._need(":")
             otherwise = self.expression()
-            condition = syntax.Choice(
-                start=condition.start,
-                end=self._end,
-                condition=condition,
-                then=then,
-                otherwise=otherwise,
-            )
+            condition = syntax.Choice(condition.start, self._end, condition, then, otherwise)
         self._depth -= 1
         return condition
 
@@ -119,9 +113,7 @@ class _Parser:
             terms.append(next_term())
         if len(terms) == 1:
             return terms[0]
-        return syntax.Logic(
-            start=terms[0].start, end=self._end, operator=operator, terms=tuple(terms)
-        )
+        return syntax.Logic(terms[0].start, self._end, operator, tuple(terms))
 
     def _relation(self) -> syntax.Node:
         left = self._sum()
@@ -145,9 +137,7 @@ class _Parser:
         return left
 
     def _binary(self, operator: str, left: syntax.Node, right: syntax.Node) -> syntax.Node:
-        return syntax.Binary(
-            start=left.start, end=self._end, operator=operator, left=left, right=right
-        )
+        return syntax.Binary(left.start, self._end, operator, left, right)
 
     def _unary(self) -> syntax.Node:
         start = self.token.start
@@ -161,7 +151,7 @@ class _Parser:
         else:
             found = self._postfix(self._primary())
         for sign in reversed(signs):
-            found = syntax.Unary(start=start, end=self._end, operator=sign, operand=found)
+            found = syntax.Unary(start, self._end, sign, found)
         return found
 
     def _postfix(self, found: syntax.Node) -> syntax.Node:
@@ -172,20 +162,12 @@ class _Parser:
                 if not optional and self._take("("):
                     found = self._member_call(found, name)
                 else:
-                    found = syntax.Select(
-                        start=found.start,
-                        end=self._end,
-                        operand=found,
-                        field=name,
-                        optional=optional,
-                    )
+                    found = syntax.Select(found.start, self._end, found, name, optional)
             elif self._take("["):
                 optional = self._take("?")
                 key = self.expression()
                 self._need("]")
-                found = syntax.Index(
-                    start=found.start, end=self._end, operand=found, key=key, optional=optional
-                )
+                found = syntax.Index(found.start, self._end, found, key, optional)
             else:
                 return found
 
@@ -201,7 +183,7 @@ class _Parser:
                 return self._constant(token, _CONSTANTS[token.text])
             if self._take("("):
                 return self._call(token)
-            return syntax.Name(start=token.start, end=token.end, name=token.text)
+            return syntax.Name(token.start, token.end, token.text)
         match token.text:
             case "(":
                 inner = self.expression()
@@ -209,7 +191,7 @@ class _Parser:
                 return inner
             case "[":
                 items = self._items("]")
-                return syntax.ListOf(start=token.start, end=self._end, items=items)
+                return syntax.ListOf(token.start, self._end, items)
             case "{":
                 return self._map(token)
         self._at -= 1
@@ -222,10 +204,10 @@ class _Parser:
     def _number(self, sign: str, start: int) -> syntax.Node:
         token = self.token
         self._at += 1
-        return syntax.Constant(start=start, end=token.end, value=_number_of(sign + token.text))
+        return syntax.Constant(start, token.end, _number_of(sign + token.text))
 
     def _constant(self, token: _Token, value: object) -> syntax.Node:
-        return syntax.Constant(start=token.start, end=token.end, value=value)
+        return syntax.Constant(token.start, token.end, value)
 
     def _items(self, close: str) -> tuple[syntax.Node, ...]:
         found: list[syntax.Node] = []
@@ -251,74 +233,45 @@ class _Parser:
             key = self.expression()
             self._need(":")
             entries.append((key, self.expression()))
-        return syntax.MapOf(start=opening.start, end=self._end, entries=tuple(entries))
+        return syntax.MapOf(opening.start, self._end, tuple(entries))
 
     def _call(self, name: _Token) -> syntax.Node:
         arguments = self._items(")")
         if name.text != "has":
-            return syntax.Call(
-                start=name.start,
-                end=self._end,
-                function=name.text,
-                target=None,
-                arguments=arguments,
-            )
+            return syntax.Call(name.start, self._end, name.text, None, arguments)
         match arguments:
             case (syntax.Select(operand=operand, field=field, optional=False),):
-                return syntax.Has(start=name.start, end=self._end, operand=operand, field=field)
+                return syntax.Has(name.start, self._end, operand, field)
             case _:
                 raise NotUnderstoodError("has() of what is no field")
 
     def _member_call(self, target: syntax.Node, name: str) -> syntax.Node:
         arguments = self._items(")")
-        place = {"start": target.start, "end": self._end}
+        place = target.start, self._end
         is_cel = isinstance(target, syntax.Name) and target.name == "cel"
         match name, arguments:
             case "bind", (syntax.Name(name=variable), value, body) if is_cel:
-                return syntax.Bind(**place, variable=variable, value=value, body=body)
+                return syntax.Bind(*place, variable, value, body)
             case (("optMap" | "optFlatMap"), (syntax.Name(name=variable), result)):
-                return syntax.OptionalMap(
-                    **place,
-                    target=target,
-                    variable=variable,
-                    result=result,
-                    flat=name == "optFlatMap",
-                )
+                return syntax.OptionalMap(*place, target, variable, result, name == "optFlatMap")
             case _ if name in _COMPREHENSIONS:
                 return self._comprehension(target, name, arguments)
             case _:
-                return syntax.Call(**place, function=name, target=target, arguments=arguments)
+                return syntax.Call(*place, name, target, arguments)
 
     def _comprehension(
         self, over: syntax.Node, name: str, arguments: tuple[syntax.Node, ...]
     ) -> syntax.Node:
-        start, end = over.start, self._end
+        place = over.start, self._end
         match name.replace("existsOne", "exists_one"), arguments:
             case "map", (syntax.Name(name=variable), *predicate, result) if len(predicate) < 2:
-                return syntax.Comprehension(
-                    start=start,
-                    end=end,
-                    kind="map",
-                    over=over,
-                    variable=variable,
-                    predicate=predicate[0] if predicate else None,
-                    result=result,
-                )
-            case (
-                (("all" | "exists" | "exists_one" | "filter") as kind),
-                (
-                    syntax.Name(name=variable),
-                    predicate,
-                ),
+                condition = predicate[0] if predicate else None
+                return syntax.Comprehension(*place, "map", over, variable, condition, result)
+            case ("all" | "exists" | "exists_one" | "filter") as kind, (
+                syntax.Name(name=variable),
+                predicate,
             ):
-                return syntax.Comprehension(
-                    start=start,
-                    end=end,
-                    kind=kind,
-                    over=over,
-                    variable=variable,
-                    predicate=predicate,
-                )
+                return syntax.Comprehension(*place, kind, over, variable, predicate)
             case _:
                 raise NotUnderstoodError(f"{name}() with {len(arguments)} arguments")
 

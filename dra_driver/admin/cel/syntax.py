@@ -9,26 +9,26 @@ from typing import Literal as OneOf
 from msgspec import Struct
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class Node(Struct, frozen=True):
     """A part of an expression; it begins at `start` in its text and ends before `end`."""
 
     start: int
     end: int
 
 
-class Constant(Node, frozen=True, kw_only=True):
+class Constant(Node, frozen=True):
     """A literal."""
 
     value: object
 
 
-class Name(Node, frozen=True, kw_only=True):
+class Name(Node, frozen=True):
     """A variable."""
 
     name: str
 
 
-class Select(Node, frozen=True, kw_only=True):
+class Select(Node, frozen=True):
     """`operand.field`, or with `optional` `operand.?field`."""
 
     operand: Node
@@ -36,14 +36,14 @@ class Select(Node, frozen=True, kw_only=True):
     optional: bool = False
 
 
-class Has(Node, frozen=True, kw_only=True):
+class Has(Node, frozen=True):
     """`has(operand.field)`."""
 
     operand: Node
     field: str
 
 
-class Index(Node, frozen=True, kw_only=True):
+class Index(Node, frozen=True):
     """`operand[key]`, or with `optional` `operand[?key]`."""
 
     operand: Node
@@ -51,7 +51,7 @@ class Index(Node, frozen=True, kw_only=True):
     optional: bool = False
 
 
-class Call(Node, frozen=True, kw_only=True):
+class Call(Node, frozen=True):
     """`function(arguments)`, or `target.function(arguments)`."""
 
     function: str
@@ -59,26 +59,26 @@ class Call(Node, frozen=True, kw_only=True):
     arguments: tuple[Node, ...]
 
 
-class ListOf(Node, frozen=True, kw_only=True):
+class ListOf(Node, frozen=True):
     """`[items]`."""
 
     items: tuple[Node, ...]
 
 
-class MapOf(Node, frozen=True, kw_only=True):
+class MapOf(Node, frozen=True):
     """`{key: value}`."""
 
     entries: tuple[tuple[Node, Node], ...]
 
 
-class Unary(Node, frozen=True, kw_only=True):
+class Unary(Node, frozen=True):
     """`!operand` or `-operand`."""
 
     operator: str
     operand: Node
 
 
-class Binary(Node, frozen=True, kw_only=True):
+class Binary(Node, frozen=True):
     """A comparison or arithmetic."""
 
     operator: str
@@ -86,14 +86,14 @@ class Binary(Node, frozen=True, kw_only=True):
     right: Node
 
 
-class Logic(Node, frozen=True, kw_only=True):
+class Logic(Node, frozen=True):
     """All terms of `a && b && c`, or of `a || b || c`."""
 
     operator: OneOf["&&", "||"]
     terms: tuple[Node, ...]
 
 
-class Choice(Node, frozen=True, kw_only=True):
+class Choice(Node, frozen=True):
     """`condition ? then : otherwise`."""
 
     condition: Node
@@ -101,7 +101,7 @@ class Choice(Node, frozen=True, kw_only=True):
     otherwise: Node
 
 
-class Comprehension(Node, frozen=True, kw_only=True):
+class Comprehension(Node, frozen=True):
     """`over.kind(variable, predicate)`; `map` may have a predicate, and always has a `result`."""
 
     kind: OneOf["all", "exists", "exists_one", "filter", "map"]
@@ -111,7 +111,7 @@ class Comprehension(Node, frozen=True, kw_only=True):
     result: Node | None = None
 
 
-class Bind(Node, frozen=True, kw_only=True):
+class Bind(Node, frozen=True):
     """`cel.bind(variable, value, body)`."""
 
     variable: str
@@ -119,7 +119,7 @@ class Bind(Node, frozen=True, kw_only=True):
     body: Node
 
 
-class OptionalMap(Node, frozen=True, kw_only=True):
+class OptionalMap(Node, frozen=True):
     """`target.optMap(variable, result)`, or `optFlatMap`, of which the result is optional."""
 
     target: Node

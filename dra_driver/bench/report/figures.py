@@ -5,13 +5,13 @@ different machines can be compared. A scenario says by itself what its cases are
 each tenant is compared with the one of its role there, in the same round.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.bench.model import Case, Relation, Report, Result, Study, Tenant
+from dra_driver.bench.model import Case, Relation, Report, Result, Study, Tenant, mean_of
 from dra_driver.bench.strategies import Sharing, Strategy, profile_size
 from dra_driver.bench.workload import Workload
 
@@ -254,15 +254,15 @@ def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
             continue
 
         def mean(figure: _Figure, own: _Rounds = own, other: _Rounds = other) -> list[float | None]:
-            return [_mean(map(figure, rounds)) for rounds in (own, other)]
+            return [mean_of(map(figure, rounds)) for rounds in (own, other)]
 
         launched, bare_launched = mean(_slowest_launch)
         found.append(
             InContainers(
                 strategy=strategy,
-                throughput=_ratio(*mean(_throughput)),
-                p50=_ratio(*mean(partial(_worst_latency, name="p50_ms"))),
-                p99=_ratio(*mean(partial(_worst_latency, name="p99_ms"))),
+                throughput=_ratio(*mean(throughput)),
+                p50=_ratio(*mean(partial(worst_latency, name="p50_ms"))),
+                p99=_ratio(*mean(partial(worst_latency, name="p99_ms"))),
                 context=_ratio(*mean(_worst_context)),
                 launch_seconds=None
                 if launched is None or bare_launched is None
@@ -285,12 +285,8 @@ def _rounds(report: Report) -> dict[Strategy, _Rounds]:
     return found
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _throughput(found: Sequence[Result]) -> float:
+def throughput(found: Sequence[Result]) -> float:
+    """Return what tenants did together in a second."""
     return sum(one.throughput for one in found)
 
 
@@ -312,9 +308,10 @@ def _latency(found: Result, name: str) -> float | None:
     return None if found.latency is None else float(getattr(found.latency, name))
 
 
-def _worst_latency(found: Sequence[Result], name: str) -> float | None:
-    values = [float(getattr(one.latency, name)) for one in found if one.latency is not None]
-    return max(values, default=None)
+def worst_latency(found: Sequence[Result], name: str) -> float | None:
+    """Return the largest latency of a tenant, in ms."""
+    known = [float(getattr(one.latency, name)) for one in found if one.latency is not None]
+    return max(known, default=None)
 
 
 def _worst_context(found: Sequence[Result]) -> float | None:

@@ -17,10 +17,11 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from msgspec import Struct
 
 from dra_driver.bench.model import Figure as FigureName
-from dra_driver.bench.model import Report, Result, Sweep
+from dra_driver.bench.model import Report, Sweep, mean_of
+from dra_driver.bench.report.figures import throughput
 from dra_driver.bench.report.spread import Spread
 from dra_driver.bench.report.summary import Row, summary
-from dra_driver.bench.report.view import absolute, throughput, unit_of
+from dra_driver.bench.report.view import absolute, unit_of
 from dra_driver.bench.strategies import Sharing
 
 _STYLE: Any = {
@@ -138,14 +139,11 @@ _RATIOS = (
 _MEMORY = _Bars(
     title="Memory of a tenant",
     unit="GiB, the mean",
-    figure=lambda row: row.over(_memory_gib),
+    figure=lambda row: row.over(
+        lambda found: mean_of(one.memory_mib and one.memory_mib / 1024 for one in found)
+    ),
     is_ratio=False,
 )
-
-
-def _memory_gib(found: Sequence[Result]) -> float | None:
-    known = [one.memory_mib / 1024 for one in found if one.memory_mib is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _panels(report: Report, rows: Sequence[Row]) -> list[_Bars]:

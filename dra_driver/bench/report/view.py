@@ -9,8 +9,14 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from dra_driver.admin.table import aligned
-from dra_driver.bench.model import Case, Figure, Report, Result, Usage
-from dra_driver.bench.report.figures import in_containers, of_role, results
+from dra_driver.bench.model import Case, Figure, Report, Result, Usage, mean_of
+from dra_driver.bench.report.figures import (
+    in_containers,
+    of_role,
+    results,
+    throughput,
+    worst_latency,
+)
 from dra_driver.bench.report.spread import Spread, spread
 from dra_driver.bench.report.summary import Row, summary
 from dra_driver.bench.report.verdict import advice
@@ -58,17 +64,6 @@ def _with_half(value: Spread, digits: int) -> str:
     """Return a figure, and the half of its interval unless that looks like nothing."""
     half = f"{value.half or 0.0:.{digits}f}"
     return f"{value.mean:.{digits}f}" + (f" ±{half}" if float(half) else "")
-
-
-def throughput(found: Sequence[Result]) -> float:
-    """Return what tenants did together in a second."""
-    return sum(one.throughput for one in found)
-
-
-def worst_latency(found: Sequence[Result], name: str) -> float | None:
-    """Return the largest latency of a tenant, in ms."""
-    known = [float(getattr(one.latency, name)) for one in found if one.latency is not None]
-    return max(known, default=None)
 
 
 def _ratio(figure: Figure) -> _Cell:
@@ -121,8 +116,7 @@ def _by_gpm(name: str) -> _Cell:
     """Return the mean of tenants: each says it of its own MIG device, or one of the whole GPU."""
 
     def figure(found: Sequence[Result]) -> float | None:
-        known = [value for one in found if (value := getattr(one, name)) is not None]
-        return sum(known) / len(known) if known else None
+        return mean_of(getattr(one, name) for one in found)
 
     def cell(row: Row) -> str:
         has_own = row.strategy.sharing is Sharing.MIG

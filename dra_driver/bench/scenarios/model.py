@@ -9,10 +9,10 @@ import json
 import shlex
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from dra_driver.bench.model import Goal
-from dra_driver.bench.workload import Workload
+from dra_driver.bench.workload import Strict, Workload
 
 WORK_KEYS = tuple(
     name for name in Workload.model_fields if name not in ("seconds", "warm_up", "seed")
@@ -28,13 +28,7 @@ Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\n]*$")]
 WorkKeys = dict[str, JsonValue]
 
 
-class Written(BaseModel):
-    """What is read as it stands, or refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Limits(Written):
+class Limits(Strict):
     """What a tenant asks MPS for."""
 
     threads: Annotated[int, Field(ge=1, le=100, description="Percent of the SMs.")] | None = None
@@ -45,13 +39,13 @@ class Limits(Written):
     ) = None
 
 
-class TenantSpec(Written):
+class TenantSpec(Strict):
     """One tenant of a case, or several that are alike."""
 
     work: Annotated[str, Field(description="One of `works`.")]
     with_: Annotated[
         WorkKeys, Field(alias="with", description="Keys of the work that differ here.")
-    ] = {}
+    ] = {}  # noqa: RUF012 (pydantic copies it)
     role: Annotated[
         str, Field(description="What it is in every case; the work's name if not set.")
     ] = ""
@@ -84,7 +78,7 @@ class TenantSpec(Written):
     ] = 0
 
 
-class CaseSpec(Written):
+class CaseSpec(Strict):
     """One case."""
 
     name: Name
@@ -109,7 +103,7 @@ class CaseSpec(Written):
     group: Annotated[str, Field(description="The best is sought among cases of one group.")] = ""
 
 
-class Scenario(Written):
+class Scenario(Strict):
     """A study."""
 
     answers: Annotated[str, Field(min_length=1, description="The question, in a sentence.")]

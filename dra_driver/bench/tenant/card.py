@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dra_driver.bench.model import Card, Usage
+from dra_driver.bench.model import Card, Usage, mean_of
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.nvml.gpm import GpmCount
@@ -171,10 +171,10 @@ def summarised(samples: tuple[Busy, ...]) -> Usage:
         return Usage()
     energies = [one.energy_millijoules for one in samples if one.energy_millijoules is not None]
     memory = [one.memory_used_bytes for one in samples if one.memory_used_bytes is not None]
-    clock = _mean([one.sm_clock for one in samples])
+    clock = mean_of(one.sm_clock for one in samples)
     return Usage(
-        sm_percent=_mean([one.sm_percent for one in samples]),
-        memory_percent=_mean([one.memory_percent for one in samples]),
+        sm_percent=mean_of(one.sm_percent for one in samples),
+        memory_percent=mean_of(one.memory_percent for one in samples),
         memory_used_mib=max(memory) >> 20 if memory else None,
         energy_joules=_energy_joules(energies),
         sm_clock_mhz=None if clock is None else round(clock),
@@ -187,8 +187,3 @@ def _energy_joules(counted: list[int]) -> float | None:
     if len(counted) < 2 or counted[-1] < counted[0]:
         return None
     return (counted[-1] - counted[0]) / 1000
-
-
-def _mean(values: list[int | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -13,7 +13,7 @@ from dra_driver.bench.tenant.device import (
     real,
     unsigned,
 )
-from dra_driver.bench.tenant.task import Task, check_first, unworked
+from dra_driver.bench.tenant.task import Task, check_first, mib_of, unworked
 from dra_driver.bench.workload import MIB, Precision, Workload
 
 
@@ -33,7 +33,7 @@ def gemm(gpu: Device, work: Workload) -> Task:
         check=lambda: wrong.check(to, matrices.FIRST),
         unit="GFLOP",
         units=matrices.gemm_gflop(rows, columns, depth),
-        memory_mib=_mib(product.factors + product.size),
+        memory_mib=mib_of(product.factors + product.size),
     )
 
 
@@ -49,7 +49,7 @@ def burn(gpu: Device, work: Workload) -> Task:
         try:
             buffers.append(gpu.allocate(product.size))
         except RefusedError:
-            refused = _mib((wanted - len(buffers)) * product.size)
+            refused = mib_of((wanted - len(buffers)) * product.size)
             break
     steps = errors = 0
 
@@ -70,7 +70,7 @@ def burn(gpu: Device, work: Workload) -> Task:
         check=check,
         unit="GFLOP",
         units=matrices.gemm_gflop(rows, columns, depth),
-        memory_mib=_mib(product.factors + len(buffers) * product.size),
+        memory_mib=mib_of(product.factors + len(buffers) * product.size),
         refused_mib=refused,
         wrong=lambda: errors,
     )
@@ -106,7 +106,7 @@ def convolution(gpu: Device) -> Task:
         check=lambda: wrong.check(to, matrices.FIRST_OF_IMAGE),
         unit="images",
         units=float(matrices.IMAGES),
-        memory_mib=_mib((3 * numbers + of_weights) * kernels.FLOAT),
+        memory_mib=mib_of((3 * numbers + of_weights) * kernels.FLOAT),
     )
 
 
@@ -160,7 +160,3 @@ class _Wrong:
         self._gpu.wait()
         (found,) = self._gpu.read(self._counter, 1)
         return int(found)
-
-
-def _mib(size: int) -> int:
-    return -(-size // MIB)

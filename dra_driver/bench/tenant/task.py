@@ -5,6 +5,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from dra_driver.bench.tenant.device import Device
+from dra_driver.bench.workload import MIB
 from dra_driver.errors import DeviceError
 
 _TOLERANCE = 1e-3
@@ -29,6 +30,11 @@ class Task(Struct, frozen=True, kw_only=True):
     memory_mib: int
     refused_mib: int | None = None
     wrong: Callable[[], int] | None = None
+
+
+def mib_of(size: int) -> int:
+    """Return bytes in MiB, rounded up."""
+    return -(-size // MIB)
 
 
 def check_first(gpu: Device, address: int, wanted: float) -> None:

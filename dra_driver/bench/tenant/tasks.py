@@ -12,7 +12,7 @@ from dra_driver.bench.tenant.device import (
     real,
     unsigned,
 )
-from dra_driver.bench.tenant.task import Task, check_first
+from dra_driver.bench.tenant.task import Task, check_first, mib_of
 from dra_driver.bench.workload import MIB, Workload, WorkloadKind
 
 _CHUNK_MIB = 256
@@ -63,7 +63,7 @@ def _compute(gpu: Device, intensity: int) -> Task:
         check=lambda: check_first(gpu, out, float(kernels.CHAINS)),
         unit="GFLOP",
         units=kernels.compute_gflop(intensity),
-        memory_mib=_mib(threads * kernels.FLOAT),
+        memory_mib=mib_of(threads * kernels.FLOAT),
     )
 
 
@@ -77,7 +77,7 @@ def _bandwidth(gpu: Device, memory_mib: int) -> Task:
         check=lambda: check_first(gpu, to, _TRIAD),
         unit="GB",
         units=kernels.triad_gigabytes(number),
-        memory_mib=3 * _mib(number * kernels.FLOAT),
+        memory_mib=3 * mib_of(number * kernels.FLOAT),
     )
 
 
@@ -101,7 +101,7 @@ def _inference(gpu: Device, work: Workload) -> Task:
         check=lambda: check_first(gpu, other, 1.0),
         unit="requests",
         units=1.0,
-        memory_mib=3 * _mib(number * kernels.FLOAT),
+        memory_mib=3 * mib_of(number * kernels.FLOAT),
     )
 
 
@@ -157,7 +157,3 @@ def _triad(gpu: Device, to: int, one: int, other: int, number: int) -> None:
     arguments = (pointer(to), pointer(one), pointer(other), real(_FACTOR), count(number))
     gpu.launch("triad", kernels.over(number), *arguments)
     gpu.wait()
-
-
-def _mib(size: int) -> int:
-    return -(-size // MIB)
