@@ -13,23 +13,23 @@ from typing import Literal
 
 from dra_driver.command_line import CommandGroup, CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
+from dra_driver.printing import say
 from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.archive import profile_of
+from dra_driver.simulator.cli_options import OPTIONAL_GPU, ROOT
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.health_cli import Event, Health, NvLink
 from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
 from dra_driver.simulator.memory_cli import Busy, Memory
-from dra_driver.simulator.mig_cli import DEFAULT_ROOT, Mig, Reset
+from dra_driver.simulator.mig_cli import Mig, Reset
 from dra_driver.simulator.state import FOR_EVER
 from dra_driver.words import count
 
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
-_ROOT = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
-_GPU = option(default="", help="Index, UUID, PCI address or minor:N.")
 
 
 class Up(CommandSettings):
@@ -43,7 +43,7 @@ class Up(CommandSettings):
         metavar="ARCHIVE",
         help="Archive of a node, made by dra-driver gather, to simulate instead of a profile.",
     )
-    root: Path = _ROOT
+    root: Path = ROOT
     seed: str | None = option(
         default=None, help="Seed of UUIDs and serial numbers; give each node its own."
     )
@@ -77,14 +77,12 @@ class Up(CommandSettings):
             report=_report,
         )
         machine = Machine.create(self.root, self._profile(), options)
-        _print(
-            f"{machine.description.profile.name}: {count(len(machine.gpus), 'GPU')} in {self.root}"
-        )
-        _print(f"driver {machine.description.driver_version}; {machine.description.userspace}")
+        say(f"{machine.description.profile.name}: {count(len(machine.gpus), 'GPU')} in {self.root}")
+        say(f"driver {machine.description.driver_version}; {machine.description.userspace}")
         if machine.description.nodes.note:
-            _print(machine.description.nodes.note)
-        _print(f"try: LD_LIBRARY_PATH={machine.library_folder} {machine.nvidia_smi} -L")
-        _print(
+            say(machine.description.nodes.note)
+        say(f"try: LD_LIBRARY_PATH={machine.library_folder} {machine.nvidia_smi} -L")
+        say(
             f"     dra-driver inspect --nvidia-driver-root {machine.driver_root}"
             f" --sys-root {machine.sys_root} --proc-root {machine.proc_root}"
         )
@@ -110,25 +108,25 @@ class Up(CommandSettings):
 class Down(CommandSettings):
     """Remove a simulated machine."""
 
-    root: Path = _ROOT
+    root: Path = ROOT
 
     def cli_cmd(self) -> None:
         """Run the command."""
         gone = driver_root.down(self.root)
-        _print(f"removed {self.root}" if gone else f"{self.root}: nothing there")
+        say(f"removed {self.root}" if gone else f"{self.root}: nothing there")
 
 
 class Status(CommandSettings):
     """Show the GPUs of a simulated machine and their settings."""
 
-    root: Path = _ROOT
+    root: Path = ROOT
     output: Literal["table", "json"] = option(default="table", short="o", help="Output format.")
 
     def cli_cmd(self) -> None:
         """Run the command."""
         machine = Machine(self.root)
         rows = sorted(machine.status(), key=lambda status: status.gpu.nvml_bus_id)
-        _print(_as_json(machine, rows) if self.output == "json" else _as_table(machine, rows))
+        say(_as_json(machine, rows) if self.output == "json" else _as_table(machine, rows))
 
 
 class Profiles(CommandSettings):
@@ -148,11 +146,11 @@ class Profiles(CommandSettings):
             for name in profiles.names()
         ]
         if self.output == "json":
-            _print(json.dumps(rows, indent=2))
+            say(json.dumps(rows, indent=2))
             return
-        _print(f"{'NAME':<20} {'ALIAS':<13} DESCRIPTION")
+        say(f"{'NAME':<20} {'ALIAS':<13} DESCRIPTION")
         for row in rows:
-            _print(f"{row['name']:<20} {row['alias']:<13} {row['description']}")
+            say(f"{row['name']:<20} {row['alias']:<13} {row['description']}")
 
 
 class Fault(CommandSettings):
@@ -178,8 +176,8 @@ class Fault(CommandSettings):
         "add",
         "clear",
     ] = argument()
-    root: Path = _ROOT
-    gpu: str = _GPU
+    root: Path = ROOT
+    gpu: str = OPTIONAL_GPU
     function: str = option(default="*", help="Function of NVML, * for all; or of libcuda.")
     code: int = option(default=999, help="Return code of a failing function.")
     times: int = option(default=FOR_EVER, help="How many times; -1: no limit.")
@@ -214,7 +212,7 @@ class Fault(CommandSettings):
                 machine.load_driver()
             case _:
                 self._change_gpu(machine, uuid)
-        _print(f"{self.kind}: done")
+        say(f"{self.kind}: done")
 
     def _change_gpu(self, machine: Machine, uuid: str | None) -> None:
         if uuid is None:
@@ -231,13 +229,13 @@ class Fault(CommandSettings):
 class Boot(CommandSettings):
     """Restart the machine: a new boot id, and nothing left that a reboot ends."""
 
-    root: Path = _ROOT
+    root: Path = ROOT
 
     def cli_cmd(self) -> None:
         """Run the command."""
         machine = Machine(self.root)
         machine.reboot()
-        _print(f"boot id {machine.boot_id}")
+        say(f"boot id {machine.boot_id}")
 
 
 class Simulate(CommandGroup):
@@ -356,10 +354,6 @@ def _effect(fault: state.Fault) -> str:
 
 def _word(words: dict[int, str], value: int | None) -> str:
     return "-" if value is None else words.get(value, str(value))
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + os.linesep)
 
 
 def _report(sentence: str) -> None:

@@ -4,21 +4,19 @@ In: the command line. Out: a changed state, and a line on stdout. Errors are rai
 caller as one line.
 """
 
-import os
-import sys
 from pathlib import Path
 from typing import Literal
 
 from dra_driver.command_line import CommandSettings, bounds, option
 from dra_driver.errors import SetupError
+from dra_driver.printing import say
 from dra_driver.simulator import health, mig
+from dra_driver.simulator.cli_options import GPU, OPTIONAL_GPU, ROOT
 from dra_driver.simulator.health import FabricState, RecoveryAction, Rows, Slowdown
 from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.mig_cli import DEFAULT_ROOT
 from dra_driver.simulator.state import EVENT_XID, State
 
-_ROOT = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
 _EVENT_RECOVERY_ACTION = 0x8000
 
 Action = Literal[
@@ -36,8 +34,8 @@ Action = Literal[
 class Event(CommandSettings):
     """Raise an XID event on a GPU or one of its MIG devices."""
 
-    root: Path = _ROOT
-    gpu: str = option(default="", help="Index, UUID, PCI address or minor:N.")
+    root: Path = ROOT
+    gpu: str = OPTIONAL_GPU
     device: str = option(default="", help="UUID of a MIG device, instead of a GPU.")
     xid: int = option(check=bounds(least=0), help="The XID, for instance 79.")
 
@@ -50,7 +48,7 @@ class Event(CommandSettings):
             raise_xid_on_device(machine, self.device, self.xid)
         else:
             machine.emit_xid(machine.find(self.gpu).uuid, self.xid)
-        _print(f"XID {self.xid} on {self.device or machine.find(self.gpu).uuid}")
+        say(f"XID {self.xid} on {self.device or machine.find(self.gpu).uuid}")
 
 
 class Health(CommandSettings):
@@ -60,8 +58,8 @@ class Health(CommandSettings):
     and a GPU that falls off the bus is `fault lose`.
     """
 
-    root: Path = _ROOT
-    gpu: str = option(help="Index, UUID, PCI address or minor:N.")
+    root: Path = ROOT
+    gpu: str = GPU
     recovery_action: Action | None = option(
         default=None, help="What the GPU driver wants done (R565 or newer)."
     )
@@ -83,14 +81,14 @@ class Health(CommandSettings):
         machine = Machine(self.root)
         uuid = machine.find(self.gpu).uuid
         report(machine, uuid, self)
-        _print(f"health of {uuid}: done")
+        say(f"health of {uuid}: done")
 
 
 class NvLink(CommandSettings):
     """Bring an NVLink down or up at both of its ends."""
 
-    root: Path = _ROOT
-    gpu: str = option(help="Index, UUID, PCI address or minor:N.")
+    root: Path = ROOT
+    gpu: str = GPU
     link: int = option(check=bounds(least=0), help="Number of the link, from 0.")
     state: Literal["down", "up"] = option(help="The new state.")
 
@@ -99,7 +97,7 @@ class NvLink(CommandSettings):
         machine = Machine(self.root)
         uuid = machine.find(self.gpu).uuid
         machine.set_nvlink(uuid, self.link, is_up=self.state == "up")
-        _print(f"NVLink {self.link} of {uuid}: {self.state}")
+        say(f"NVLink {self.link} of {uuid}: {self.state}")
 
 
 def report(machine: Machine, uuid: str, wanted: Health) -> None:
@@ -144,7 +142,3 @@ def raise_xid_on_device(machine: Machine, uuid: str, xid: int) -> None:
             gpu_instance=device.gpu_instance if device else NOT_A_MIG_INSTANCE,
             compute_instance=device.compute_instance if device else NOT_A_MIG_INSTANCE,
         )
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + os.linesep)

@@ -1,19 +1,16 @@
 """Memory of simulated GPUs by control group: processes that take some of it, and who limits them.
 
 In: an open state, and the machine's own NVML library, whose tool decides by the rules of the
-memory limits whether a process gets what it asks for. Out: what processes have. On a machine whose
-control groups are plain folders, `make_root` and `make_group` make them as the kernel would.
+memory limits whether a process gets what it asks for. Out: what processes have.
 """
 
 import ctypes
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from dra_driver.errors import SetupError
-from dra_driver.simulator.hardware import SimulatedGpu
 from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, MemoryBackend
 from dra_driver.simulator.state import State
 
@@ -26,7 +23,6 @@ _REASONS = {
     7: "all places for processes or allocations are taken",
     23: "the GPU has not so much memory left",
 }
-DMEM_FILES = ("dmem.max", "dmem.min")
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
@@ -117,37 +113,3 @@ def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path:
         if line.startswith("0::/"):
             return root / line.removeprefix("0::/")
     return root
-
-
-def make_group(group: Path, *, dmem: bool = False) -> Path:
-    """Make a folder that stands for a control group (v2), with the controller dmem or without.
-
-    The folder above it must be there. Returns the folder.
-    """
-    group.mkdir()
-    for name in ("cgroup.procs", "cgroup.events", "cgroup.controllers"):
-        (group / name).touch()
-    for name in DMEM_FILES if dmem else ():
-        (group / name).touch()
-    return group
-
-
-def make_root(folder: Path, gpus: Sequence[SimulatedGpu] = (), *, dmem: bool = False) -> Path:
-    """Make a folder that stands for the root of all control groups; returns it.
-
-    Args:
-        folder: a new one.
-        gpus: whose memory the kernel counts, if it has the controller.
-        dmem: whether the kernel has the controller dmem.
-    """
-    folder.mkdir()
-    (folder / "cgroup.procs").touch()
-    (folder / "cgroup.controllers").write_text(f"cpu memory pids misc{' dmem' * dmem}\n")
-    if dmem:
-        capacity = [
-            f"nvidia/{gpu.nvml_bus_id}/vidmem {gpu.card.memory.total_mib * 1024**2}\n"
-            for gpu in gpus
-            if gpu.card.memory is not None
-        ]
-        (folder / "dmem.capacity").write_text("".join(capacity))
-    return folder

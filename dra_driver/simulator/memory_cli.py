@@ -5,15 +5,15 @@ refused by a memory limit of its control group is an error, so that scripts see 
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Literal
 
 from dra_driver.command_line import CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
+from dra_driver.printing import say
+from dra_driver.simulator.cli_options import OPTIONAL_GPU, ROOT
 from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.mig_cli import DEFAULT_ROOT
 from dra_driver.simulator.processes import Activity, let_do
 
 _MIB = 1024**2
@@ -32,8 +32,8 @@ class Memory(CommandSettings):
     """
 
     kind: Literal["list", "take", "release"] = argument()
-    root: Path = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
-    gpu: str = option(default="", help="Index, UUID, PCI address or minor:N.")
+    root: Path = ROOT
+    gpu: str = OPTIONAL_GPU
     pid: int | None = option(default=None, help="The process; by default the caller's.")
     mib: int = option(check=bounds(least=0), default=0, help="Memory to take, in MiB.")
     cgroup: Path | None = option(
@@ -46,7 +46,7 @@ class Memory(CommandSettings):
         if self.kind == "list":
             uuids = {gpu.slot: gpu.uuid for gpu in machine.gpus}
             for one in machine.allocations():
-                _print(f"{uuids[one.slot]}  process {one.pid}  {one.memory // _MIB} MiB")
+                say(f"{uuids[one.slot]}  process {one.pid}  {one.memory // _MIB} MiB")
             return
         if not self.gpu:
             words = "an index, UUID, PCI address, minor:N"
@@ -55,7 +55,7 @@ class Memory(CommandSettings):
         pid = os.getppid() if self.pid is None else self.pid
         if self.kind == "release":
             machine.release_memory(uuid, pid=pid)
-            _print(f"process {pid} has left {uuid}")
+            say(f"process {pid} has left {uuid}")
             return
         group = self.cgroup or machine.group_of(pid)
         if not machine.take_memory(uuid, self.mib * _MIB, pid=pid, group=group):
@@ -63,13 +63,13 @@ class Memory(CommandSettings):
                 f"process {pid} is refused {self.mib} MiB of {uuid}: out of memory, by a memory"
                 f" limit of {group} or of a group above it"
             )
-        _print(f"process {pid} has {self.mib} MiB more of {uuid}")
+        say(f"process {pid} has {self.mib} MiB more of {uuid}")
 
 
 class Busy(CommandSettings):
     """Make a process that has memory of GPUs or MIG devices busy or idle."""
 
-    root: Path = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
+    root: Path = ROOT
     pid: int | None = option(default=None, help="The process; by default the caller's.")
     sm: int = option(
         check=bounds(least=0, most=100), default=0, help="Percent of the time its kernels run."
@@ -87,8 +87,4 @@ class Busy(CommandSettings):
             pid,
             Activity(kind=_KINDS[self.kind], sm=self.sm, hides_memory=self.hides_memory),
         )
-        _print(f"process {pid} is {f'{self.sm} % busy' if self.sm else 'idle'}")
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + os.linesep)
+        say(f"process {pid} is {f'{self.sm} % busy' if self.sm else 'idle'}")

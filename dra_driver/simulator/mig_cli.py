@@ -5,7 +5,6 @@ nvidia-smi does most of this too; a reset it cannot do, and nobody holds an inst
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,9 @@ from typing import Literal
 
 from dra_driver.command_line import CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
+from dra_driver.printing import say
+from dra_driver.simulator.cli_options import GPU, OPTIONAL_GPU, ROOT
 from dra_driver.simulator.machine import Machine
-
-# Not below /run: it is a small tmpfs, and device nodes do not work on it.
-DEFAULT_ROOT = Path("/var/lib/dra-driver/simulated-root")
-_ROOT = option(default=DEFAULT_ROOT, help="The driver root, a folder.")
 
 
 class Mig(CommandSettings):
@@ -29,8 +26,8 @@ class Mig(CommandSettings):
     """
 
     kind: Literal["list", "on", "off", "create", "destroy", "hold", "release", "late"] = argument()
-    root: Path = _ROOT
-    gpu: str = option(default="", help="Index, UUID, PCI address or minor:N.")
+    root: Path = ROOT
+    gpu: str = OPTIONAL_GPU
     profile: str = option(default="", help="Name or id of the profile to create.")
     start: int | None = option(default=None, help="Memory slice to create at.")
     device: str = option(default="", help="UUID of a MIG device.")
@@ -45,30 +42,30 @@ class Mig(CommandSettings):
         match self.kind:
             case "list":
                 for line in listed(machine):
-                    _print(line)
+                    say(line)
             case "on" | "off":
                 self._switch(machine)
             case "create":
-                _print(machine.create_mig(self._gpu(machine), self._profile(), self.start))
+                say(machine.create_mig(self._gpu(machine), self._profile(), self.start))
                 time.sleep(machine.late_files_ms / 1000)
                 machine.settle_nodes()
             case "destroy":
                 machine.destroy_mig(self._named("a MIG device's UUID", "--device", self.device))
-                _print(f"destroyed {self.device}")
+                say(f"destroyed {self.device}")
             case "hold":
                 pid = machine.hold_instance(self._held(machine), pid=self.pid or os.getppid())
-                _print(f"process {pid} holds {self._held(machine)}")
+                say(f"process {pid} holds {self._held(machine)}")
             case "release":
                 machine.release_instance(self._held(machine), pid=self.pid)
-                _print(f"released {self._held(machine)}")
+                say(f"released {self._held(machine)}")
             case "late":
                 machine.late_nodes(self.delay_ms)
-                _print(f"files of new instances come after {self.delay_ms} ms")
+                say(f"files of new instances come after {self.delay_ms} ms")
 
     def _switch(self, machine: Machine) -> None:
         done = machine.set_mig_mode(self._gpu(machine), enabled=self.kind == "on")
         pending = "pending; `simulate reset` or `simulate boot` puts it in force"
-        _print(f"MIG {self.kind}: {'done' if done else pending}")
+        say(f"MIG {self.kind}: {'done' if done else pending}")
 
     def _gpu(self, machine: Machine) -> str:
         words = "an index, UUID, PCI address, minor:N"
@@ -89,15 +86,15 @@ class Mig(CommandSettings):
 class Reset(CommandSettings):
     """Reset a GPU: end its instances, apply a pending MIG mode, bring back a lost GPU."""
 
-    root: Path = _ROOT
-    gpu: str = option(help="Index, UUID, PCI address or minor:N.")
+    root: Path = ROOT
+    gpu: str = GPU
 
     def cli_cmd(self) -> None:
         """Run the command."""
         machine = Machine(self.root)
         uuid = machine.find(self.gpu).uuid
         machine.reset_gpu(uuid)
-        _print(f"reset {uuid}")
+        say(f"reset {uuid}")
 
 
 def listed(machine: Machine) -> Iterator[str]:
@@ -116,7 +113,3 @@ def listed(machine: Machine) -> Iterator[str]:
                 f"at {device.start}:{device.size}  gi {device.gpu_instance} "
                 f"ci {device.compute_instance}{'  held by ' + ', '.join(pids) if pids else ''}"
             )
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + os.linesep)

@@ -10,12 +10,11 @@ from testbed.claims import allocation, claim
 from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.shares.notes import read_notes
-from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
-from worlds.groups import MIB, R615, Groups
+from worlds.groups import MIB, R615, Groups, make_root
 from worlds.process import NODE, ProcessNode, eventually
 
 CONFIG = """\
@@ -40,7 +39,7 @@ class Scene:
         changes = {"driver_version": R615, "memory_limits": "misc"}
         profile = profiles.changed(profiles.load("t4x4"), changes)
         self.machine = Machine.create(node.place.driver_root, profile, options)
-        memory.make_root(self.root, self.machine.gpus, dmem=False)
+        make_root(self.root, self.machine.gpus, dmem=False)
         self.groups = Groups(self.root, dmem=False)
         self.groups.make("kubepods.slice")
         config = node.root / "shares.yaml"

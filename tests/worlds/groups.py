@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -10,14 +10,49 @@ import pynvml
 import pytest
 
 from dra_driver.devices.control_groups import find_hierarchy
-from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.hardware import SimulatedGpu
 from dra_driver.simulator.machine import Machine
 
 R615 = "615.71.09"
 MIB = 1024**2
 GIB = 1024 * MIB
+DMEM_FILES = ("dmem.max", "dmem.min")
+
+
+def make_group(group: Path, *, dmem: bool = False) -> Path:
+    """Make a folder that stands for a control group (v2), with the controller dmem or without.
+
+    The folder above it must be there. Returns the folder.
+    """
+    group.mkdir()
+    for name in ("cgroup.procs", "cgroup.events", "cgroup.controllers"):
+        (group / name).touch()
+    for name in DMEM_FILES if dmem else ():
+        (group / name).touch()
+    return group
+
+
+def make_root(folder: Path, gpus: Sequence[SimulatedGpu] = (), *, dmem: bool = False) -> Path:
+    """Make a folder that stands for the root of all control groups; returns it.
+
+    Args:
+        folder: a new one.
+        gpus: whose memory the kernel counts, if it has the controller.
+        dmem: whether the kernel has the controller dmem.
+    """
+    folder.mkdir()
+    (folder / "cgroup.procs").touch()
+    (folder / "cgroup.controllers").write_text(f"cpu memory pids misc{' dmem' * dmem}\n")
+    if dmem:
+        capacity = [
+            f"nvidia/{gpu.nvml_bus_id}/vidmem {gpu.card.memory.total_mib * 1024**2}\n"
+            for gpu in gpus
+            if gpu.card.memory is not None
+        ]
+        (folder / "dmem.capacity").write_text("".join(capacity))
+    return folder
 
 
 class Groups:
@@ -32,7 +67,7 @@ class Groups:
         group = self.root / place
         if group != self.root and not group.exists():
             self.make(str(Path(place).parent))
-            memory.make_group(group, dmem=self.dmem)
+            make_group(group, dmem=self.dmem)
         return group
 
     def pod(self, containers: int = 0) -> tuple[str, Path]:
@@ -55,7 +90,7 @@ def limited(
     root = folder / "cgroup"
     options = Options(userspace="stand-in", cgroup_root=root)
     machine = Machine.create(folder / "driver", chosen, options)
-    memory.make_root(root, machine.gpus, dmem=backend == "dmem")
+    make_root(root, machine.gpus, dmem=backend == "dmem")
     return machine, Groups(root, dmem=backend == "dmem")
 
 

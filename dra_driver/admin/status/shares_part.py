@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 
 from dra_driver.admin.table import aligned
-from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.devices.names import MigName, ShareName, gpu_name, in_order, parse_device_name
 from dra_driver.devices.shares import ConsumedShare
 from dra_driver.shares.notes import NotedDevice, ShareNotes
@@ -21,22 +21,15 @@ _COLUMNS = (
     "MEMORY LIMITED BY",
     "NOTE",
 )
-_PART_COLUMNS = (
-    "DEVICE",
-    "PARTS",
-    "MEMORY USED",
-    "MEMORY FREE",
-    "SMS USED",
-    "SHARED BY",
-    "NOTE",
-)
+_PART_COLUMNS = ("DEVICE", "PARTS", "MEMORY USED", "MEMORY FREE", "SMS USED", "SHARED BY", "NOTE")
 _BLOCKED = "a claim has it as a whole, or a part of it"
 _WAITS = "a new config waits until no claim has a share"
 
 
 def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
     """Return it for people; nothing on a node without shares."""
-    used, blocked = _used(records), _blocked(notes, records)
+    held = _held(records)
+    used, blocked = _used(held), _blocked(notes, held)
     rows = [
         (
             one.name,
@@ -52,7 +45,7 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
     ]
     found = ["", *aligned([_COLUMNS, *rows])] if rows else []
     found += [f"  {text}" for text in _reasons(notes)]
-    parts = list(map(_part_row, _parts(notes, records)))
+    parts = list(map(_part_row, _parts(notes, held)))
     found += ["", *aligned([_PART_COLUMNS, *parts])] if parts else []
     if rows or notes.problem:
         found += ["", f"share config: {notes.origin or 'none was read yet'}"]
@@ -63,7 +56,8 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
 
 def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, object]:
     """Return it as JSON."""
-    used, blocked = _used(records), _blocked(notes, records)
+    held = _held(records)
+    used, blocked = _used(held), _blocked(notes, held)
     return {
         "config": notes.origin,
         "problem": notes.problem,
@@ -94,7 +88,7 @@ def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, obje
                 "sharesAtMost": one.most or None,
                 "strategy": one.strategy,
             }
-            for one in _parts(notes, records)
+            for one in _parts(notes, held)
         ],
     }
 
@@ -119,23 +113,28 @@ class _Parts(Struct):
         return 0 if self.is_blocked else max(0, self.memory_mib - self.used_mib)
 
 
-def _parts(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[_Parts]:
+def _held(records: Iterable[ClaimRecord]) -> list[DeviceRecord]:
+    """Return the devices that claims have, but for those that they only look at."""
+    return [device for record in records for device in record.devices if not device.admin_access]
+
+
+def _parts(notes: ShareNotes, held: Iterable[DeviceRecord]) -> list[_Parts]:
     """Return the devices that are published to be consumed in parts, and those that are."""
     found = {
-        one.name: _Parts(name=one.name, memory_mib=one.memory_mib, most=one.shares)
-        for one in notes.consumables
+        device.name: _Parts(name=device.name, memory_mib=device.memory_mib, most=device.shares)
+        for device in notes.consumables
     }
-    for entry in (entry for record in records for entry in record.devices):
-        device = entry.device
-        if isinstance(device.share, ConsumedShare) and not entry.admin_access:
-            one = found.setdefault(entry.name, _Parts(name=entry.name))
-            one.count += device.share.shares
-            one.used_mib += device.share.memory_mib
-            one.cores += device.share.cores
-            one.strategy = str(device.share.strategy)
-    for name in _held_whole(found.keys(), records):
+    for entry in held:
+        share = entry.device.share
+        if isinstance(share, ConsumedShare):
+            parts = found.setdefault(entry.name, _Parts(name=entry.name))
+            parts.count += share.shares
+            parts.used_mib += share.memory_mib
+            parts.cores += share.cores
+            parts.strategy = str(share.strategy)
+    for name in _concerned(found, {entry.name for entry in held if entry.device.share is None}):
         found[name].is_blocked = True
-    return sorted(found.values(), key=lambda one: in_order(one.name))
+    return sorted(found.values(), key=lambda parts: in_order(parts.name))
 
 
 def _part_row(one: _Parts) -> tuple[str, ...]:
@@ -167,39 +166,19 @@ def _reasons(notes: ShareNotes) -> list[str]:
     ]
 
 
-def _used(records: Iterable[ClaimRecord]) -> Counter[str]:
+def _used(held: Iterable[DeviceRecord]) -> Counter[str]:
     """Return how many shares of each device claims have, by the device's name."""
-    names = (
-        (parse_device_name(entry.name), entry.name)
-        for record in records
-        for entry in record.devices
-        if not entry.admin_access
-    )
+    names = ((parse_device_name(entry.name), entry.name) for entry in held)
     return Counter(
         name.removesuffix(parsed.suffix) for parsed, name in names if isinstance(parsed, ShareName)
     )
 
 
-def _blocked(notes: ShareNotes, records: Iterable[ClaimRecord]) -> set[str]:
+def _blocked(notes: ShareNotes, held: Iterable[DeviceRecord]) -> set[str]:
     """Return the names of the divided devices of which a claim has something that is no share."""
-    held = (
-        entry.name
-        for record in records
-        for entry in record.devices
-        if not isinstance(parse_device_name(entry.name), ShareName) and not entry.admin_access
-    )
-    return _concerned({one.name for one in notes.devices}, set(held))
-
-
-def _held_whole(names: Collection[str], records: Iterable[ClaimRecord]) -> set[str]:
-    """Return those of these devices that a claim has for itself, or a partition of them."""
-    held = (
-        entry.name
-        for record in records
-        for entry in record.devices
-        if entry.device.share is None and not entry.admin_access
-    )
-    return _concerned(names, set(held))
+    names = {entry.name for entry in held}
+    others = {name for name in names if not isinstance(parse_device_name(name), ShareName)}
+    return _concerned({device.name for device in notes.devices}, others)
 
 
 def _concerned(names: Collection[str], held: Collection[str]) -> set[str]:

@@ -8,9 +8,8 @@ from testbed.commands import TestbedError
 from testbed.machine import SimulatedMachine
 
 from dra_driver import cli
-from dra_driver.simulator import memory
 from dra_driver.simulator.machine import Machine
-from worlds.groups import MIB, limited
+from worlds.groups import MIB, limited, make_group, make_root
 
 
 def simulate(root: Path, *words: str) -> int:
@@ -169,8 +168,8 @@ def test_mistakes_end_with_one_line_and_status_1(
 def test_processes_take_memory_as_far_as_their_control_group_may(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root, groups = tmp_path / "root", memory.make_root(tmp_path / "groups")
-    pod = memory.make_group(groups / "pod")
+    root, groups = tmp_path / "root", make_root(tmp_path / "groups")
+    pod = make_group(groups / "pod")
     words = ("--driver-version", "615.71.09", "--memory-limits", "misc")
     up = ("up", "--profile", "t4x4", "--userspace", "stand-in", *words)
     assert simulate(root, *up, "--cgroup-root", str(groups)) == 0
