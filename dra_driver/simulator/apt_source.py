@@ -29,8 +29,7 @@ class Source(Struct, frozen=True, kw_only=True):
 def options(folder: Path, apt: Path = Path("/etc/apt")) -> list[str]:
     """Write a source list into `folder` and return the apt-get options that use only it.
 
-    Raises:
-        SetupError: the machine's sources name no Debian archive.
+    Raises SetupError if the machine's sources name no Debian archive.
     """
     source = debian_archive(list(sources(apt)))
     signed = f"Signed-By: {source.signed_by}\n" if source.signed_by else ""
@@ -58,8 +57,7 @@ def options(folder: Path, apt: Path = Path("/etc/apt")) -> list[str]:
 def debian_archive(known: list[Source]) -> Source:
     """Pick the main archive: a source of component main with a plain suite.
 
-    Raises:
-        SetupError: there is none.
+    Raises SetupError if there is none.
     """
     for source in known:
         plain = [suite for suite in source.suites if re.fullmatch(r"[a-z]+", suite)]

@@ -36,8 +36,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 def find_compiler(environment: Mapping[str, str]) -> str:
     """Return the C compiler: `$CC`, or `cc`, `gcc` or `clang` from the path.
 
-    Raises:
-        SetupError: there is none.
+    Raises SetupError if there is none.
     """
     chosen = environment.get("CC")
     for name in [chosen] if chosen else ["cc", "gcc", "clang"]:
@@ -83,8 +82,7 @@ def compile_library(
 def compile_stand_in(soname: str | None, cache: Path, environment: Mapping[str, str]) -> Path:
     """Build an empty shared object with that soname, or without one.
 
-    Raises:
-        SetupError: no compiler, or it failed.
+    Raises SetupError if there is no compiler, or it failed.
     """
     source = {"empty.c": "typedef int simulator_stand_in;\n"}
     named = [f"-Wl,-soname,{soname}"] if soname else []
@@ -94,8 +92,7 @@ def compile_stand_in(soname: str | None, cache: Path, environment: Mapping[str, 
 def compile_cuda(cache: Path, environment: Mapping[str, str]) -> Path:
     """Build the stand-in for libcuda.so.1, which reads the machine's state.
 
-    Raises:
-        SetupError: no compiler, or it failed.
+    Raises SetupError if there is no compiler, or it failed.
     """
     files = (STAND_INS / "cuda.c", SOURCES / "state.h", SOURCES / "state_file.c")
     sources = {path.name: path.read_text() for path in files}
@@ -105,8 +102,7 @@ def compile_cuda(cache: Path, environment: Mapping[str, str]) -> Path:
 def compile_program(source: str, cache: Path, environment: Mapping[str, str]) -> Path:
     """Build one of the stand-in programs from its source file's name.
 
-    Raises:
-        SetupError: no compiler, or it failed.
+    Raises SetupError if there is no compiler, or it failed.
     """
     return _build({source: (STAND_INS / source).read_text()}, [], cache, environment)
 

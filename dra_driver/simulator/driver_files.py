@@ -57,8 +57,7 @@ class DriverFiles(_Part):
 def stand_ins(files: DriverFiles, cache: Path, environment: Mapping[str, str]) -> Userspace:
     """Return stand-ins for the files, but for NVML's library.
 
-    Raises:
-        SetupError: no C compiler.
+    Raises SetupError if there is no C compiler.
     """
     made: dict[str, Path] = {}
     for library in files.libraries:

@@ -138,8 +138,7 @@ def describe(root: Path) -> Description:
 def up(root: Path, profile: Profile, options: Options) -> Description:
     """Make the driver root, or leave it when it already is this machine.
 
-    Raises:
-        SetupError: the folder is in use for something else, or a file cannot be had or made.
+    Raises SetupError if the folder is in use for something else, or a file cannot be had or made.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with _locked(root.parent):
@@ -167,8 +166,7 @@ def up(root: Path, profile: Profile, options: Options) -> Description:
 def down(root: Path) -> bool:
     """Remove a driver root; False when there is none.
 
-    Raises:
-        SetupError: the folder is something else, or something is mounted below it.
+    Raises SetupError if the folder is something else, or something is mounted below it.
     """
     if not root.exists():
         return False

@@ -55,8 +55,7 @@ def boot(gpu: layout.GpuRecord) -> None:
 def set_rows(gpu: layout.GpuRecord, rows: Rows) -> None:
     """Let bad memory wait for the next reset, or let it be bad for good.
 
-    Raises:
-        SetupError: the card keeps no account of it.
+    Raises SetupError if the card keeps no account of it.
     """
     if gpu.facts[Fact.ROWS_PENDING] != ABSENT:
         gpu.facts[Fact.ROWS_PENDING] = int(rows is Rows.PENDING)
@@ -70,8 +69,7 @@ def set_rows(gpu: layout.GpuRecord, rows: Rows) -> None:
 def set_uncorrected(gpu: layout.GpuRecord, count: int) -> None:
     """Let a GPU have met so many uncorrectable errors since the driver was loaded.
 
-    Raises:
-        SetupError: the card has no ECC, or it is off.
+    Raises SetupError if the card has no ECC, or it is off.
     """
     if gpu.facts[Fact.ECC_CURRENT] != 1:
         raise SetupError("this card has no ECC, or it is off")
@@ -82,8 +80,7 @@ def set_uncorrected(gpu: layout.GpuRecord, count: int) -> None:
 def set_fact(gpu: layout.GpuRecord, fact: Fact, value: int) -> None:
     """Let a GPU report something that its driver knows.
 
-    Raises:
-        SetupError: the card, or this version of the driver, does not report it.
+    Raises SetupError if the card, or this version of the driver, does not report it.
     """
     if gpu.facts[fact] == ABSENT:
         raise SetupError(

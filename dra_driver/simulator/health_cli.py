@@ -103,8 +103,7 @@ class NvLink(CommandSettings):
 def report(machine: Machine, uuid: str, wanted: Health) -> None:
     """Let a GPU report what is wanted; what is not named stays as it is.
 
-    Raises:
-        SetupError: the card, or its driver, does not report it.
+    Raises SetupError if the card, or its driver, does not report it.
     """
     with State(machine.state_file) as now:
         slot = now.slot_of(uuid)
@@ -130,8 +129,7 @@ def report(machine: Machine, uuid: str, wanted: Health) -> None:
 def raise_xid_on_device(machine: Machine, uuid: str, xid: int) -> None:
     """Raise an XID event that is about one MIG device.
 
-    Raises:
-        SetupError: there is no such device.
+    Raises SetupError if there is no such device.
     """
     with State(machine.state_file) as now:
         slot, device = mig.find(now, uuid)

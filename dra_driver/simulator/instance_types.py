@@ -48,8 +48,7 @@ def families() -> tuple[Family, ...]:
 def profile_of(instance_type: str) -> Profile:
     """Return a machine of this type.
 
-    Raises:
-        ConfigError: the type is not known, or its card is not; says which are.
+    Raises ConfigError that says which are, if the type is not known, or its card is not.
     """
     for family in families():
         if instance_type in family.types:

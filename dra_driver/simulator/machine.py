@@ -55,11 +55,7 @@ class GpuStatus(Struct, frozen=True, kw_only=True):
 
 
 class Machine:
-    """One simulated machine.
-
-    Raises:
-        SetupError: the folder holds none.
-    """
+    """One simulated machine. Raises SetupError if the folder holds none."""
 
     def __init__(self, root: Path) -> None:
         self.driver_root = root
@@ -173,8 +169,7 @@ class Machine:
     def set_nvlink(self, uuid: str, number: int, *, is_up: bool) -> None:
         """Bring an NVLink of a GPU down or up, at both of its ends.
 
-        Raises:
-            SetupError: the card has no such link, or it leads to nothing.
+        Raises SetupError if the card has no such link, or it leads to nothing.
         """
         with self._state() as now:
             slot = now.slot_of(uuid)
@@ -186,8 +181,7 @@ class Machine:
     def set_mig_mode(self, uuid: str, *, enabled: bool) -> bool:
         """Switch a GPU's MIG mode; False when it is pending until `reset_gpu` or `reboot`.
 
-        Raises:
-            SetupError: the card has no MIG, or instances or processes are on it.
+        Raises SetupError if the card has no MIG, or instances or processes are on it.
         """
         with self._state() as now:
             return mig.set_mode(self.library, now, now.slot_of(uuid), enabled=enabled)
@@ -214,8 +208,7 @@ class Machine:
     def destroy_mig(self, mig_uuid: str) -> None:
         """Destroy a MIG device and its GPU instance by hand.
 
-        Raises:
-            SetupError: there is no such MIG device, or a process holds it.
+        Raises SetupError if there is no such MIG device, or a process holds it.
         """
         with self._state() as now:
             slot, device = mig.find(now, mig_uuid)
@@ -311,8 +304,7 @@ class Machine:
     def group_of(self, pid: int) -> Path:
         """Return the folder of the control group that a process of this host is in.
 
-        Raises:
-            SetupError: there is no such process, or it has none.
+        Raises SetupError if there is no such process, or it has none.
         """
         with self._state() as now:
             return memory.group_of(now, pid)
@@ -320,8 +312,7 @@ class Machine:
     def reset_gpu(self, uuid: str) -> None:
         """Reset a GPU: its instances are gone, a pending MIG mode is in force, a loss is over.
 
-        Raises:
-            SetupError: a process is on it, or another process has NVML open.
+        Raises SetupError if a process is on it, or another process has NVML open.
         """
         with self._state() as now:
             slot = now.slot_of(uuid)
@@ -461,8 +452,7 @@ class Machine:
     def find(self, which: str) -> SimulatedGpu:
         """Return a GPU by UUID, PCI address, `minor:N`, or index as NVML counts them now.
 
-        Raises:
-            SetupError: no GPU matches.
+        Raises SetupError if no GPU matches.
         """
         in_order = sorted(self.status(), key=lambda status: status.gpu.nvml_bus_id)
         indices = itertools.count()

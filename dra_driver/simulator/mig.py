@@ -115,8 +115,7 @@ def _devices(gpu: layout.GpuRecord) -> Iterator[SimulatedMig]:
 def find(state: State, uuid: str) -> tuple[int, SimulatedMig]:
     """Return the slot of the GPU that has a MIG device, and the device.
 
-    Raises:
-        SetupError: there is no such MIG device.
+    Raises SetupError if there is no such MIG device.
     """
     known = []
     for slot in state.slots:
@@ -130,8 +129,7 @@ def find(state: State, uuid: str) -> tuple[int, SimulatedMig]:
 def profile_of(card: Card, wanted: str | int) -> MigProfile:
     """Return a card's profile by name (1g.10gb) or id (19).
 
-    Raises:
-        SetupError: the card has no such profile.
+    Raises SetupError if the card has no such profile.
     """
     profiles = card.mig.profiles if card.mig else []
     for profile in profiles:
@@ -144,8 +142,7 @@ def profile_of(card: Card, wanted: str | int) -> MigProfile:
 def create(library: Path, state: State, slot: int, profile: MigProfile, start: int | None) -> str:
     """Make a GPU instance with a compute instance that fills it; return the MIG device's UUID.
 
-    Raises:
-        SetupError: it cannot be made; says why.
+    Raises SetupError that says why, if it cannot be made.
     """
     made = _Made()
     place = ctypes.c_int(-1 if start is None else start)
@@ -164,11 +161,7 @@ def create(library: Path, state: State, slot: int, profile: MigProfile, start: i
 
 
 def destroy(library: Path, state: State, slot: int, device: SimulatedMig) -> None:
-    """Destroy a MIG device with its GPU instance.
-
-    Raises:
-        SetupError: a process holds it.
-    """
+    """Destroy a MIG device with its GPU instance. Raises SetupError if a process holds it."""
     code = _tools(library).nvmlSimulatorDestroyMig(
         _path(state), ctypes.c_uint(slot), ctypes.c_uint(device.gpu_instance)
     )
@@ -178,8 +171,7 @@ def destroy(library: Path, state: State, slot: int, device: SimulatedMig) -> Non
 def set_mode(library: Path, state: State, slot: int, *, enabled: bool) -> bool:
     """Switch a GPU's MIG mode; False when it is pending until the GPU is reset.
 
-    Raises:
-        SetupError: the card has no MIG, or something is on it.
+    Raises SetupError if the card has no MIG, or something is on it.
     """
     status = ctypes.c_uint()
     code = _tools(library).nvmlSimulatorSetMigMode(
@@ -195,11 +187,7 @@ def set_mode(library: Path, state: State, slot: int, *, enabled: bool) -> bool:
 
 
 def check_unused(library: Path, state: State, slot: int) -> None:
-    """Check that no other process has NVML open with this GPU.
-
-    Raises:
-        SetupError: one has.
-    """
+    """Check that no other process has NVML open with this GPU. Raises SetupError if one has."""
     if _tools(library).nvmlSimulatorCheckUnused(_path(state), ctypes.c_uint(slot)) != _SUCCESS:
         raise SetupError("another process has NVML open")
 
@@ -207,8 +195,7 @@ def check_unused(library: Path, state: State, slot: int) -> None:
 def settle(library: Path, state: State) -> None:
     """Make the files of instances whose time has come, after the process that made them ended.
 
-    Raises:
-        SetupError: the state file cannot be written.
+    Raises SetupError if the state file cannot be written.
     """
     _check(_tools(library).nvmlSimulatorSettle(_path(state)), "cannot make files of instances")
 
@@ -216,8 +203,7 @@ def settle(library: Path, state: State) -> None:
 def hold(state: State, slot: int, device: SimulatedMig | None, pid: int, memory: int) -> None:
     """Put a process on a MIG device, or on a whole GPU.
 
-    Raises:
-        SetupError: all places for processes are taken.
+    Raises SetupError if all places for processes are taken.
     """
     with state.locked() as record:
         for place in record.processes:

@@ -22,8 +22,7 @@ from dra_driver.simulator.profile import Profile
 def inventory_of(profile: str | Profile) -> Inventory:
     """Return what the driver finds on a machine of this profile, such as `h100x8`.
 
-    Raises:
-        DriverError: there is no such profile, or the machine cannot be made.
+    Raises DriverError if there is no such profile, or the machine cannot be made.
     """
     options = Options(nodes=NodeKind.PLACEHOLDER, userspace="stand-in")
     with tempfile.TemporaryDirectory(prefix="dra-nodes-") as folder:

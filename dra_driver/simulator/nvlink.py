@@ -13,8 +13,7 @@ from dra_driver.simulator.layout import LinkEnd, Text
 def set_link(record: layout.StateRecord, slot: int, number: int, *, is_up: bool) -> None:
     """Bring a link of a GPU down or up.
 
-    Raises:
-        SetupError: the card has no such link, or it leads to nothing.
+    Raises SetupError if the card has no such link, or it leads to nothing.
     """
     links = record.gpus[slot].links
     if not (0 <= number < layout.MAX_LINKS and links[number].present):

@@ -41,8 +41,7 @@ class Activity(Struct, frozen=True, kw_only=True):
 def let_do(machine: Machine, pid: int, activity: Activity) -> None:
     """Let a process do something on all GPUs and MIG devices that it is on.
 
-    Raises:
-        SetupError: it is on none.
+    Raises SetupError if it is on none.
     """
     with State(machine.state_file) as now, now.locked() as record:
         places = [one for one in record.processes if one.active and one.pid == pid]

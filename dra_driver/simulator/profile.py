@@ -426,8 +426,7 @@ def load(name: str) -> Profile:
 def parse(text: str, *, origin: str) -> Profile:
     """Read a profile from YAML; `origin` names it in errors.
 
-    Raises:
-        ConfigError: the text is not YAML, or not a profile.
+    Raises ConfigError if the text is not YAML, or not a profile.
     """
     try:
         content = _read(text)
@@ -446,8 +445,7 @@ def parse(text: str, *, origin: str) -> Profile:
 def changed(profile: Profile, changes: Mapping[str, object]) -> Profile:
     """Return a profile with other values in some of its fields, checked as a new one is.
 
-    Raises:
-        ConfigError: a value is not allowed, or not together with the rest.
+    Raises ConfigError if a value is not allowed, or not together with the rest.
     """
     try:
         return Profile.model_validate(profile.model_dump() | dict(changes))

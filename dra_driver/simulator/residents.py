@@ -13,11 +13,7 @@ from dra_driver.simulator.profile import Process
 
 
 def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Process]) -> None:
-    """Start processes on a GPU.
-
-    Raises:
-        SetupError: all places for processes are taken.
-    """
+    """Start processes on a GPU. Raises SetupError if all places for processes are taken."""
     free = (place for place in record.processes if not place.active)
     for resident in residents:
         place = next(free, None)

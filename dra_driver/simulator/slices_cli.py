@@ -96,8 +96,7 @@ class Slices(CommandSettings):
     def cli_cmd(self) -> None:
         """Print the slices.
 
-        Raises:
-            DriverError: there is no such profile, or its machine cannot be simulated.
+        Raises DriverError if there is no such profile, or its machine cannot be simulated.
         """
         made = profiles.load(self.profile) if self.profile else profile_of(self.instance_type)
         if self.driver_version:

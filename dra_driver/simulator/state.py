@@ -102,8 +102,7 @@ class Driver(Struct, frozen=True, kw_only=True):
 def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
     """Write a new state file with a loaded driver and all `gpus` present.
 
-    Raises:
-        SetupError: more GPUs than the layout has slots, or a text too long for its field.
+    Raises SetupError if there are more GPUs than the layout has slots, or a text is too long.
     """
     if len(gpus) > layout.MAX_GPUS:
         raise SetupError(
@@ -137,11 +136,7 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
 
 
 def find(folder: Path) -> Path:
-    """Return the state file in a driver's library folder.
-
-    Raises:
-        SetupError: there is none.
-    """
+    """Return the state file in a driver's library folder. Raises SetupError if there is none."""
     found = [path for path in folder.glob(f"{FILE_PREFIX}*") if not path.is_symlink()]
     if not found:
         raise SetupError(f"no simulated machine in {folder}: no file {FILE_PREFIX}*")
@@ -189,8 +184,7 @@ def _fill_profile(record: layout.MigProfileRecord, profile: MigProfile) -> None:
 class State:
     """An open state file. Use as a context manager; reads and writes go to the shared mapping.
 
-    Raises:
-        StateError: the file is missing, short, or of another layout.
+    Raises StateError if the file is missing, short, or of another layout.
     """
 
     def __init__(self, path: Path) -> None:
@@ -265,8 +259,7 @@ class State:
     def slot_of(self, uuid: str) -> int:
         """Return the slot of the GPU with that UUID.
 
-        Raises:
-            SetupError: no GPU of this machine has it.
+        Raises SetupError if no GPU of this machine has it.
         """
         for slot in self.slots:
             if self.text(slot, Text.UUID).lower() == uuid.lower():
@@ -350,8 +343,7 @@ class State:
     def add_fault(self, fault: Fault) -> None:
         """Inject a fault.
 
-        Raises:
-            SetupError: all places for faults are taken, or the function's name is too long.
+        Raises SetupError if all places for faults are taken, or the function's name is too long.
         """
         function = _field(fault.function, 64)
         with self.locked() as record:

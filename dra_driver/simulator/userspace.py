@@ -115,8 +115,7 @@ def stand_ins(
 ) -> Userspace:
     """Return libraries with the right sonames, empty but for libcuda, and a small nvidia-smi.
 
-    Raises:
-        SetupError: no C compiler.
+    Raises SetupError if there is no C compiler.
     """
     files: dict[str, Path] = {}
     links: dict[str, str] = {}
