@@ -7,7 +7,7 @@ a version or a quantity on the left, which is an error (Kubernetes' own types sa
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass  # noqa: TID251 (total_ordering adds nothing to a struct)
 from functools import total_ordering
 from typing import Self
 
