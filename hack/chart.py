@@ -55,11 +55,7 @@ class ChartError(Exception):
 
 
 def rendered(helm: str, path: Path = INSTALL) -> str:
-    """Return the manifest at a path.
-
-    Raises:
-        ChartError: helm refuses the chart.
-    """
+    """Return the manifest at a path. Raises ChartError if helm refuses the chart."""
     lines = (line.rstrip() for line in template(helm, VALUES[path]).splitlines())
     text = "\n".join(line for line in lines if not line.startswith("# Source: "))
     # Each template ends with blank lines of its own.
@@ -142,8 +138,7 @@ def shown(default: object) -> str:
 def page(before: str, values: str) -> str:
     """The page with the table as it is now.
 
-    Raises:
-        ChartError: the page does not say where the table is.
+    Raises ChartError if the page does not say where the table is.
     """
     head, begin, rest = before.partition(BEGIN)
     _, end, tail = rest.partition(END)

@@ -119,8 +119,7 @@ class Campaign:
     def run(self, plan: Round) -> None:
         """Run a round, mend everything, and wait until everything holds.
 
-        Raises:
-            Violation: Something does not.
+        Raises Violation if something does not.
         """
         began = time.monotonic()
         self._tell(f"round {plan.number}")

@@ -62,11 +62,7 @@ class Ours:
 
     @classmethod
     def find(cls, name: str, container_id: str) -> "Ours":
-        """Find them by the container's id.
-
-        Raises:
-            ValueError: It does not run.
-        """
+        """Find them by the container's id. Raises ValueError if it does not run."""
         plain = container_id.rpartition("/")[2]
         found = {pid: text for pid, text in _groups() if plain in text}
         pid = min(found)

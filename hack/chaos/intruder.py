@@ -99,8 +99,7 @@ class Intruder:
     def take(self, turn: Turn) -> None:
         """Take a turn, and go.
 
-        Raises:
-            TestbedError: The pods and claims of the turn did not go.
+        Raises TestbedError if the pods and claims of the turn did not go.
         """
         chance = random.Random(turn.seed)  # noqa: S311
         name = f"attacker-{turn.number}"

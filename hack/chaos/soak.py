@@ -90,11 +90,7 @@ class Report:
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Run a soak.
-
-    Raises:
-        TestbedError: It could not be run.
-    """
+    """Run a soak. Raises TestbedError if it could not be run."""
     report = Report(seed=options.seed)
     sys.setrecursionlimit(4 * DEEP)
     with _node(options) as node:

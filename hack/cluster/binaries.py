@@ -114,8 +114,7 @@ class Store:
     def fetch(self, versions: Versions, groups: Iterable[str] = GROUPS) -> Binaries:
         """Groups of programs, fetched or compiled where they are missing.
 
-        Raises:
-            BinariesUnavailableError: no source has one of the groups; says what each answered.
+        Raises BinariesUnavailableError if no source has one of the groups; says what each answered.
         """
         folders: dict[str, Path] = {}
         for group in groups:

@@ -184,8 +184,7 @@ def _cores() -> int:
 def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
     """Run one job.
 
-    Raises:
-        SourceError: the module proxy did not deliver, or the compiler failed.
+    Raises SourceError if the module proxy did not deliver, or the compiler failed.
     """
     started = time.monotonic()
     stale = _packages_to_compile(go, job, progress)

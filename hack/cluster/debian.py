@@ -26,8 +26,7 @@ APT_OPTIONS = (
 def extract(package: str, files: Mapping[str, str], folder: Path, cache: Path) -> None:
     """Put files of a package (path inside it -> name) into a folder, as executables.
 
-    Raises:
-        SourceError: no apt here, no such package, or a file is not in it.
+    Raises SourceError if there is no apt here, no such package, or no such file in it.
     """
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         raise SourceError("this machine has no apt-get, so Debian packages cannot be fetched")

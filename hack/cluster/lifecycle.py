@@ -35,10 +35,8 @@ NODE_FOLDERS = ("config", "kubelet", "containerd", "logs", "pids", "runc", "etcd
 def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
     """The cluster in a folder: its record, or a new one with addresses of its own.
 
-    `wanted` holds the options that were asked for explicitly, by field name of `Options`.
-
-    Raises:
-        ClusterError: the cluster is there with other options than those asked for.
+    `wanted` holds the options that were asked for explicitly, by field name of `Options`. Raises
+    ClusterError if the cluster is there with other options than those asked for.
     """
     # One at a time on the whole machine, so that no two get the same port or subnet.
     with locked("addresses"):
@@ -77,8 +75,7 @@ class Node:
     def up(self) -> None:
         """Bring everything up that is not; returns when pods can be made.
 
-        Raises:
-            ClusterError: a component did not start; its last log lines are in the text.
+        Raises ClusterError if a component did not start; its last log lines are in the text.
         """
         began = time.monotonic()
         cluster = self.cluster
@@ -148,8 +145,7 @@ class Node:
     def wait_healthy(self, name: str) -> None:
         """Wait until a component answers.
 
-        Raises:
-            ClusterError: it ended, or did not answer in time.
+        Raises ClusterError if it ended, or did not answer in time.
         """
         component = self._component(name)
         self._wait(component.healthy, f"{name} does not answer", name)

@@ -36,8 +36,7 @@ NET_CLASS = Path("/sys/class/net")
 def free_ports(taken: Iterable[int]) -> Ports:
     """Ports that nobody listens on and no other cluster has been given.
 
-    Raises:
-        ClusterError: the whole range is in use.
+    Raises ClusterError if the whole range is in use.
     """
     used = set(taken)
     found: list[int] = []
@@ -67,8 +66,7 @@ def _is_free(port: int) -> bool:
 def free_subnet(taken: Iterable[int]) -> int:
     """The third byte of a 10.213.x.0/24 that no route of this machine overlaps.
 
-    Raises:
-        ClusterError: all are taken.
+    Raises ClusterError if all are taken.
     """
     used = set(taken)
     routes = list(_routes(Path("/proc/net/route").read_text()))

@@ -114,10 +114,8 @@ class Service:
         """End the component; the signal that did it, or None when it did not run.
 
         As a kubelet does with a pod: what still runs after the grace period is killed. An API
-        server waits a whole minute for its watches to end.
-
-        Raises:
-            ClusterError: it runs on even so.
+        server waits a whole minute for its watches to end. Raises ClusterError if it runs on even
+        so.
         """
         current = self.process()
         if current is None:

@@ -27,8 +27,7 @@ CONTAINERD_SHIMS = Path("/run/containerd/s")
 def down(folder: Path, progress: Progress) -> bool:
     """Remove the cluster in a folder; whether there was one.
 
-    Raises:
-        ClusterError: something of it is left; says what.
+    Raises ClusterError if something of it is left; says what.
     """
     cluster = _record(folder)
     with locked(cluster.ident):

@@ -55,8 +55,7 @@ def required_go(go_mod: Path) -> tuple[int, ...]:
 def find_go(needed: tuple[int, ...], cache: Path, env: Mapping[str, str], say: Progress) -> Go:
     """A Go that can compile what needs at least that version.
 
-    Raises:
-        SourceError: there is none here, and none could be fetched.
+    Raises SourceError if there is none here, and none could be fetched.
     """
     candidates = [shutil.which("go", path=env.get("PATH")), "/usr/local/go/bin/go"]
     for candidate in candidates:

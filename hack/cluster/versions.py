@@ -99,8 +99,7 @@ def arch_of_this_machine() -> str:
 def resolve(wanted: str, containerd: str = "") -> Versions:
     """Exact versions for those of Kubernetes and containerd (or its default) as a person writes.
 
-    Raises:
-        ClusterError: no go.mod here pins that minor or patch release of one of them.
+    Raises ClusterError if no go.mod here pins that minor or patch release of one of them.
     """
     text = wanted.strip().removeprefix("v")
     go_mod = GO_MOD_FILES.get(minor_of(text))

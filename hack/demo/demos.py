@@ -165,8 +165,7 @@ def load_all(
 ) -> tuple[list[Demo], dict[str, str]]:
     """Return the demos that can run on a machine and a Kubernetes, and why the others cannot.
 
-    Raises:
-        TestbedError: There is no such demo.
+    Raises TestbedError if there is no such demo.
     """
     chosen, left_out = [], {}
     for name in names:

@@ -52,8 +52,7 @@ class Fetch:
     def follow(self, screen: Screen) -> None:
         """Show what it prints until it has ended.
 
-        Raises:
-            BinariesMissingError: They could not be had; why is on the screen.
+        Raises BinariesMissingError if they could not be had; why is on the screen.
         """
         with Path(self._log.name).open(encoding="utf-8", errors="replace") as log:
             while True:

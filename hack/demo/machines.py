@@ -81,8 +81,7 @@ class Fit:
 def machine(name: str) -> Profile:
     """Return a machine profile of the simulator, by its name or by the path of a file.
 
-    Raises:
-        TestbedError: There is no such profile; the text lists those that are.
+    Raises TestbedError if there is no such profile; the text lists those that are.
     """
     try:
         return profiles.load(name)
@@ -111,8 +110,7 @@ def parse_needs(entry: Mapping[str, Any]) -> Needs:
 def fit(needs: Needs, text: str, on: Profile) -> Fit:
     """Say how a demo with these needs and this text runs on a machine.
 
-    Raises:
-        UnfitError: It cannot.
+    Raises UnfitError if it cannot.
     """
     gpus = [gpu for gpu in on.gpus if re.search(needs.product, on.card_of(gpu).name.lower())]
     if not gpus:

@@ -94,9 +94,8 @@ def options_of(words: Sequence[str]) -> argparse.Namespace:
 def _chosen(options: argparse.Namespace) -> tuple[list[demos.Demo], dict[str, str]]:
     """Return the demos to run, and of those that the machine cannot run the reasons, by name.
 
-    Raises:
-        TestbedError: There is no such demo, machine or version, or the one demo that is asked for
-            cannot run on them.
+    Raises TestbedError if there is no such demo, machine or version, or the one demo that is asked
+    for cannot run on them.
     """
     machine, demo = machines.machine(options.profile), options.demo
     kubernetes = versions.minor_of(options.kubernetes)
@@ -211,8 +210,7 @@ def _gpu_node(options: argparse.Namespace, *, mps: bool = False) -> GpuNode:
 def _installed_node(screen: Screen, options: argparse.Namespace) -> InstalledNode:
     """Build the image, or find the one built before, and return a node that is to run it.
 
-    Raises:
-        TestbedError: The image could not be built.
+    Raises TestbedError if the image could not be built.
     """
     builder = Builder(cache=cache_folder(os.environ), say=screen.step)
     try:
@@ -263,8 +261,7 @@ def _end_kept(screen: Screen, options: argparse.Namespace) -> int:
 def _alone(screen: Screen, *, may_be_kept: bool = False) -> Iterator[None]:
     """Hold the one place that a cluster demo has.
 
-    Raises:
-        TestbedError: Another demo runs, or one was left running by `--keep`.
+    Raises TestbedError if another demo runs, or one was left running by `--keep`.
     """
     with LOCK.open("w") as lock:
         try:

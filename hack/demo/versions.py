@@ -19,8 +19,7 @@ Minor = tuple[int, int]
 def minor_of(version: str) -> Minor:
     """Return the minor version of a Kubernetes that hack/cluster has; the empty text is its own.
 
-    Raises:
-        TestbedError: It has no such version; the text lists those that it has.
+    Raises TestbedError if it has no such version; the text lists those that it has.
     """
     try:
         major, minor = resolve(version or DEFAULT_MINOR).minor.split(".")

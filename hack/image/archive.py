@@ -67,8 +67,7 @@ class Image:
 def write(layout: Path, archive: Path, name: str) -> None:
     """Write an image layout that holds one image as an archive, under a name.
 
-    Raises:
-        ImageError: the layout has none, or several.
+    Raises ImageError if the layout has none, or several.
     """
     index = json.loads((layout / "index.json").read_text())
     if len(index["manifests"]) != 1:
@@ -89,11 +88,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def read(archive: Path) -> list[Image]:
-    """Read every image of an archive.
-
-    Raises:
-        ImageError: it is no image layout, or damaged.
-    """
+    """Read every image of an archive. Raises ImageError if it is no image layout, or damaged."""
     try:
         with tarfile.open(archive) as tar:
             index = json.loads(_content(tar, "index.json"))

@@ -56,8 +56,7 @@ class Builder:
     def archive(self, recipe: Recipe, *, fresh: bool = False) -> Path:
         """Return the archive of a recipe's image, built if it is not there, or again.
 
-        Raises:
-            ImageError: it cannot be built; the text has the end of what the build said.
+        Raises ImageError if it cannot be built; the text has the end of what the build said.
         """
         kept = self.cache / f"{recipe.target}-{recipe.arch}-{recipe.key}.tar"
         if kept.exists() and not fresh:

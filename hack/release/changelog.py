@@ -38,8 +38,7 @@ def sections(text: str) -> list[Section]:
 def notes(text: str, version: str) -> str:
     """What a version's section says.
 
-    Raises:
-        ChangelogError: there is none, it says nothing, or its title has no date.
+    Raises ChangelogError if there is none, it says nothing, or its title has no date.
     """
     found = [section for section in sections(text) if section.title.split(" ")[0] == version]
     if not found:
@@ -55,8 +54,7 @@ def notes(text: str, version: str) -> str:
 def released(text: str, version: str, day: date) -> str:
     """The text with a section of a version in place of the unreleased one, and a new one above it.
 
-    Raises:
-        ChangelogError: there is nothing to release, or the version has a section already.
+    Raises ChangelogError if there is nothing to release, or the version has a section already.
     """
     known = sections(text)
     if any(one.title.split(" ")[0] == version for one in known):

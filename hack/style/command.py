@@ -82,8 +82,7 @@ def texts() -> Iterator[Path]:
 def vale() -> Path:
     """Return vale, which is compiled if it is not there yet.
 
-    Raises:
-        StyleError: it cannot be had.
+    Raises StyleError if it cannot be had.
     """
     command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "vale")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -95,8 +94,7 @@ def vale() -> Path:
 def findings(program: Path, paths: Sequence[Path]) -> list[Finding]:
     """Return what vale finds in texts, in the order of their names.
 
-    Raises:
-        StyleError: vale does not take a rule or a text.
+    Raises StyleError if vale does not take a rule or a text.
     """
     with tempfile.TemporaryDirectory(prefix="style.") as scratch:
         folder = Path(scratch)

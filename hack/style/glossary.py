@@ -29,8 +29,7 @@ class Term:
 def terms(page: str) -> list[Term]:
     """Return the rows of the page's table.
 
-    Raises:
-        GlossaryError: it has none, or one that cannot be read, or forbids what a row names.
+    Raises GlossaryError if it has none, or one that cannot be read, or forbids what a row names.
     """
     lines = [line for line in page.splitlines() if line.startswith("|")][2:]
     found = [_term(line) for line in lines]

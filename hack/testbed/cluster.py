@@ -59,8 +59,7 @@ class Cluster:
     def up(self, tell: Callable[[str], None]) -> None:
         """Bring the cluster up and tell what it says; its node is Ready afterwards.
 
-        Raises:
-            TestbedError: It could not be; the text is what hack/cluster said.
+        Raises TestbedError if it could not be; the text is what hack/cluster said.
         """
         stream(self._words("up", *self._versions, *self._flags), tell, timeout=1800)
         self.attach()

@@ -30,9 +30,8 @@ def run(
 ) -> str:
     """Run a program and return its standard output.
 
-    Raises:
-        TestbedError: It failed, is missing or took longer than `timeout` seconds. The text holds
-            what it said.
+    Raises TestbedError if it failed, is missing or took longer than `timeout` seconds. The text
+    holds what it said.
     """
     words = [str(word) for word in command]
     try:
@@ -59,8 +58,7 @@ def run(
 def stream(command: Sequence[str | Path], tell: Callable[[str], None], *, timeout: float) -> None:
     """Run a program and tell of each line when it prints it.
 
-    Raises:
-        TestbedError: It failed or took longer than `timeout` seconds; the text holds its end.
+    Raises TestbedError if it failed or took longer than `timeout` seconds; the text holds its end.
     """
     words = [str(word) for word in command]
     last: deque[str] = deque(maxlen=20)
@@ -85,8 +83,7 @@ def wait_until(
 ) -> T:
     """Call `look` until it returns something true, and return that.
 
-    Raises:
-        TestbedError: Nothing true came within `timeout` seconds.
+    Raises TestbedError if nothing true came within `timeout` seconds.
     """
     end = time.monotonic() + timeout
     while True:

@@ -103,10 +103,7 @@ class Containers:
         """Take a folder for all files, and programs that the image is to have as well.
 
         Containers' control groups are called `dra-NAME-container-NUMBER`; by default NAME is the
-        PID of this process.
-
-        Raises:
-            ClusterError: the programs could not be had.
+        PID of this process. Raises ClusterError if the programs could not be had.
         """
         store = of_this_user(Progress(stream=sys.stderr))
         self._folder, self._own = folder, name or str(os.getpid())

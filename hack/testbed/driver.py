@@ -175,8 +175,7 @@ class DriverProcess:
     def wait_log(self, event: str, *, timeout: float = 60, **facts: object) -> Object:
         """Wait for a log line of this life with the given event text and facts; return all of it.
 
-        Raises:
-            TestbedError: The driver ended, or the line did not come in time.
+        Raises TestbedError if the driver ended, or the line did not come in time.
         """
 
         def look() -> Object | None:
@@ -215,8 +214,7 @@ class DriverProcess:
     def check_running(self) -> None:
         """Do nothing while the process is there.
 
-        Raises:
-            TestbedError: It has ended; the text holds the end of its log.
+        Raises TestbedError if it has ended; the text holds the end of its log.
         """
         if not self.running():
             raise TestbedError(f"{self.command} has ended:\n{self.tail()}")
@@ -224,8 +222,7 @@ class DriverProcess:
     def wait(self, *, timeout: float = 60) -> int:
         """Wait until the process has ended by itself; return its exit status.
 
-        Raises:
-            TestbedError: It has not, within `timeout` seconds.
+        Raises TestbedError if it has not, within `timeout` seconds.
         """
         if self._process is None:
             raise TestbedError(f"{self.command} was never started")

@@ -32,8 +32,7 @@ class DriverContainer:
     def unload(self) -> None:
         """Take the driver away, as one unloads its kernel modules and unmounts its root.
 
-        Raises:
-            TestbedError: somebody uses it.
+        Raises TestbedError if somebody uses it.
         """
         self._boot_id = (self._root / _BOOT_ID).read_text()
         if users := users_of(self._root):

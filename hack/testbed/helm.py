@@ -8,11 +8,7 @@ from testbed.commands import run
 
 
 class Helm:
-    """Helm in one namespace of a cluster.
-
-    Raises:
-        TestbedError: Helm could not be had.
-    """
+    """Helm in one namespace of a cluster. Raises TestbedError if Helm could not be had."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.program = fetched("helm") / "helm"
@@ -22,8 +18,7 @@ class Helm:
     def __call__(self, verb: str, *words: str | Path, timeout: float = 120) -> str:
         """Run a command; return what it says.
 
-        Raises:
-            TestbedError: It failed, or took longer than `timeout` seconds.
+        Raises TestbedError if it failed, or took longer than `timeout` seconds.
         """
         return run(
             (self.program, verb, *words, "--namespace", self._namespace),

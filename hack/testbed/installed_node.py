@@ -65,10 +65,7 @@ class InstalledNode(GpuNode):
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
         """Bring everything up, in order, and tell of each step. `down` undoes what was done so far.
 
-        Pods outlive this program anyway.
-
-        Raises:
-            TestbedError: Something could not be had.
+        Pods outlive this program anyway. Raises TestbedError if something could not be had.
         """
         self.up_bare(tell)
         tell("installing the chart by Helm, which is compiled the first time (about four minutes)")
@@ -176,8 +173,7 @@ class InstalledNode(GpuNode):
     def wait_ready(self, *, timeout: float = 120) -> None:
         """Wait until one pod of each DaemonSet runs, as the chart has it now, and is ready.
 
-        Raises:
-            TestbedError: They were not in time. The text says why, with the end of their logs.
+        Raises TestbedError if they were not in time. The text says why, with the end of their logs.
         """
         api = self.cluster.api
 

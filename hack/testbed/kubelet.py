@@ -78,8 +78,7 @@ class KubeletClient:
         Returns:
             What the driver says of itself; calls go to its `endpoint` from now on.
 
-        Raises:
-            TestbedError: No socket came in time, or the driver that was to make it has ended.
+        Raises TestbedError if no socket came in time, or the driver that was to make it has ended.
         """
 
         def look() -> bool:
@@ -120,8 +119,7 @@ class KubeletClient:
     def must_prepare(self, *claims: ClaimName) -> Any:
         """Ask for claims to be prepared; returns the answers by UID.
 
-        Raises:
-            TestbedError: One of them was not, with the driver's words.
+        Raises TestbedError if one of them was not, with the driver's words.
         """
         answers = self.prepare(*claims)
         _check(claims, answers)
@@ -130,8 +128,7 @@ class KubeletClient:
     def must_unprepare(self, *claims: ClaimName) -> None:
         """Ask for claims to be unprepared.
 
-        Raises:
-            TestbedError: One of them was not, with the driver's words.
+        Raises TestbedError if one of them was not, with the driver's words.
         """
         _check(claims, self.unprepare(*claims))
 

@@ -111,8 +111,7 @@ class SimulatedMachine:
     def take_memory(self, gpu: str, mib: int, *, pid: int) -> bool:
         """Let a process of this host take so many MiB of a GPU; False if a limit forbids it.
 
-        Raises:
-            TestbedError: There is no such process, or the GPU itself has not so much left.
+        Raises TestbedError if there is no such process, or the GPU itself has not so much left.
         """
         try:
             self._do("memory", "take", "--gpu", gpu, "--pid", str(pid), "--mib", str(mib))
@@ -129,8 +128,7 @@ class SimulatedMachine:
     def reset(self, gpu: str) -> None:
         """Reset a GPU, which puts a pending MIG mode in force.
 
-        Raises:
-            TestbedError: A process is on it, or has NVML open.
+        Raises TestbedError if a process is on it, or has NVML open.
         """
         self._do("reset", "--gpu", gpu)
 

@@ -20,8 +20,7 @@ def switch_by_reset(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: 
         on: the mode to be.
         timeout: in seconds, for each step; the driver's rescan interval has to be well below it.
 
-    Raises:
-        TestbedError: A GPU is in use, or the driver did not follow in time.
+    Raises TestbedError if a GPU is in use, or the driver did not follow in time.
     """
     for minor in minors:
         node.machine.mig("on" if on else "off", "--gpu", f"minor:{minor}")
@@ -37,8 +36,7 @@ def switch_by_reset(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: 
 def switch_at_once(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: float = 60) -> None:
     """The same on cards that take no reset, with a restart of the driver.
 
-    Raises:
-        TestbedError: A GPU is in use, or the driver did not follow in time.
+    Raises TestbedError if a GPU is in use, or the driver did not follow in time.
     """
 
     def switch() -> None:

@@ -51,10 +51,8 @@ class GpuNode:
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
         """Bring everything up, in order, and tell of each step. `down` undoes what was done so far.
 
-        A detached driver outlives this program, as the rest does anyway.
-
-        Raises:
-            TestbedError: Something could not be had.
+        A detached driver outlives this program, as the rest does anyway. Raises TestbedError if
+        something could not be had.
         """
         self.up_to_driver(tell)
         if self._with_mps and self.can_run_mps:

@@ -30,8 +30,7 @@ class ToldDevice:
 def listed_devices(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:
     """Return the devices of one container in a kubelet's list of all pods; none for no such pod.
 
-    Raises:
-        grpc.RpcError: The kubelet does not answer.
+    Raises grpc.RpcError if the kubelet does not answer.
     """
     pods = _fields(_ask(socket, "List", b""), 1)
     named = [one for one in pods if (_text(one, 2), _text(one, 1)) == (namespace, pod)]
@@ -41,8 +40,7 @@ def listed_devices(socket: Path, namespace: str, pod: str, container: str) -> li
 def devices_of_pod(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:
     """Return the devices of one container as a kubelet that is asked for its pod alone tells them.
 
-    Raises:
-        grpc.RpcError: The kubelet does not answer, or has no such pod.
+    Raises grpc.RpcError if the kubelet does not answer, or has no such pod.
     """
     name, of = (StringValue(value=text).SerializeToString() for text in (pod, namespace))
     second = b"\x12" + of[1:]  # the same as field 2

@@ -46,8 +46,7 @@ def exec_in(
 def migs_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
     """Return the profiles of the MIG devices that `nvidia-smi -L` lists in a container, by UUID.
 
-    Raises:
-        TestbedError: It failed there, or printed something else than GPUs and MIG devices.
+    Raises TestbedError if it failed there, or printed something else than GPUs and MIG devices.
     """
     return parse_mig_list(exec_in(cluster, pod, container, namespace, "nvidia-smi", "-L"))
 
@@ -62,8 +61,7 @@ def parse_mig_list(text: str) -> dict[str, str]:
 def gpus_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> tuple[str, ...]:
     """Return the UUIDs that `nvidia-smi -L` lists in a running container, in its order.
 
-    Raises:
-        TestbedError: It failed there, or printed something else than GPUs.
+    Raises TestbedError if it failed there, or printed something else than GPUs.
     """
     return parse_gpu_list(exec_in(cluster, pod, container, namespace, "nvidia-smi", "-L"))
 
@@ -119,8 +117,7 @@ def wait_running(
 ) -> list[Object]:
     """Wait until all containers of the named pods (or of all pods) are ready; return the pods.
 
-    Raises:
-        TestbedError: They were not in time. The text says why, as the pods' events do.
+    Raises TestbedError if they were not in time. The text says why, as the pods' events do.
     """
 
     def ready() -> list[Object] | None:
@@ -135,8 +132,7 @@ def wait_running(
 def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 120) -> None:
     """Wait until the named pods (or all pods) of a namespace are gone.
 
-    Raises:
-        TestbedError: They were not in time. The text says what is left, and the pods' events.
+    Raises TestbedError if they were not in time. The text says what is left, and the pods' events.
     """
     with explaining(api, namespace, names):
         wait_until(

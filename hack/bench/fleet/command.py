@@ -116,8 +116,7 @@ def check_room(
 ) -> None:
     """Do nothing if so many nodes have enough GPUs for every load that a variant serves.
 
-    Raises:
-        TestbedError: they have not, so that pods would wait in vain.
+    Raises TestbedError if they have not, so that pods would wait in vain.
     """
     for (variant, pool), load in product(pools.items(), options.loads):
         needed = whole_gpus(load, pods_for(nodes, options.pods))

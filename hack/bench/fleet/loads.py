@@ -78,8 +78,7 @@ def smallest_profile(inventory: Inventory) -> str | None:
 def workload(load: str, count: int, profile: str | None) -> Workload:
     """Return the objects of a load of `count` pods.
 
-    Raises:
-        ValueError: the load asks for partitions, and `profile` is None.
+    Raises ValueError if the load asks for partitions, and `profile` is None.
     """
     made = _Made()
     turns = LOADS[load]

@@ -48,8 +48,7 @@ class Plan:
 def run(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> list[Life]:
     """Measure as planned; whatever happens, the pods are deleted in the end.
 
-    Raises:
-        TestbedError: a pod did not run, or did not go; the text says which, and why.
+    Raises TestbedError if a pod did not run, or did not go; the text says which, and why.
     """
     with (
         _templates(node.cluster.api, plan.variants),
@@ -160,8 +159,7 @@ class Course:
 def check(node: GpuNode, plan: Plan) -> None:
     """Do nothing if the node can run what is planned.
 
-    Raises:
-        TestbedError: it has too few GPUs, or no MPS programs.
+    Raises TestbedError if it has too few GPUs, or no MPS programs.
     """
     gpus = len(node.machine.settings())
     most = max(plan.at_once)

@@ -133,8 +133,7 @@ def _name(pod: Mapping[str, object]) -> str:
 def watching(kubeconfig: Path, namespace: str) -> Iterator[Sightings]:
     """Watch the pods and claims of a namespace for as long as the body runs.
 
-    Raises:
-        TestbedError: a watch did not end.
+    Raises TestbedError if a watch did not end.
     """
     sightings = Sightings()
     selectors = {"fieldSelector": f"metadata.namespace={namespace}"}

@@ -41,8 +41,7 @@ SLOW_SECONDS = 1.0
 def supervisor(stage: Stage, log: Path) -> Iterator[None]:
     """Run an MPS supervisor beside the driver.
 
-    Raises:
-        TestbedError: NVIDIA's MPS programs could not be had, or this is not root.
+    Raises TestbedError if NVIDIA's MPS programs could not be had, or this is not root.
     """
     if os.geteuid() != 0 or not mps.can_run_mps(stage.place.driver_root):
         raise TestbedError("--config mps needs root, and NVIDIA's MPS programs in the machine")
