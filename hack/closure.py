@@ -8,12 +8,12 @@ that is generated from the kubelet's protocols is counted apart.
 """
 
 import argparse
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import grimp
 import yaml
+from tracked import tracked
 
 REPOSITORY = Path(__file__).parents[1]
 ROOTS = {"dra_driver": REPOSITORY, "resource_nvidia_com": REPOSITORY / "api"}
@@ -80,15 +80,8 @@ def lines_by_hand(modules: Iterable[str]) -> int:
 
 def lines_below(folder: str) -> int:
     """Return how many lines the Python files in a folder have that git knows or would add."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", f"{folder}/*.py"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    files = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
-    return sum(file.read_text().count("\n") for file in files if file.is_file())
+    files = tracked(REPOSITORY, f"{folder}/*.py")
+    return sum((REPOSITORY / file).read_text().count("\n") for file in files)
 
 
 def sizes(modules: dict[str, set[str]]) -> dict[str, int]:

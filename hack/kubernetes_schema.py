@@ -25,6 +25,7 @@ ROOTS = (
 )
 _PREFIX = "#/components/schemas/"
 _KEPT = ("type", "enum", "required")
+_FORMATS = {"Quantity": {"format": "quantity"}, "IntOrString": {"format": "int-or-string"}}
 
 
 def pruned(documents: list[dict[str, Any]]) -> dict[str, Any]:
@@ -39,15 +40,8 @@ def pruned(documents: list[dict[str, Any]]) -> dict[str, Any]:
     while left:
         name = left.pop()
         if name not in found:
-            found[name] = _cleaned(known[name], left)
-            if "status" in found[name].get("properties", {}):
-                found[name]["properties"]["status"] = {"type": "object"}
-            if name.endswith("Quantity"):
-                found[name] = {"format": "quantity"}
-            elif name.endswith("IntOrString"):
-                found[name] = {"format": "int-or-string"}
-    # What only a status refers to has been found as well.
-    return {name: found[name] for name in sorted(_reached(found))}
+            found[name] = _FORMATS.get(name.rpartition(".")[2]) or _cleaned(known[name], left)
+    return dict(sorted(found.items()))
 
 
 def text(version: str, schemas: dict[str, Any]) -> str:
@@ -70,27 +64,11 @@ def _cleaned(schema: dict[str, Any], left: list[str]) -> dict[str, Any]:
     for key in ("items", "additionalProperties"):
         if key in schema:
             found[key] = _cleaned(schema[key], left)
-    if "properties" in schema:
-        found["properties"] = {k: _cleaned(v, left) for k, v in schema["properties"].items()}
+    if properties := schema.get("properties"):
+        status = {"status": {"type": "object"}} if "status" in properties else {}
+        cleaned = {k: _cleaned(v, left) for k, v in (properties | status).items()}
+        found["properties"] = cleaned
     return found
-
-
-def _reached(schemas: dict[str, Any]) -> set[str]:
-    found: set[str] = set()
-    left = list(ROOTS)
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            left += _references(schemas[name])
-    return found
-
-
-def _references(value: object) -> list[str]:
-    if isinstance(value, dict):
-        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-        return own + [reference for part in value.values() for reference in _references(part)]
-    return []
 
 
 def _short(name: str) -> str:

@@ -7,10 +7,11 @@ the closing brace in column 0.
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from tracked import tracked
 
 FILE_LINES = 500
 FUNCTION_LINES = 60
@@ -20,15 +21,9 @@ GENERATED = "dra_driver/kubelet/protos/"
 
 def sources() -> Iterator[Path]:
     """Yield the source files of this checkout."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in listed.stdout.splitlines():
+    for name in tracked(Path()):
         path = Path(name)
-        if path.suffix in SOURCES and not name.startswith(GENERATED) and path.is_file():
+        if path.suffix in SOURCES and not name.startswith(GENERATED):
             text = path.read_text(errors="replace")
             if path.suffix or text.startswith("#!"):
                 yield path

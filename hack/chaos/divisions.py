@@ -25,10 +25,15 @@ MPS = "mps"
 def config(division: str) -> str:
     """The share config, as a file's text."""
     kind, count = _COUNTS[division]
+    return share_config(kind, count)
+
+
+def share_config(kind: str, count: int, **more: object) -> str:
+    """A share config that divides GPUs into so many shares each: all, or `devices`."""
     sharing: Object = {
         "renameByDefault": True,
         "failRequestsGreaterThanOne": True,
-        "resources": [{"name": _RESOURCE, "replicas": count}],
+        "resources": [{"name": _RESOURCE, "replicas": count, **more}],
     }
     return yaml.safe_dump({"version": "v1", "sharing": {kind: sharing}})
 

@@ -81,12 +81,10 @@ class _Maker:
         return claim(self.name, device_class=MIG_CLASS, selectors=self.parts)
 
     def each(self, *made: Object, is_hurried: bool = False) -> Odd:
-        claims = []
-        for number, one in enumerate(made):
-            name = f"{self.name}-{number}"
-            claims.append(one | {"metadata": {"name": name}})
-        names = [one["metadata"]["name"] for one in claims]
-        return Odd(tuple(claims), tuple(pod_of(name, name) for name in names), is_hurried)
+        names = [f"{self.name}-{number}" for number in range(len(made))]
+        pairs = zip(made, names, strict=True)
+        claims = tuple(one | {"metadata": {"name": name}} for one, name in pairs)
+        return Odd(claims, tuple(pod_of(name, name) for name in names), is_hurried)
 
 
 def _unknown_fields(make: _Maker) -> Odd:

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
@@ -30,6 +29,7 @@ from testbed.installed_node import InstalledNode
 from testbed.pods import make_namespace
 
 from chaos import flat
+from chaos.divisions import share_config
 from chaos.intruder import Intruder, open_ports
 from chaos.neighbours import Neighbour, Noticed, tenants
 from chaos.odd_claims import DEEP
@@ -107,10 +107,9 @@ class Soak:
         self._report = report
         self._noticed = Noticed()
         make_namespace(node.cluster.api, NAMESPACE)
-        gpus = _gpus(node)
-        theirs = (gpus[0], gpus[1], gpus[2], gpus[3])
+        gpus = list(node.machine.settings())  # by UUID, in the order of their indices
         self._neighbours = [
-            Neighbour(node, tenant, self._noticed, report.seed) for tenant in tenants(theirs)
+            Neighbour(node, tenant, self._noticed, report.seed) for tenant in tenants(gpus[:4])
         ]
         self._told = 0
         self._lives = self._look()
@@ -275,7 +274,7 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
         )
         node.clear()
         undo.callback(node.down)
-        node.share(_shares("3", "6"))
+        node.share(share_config("mps", 4, devices=["3", "6"]))
         node.up(print)
         if not node.can_run_mps:
             raise TestbedError("NVIDIA's MPS programs could not be had")
@@ -285,22 +284,6 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
         if options.logs:
             undo.callback(_keep_logs, node, options.logs)
         yield node
-
-
-def _shares(*gpus: str) -> str:
-    """A share config: four shares of each of these GPUs (by index), under MPS."""
-    resource = {"name": "nvidia.com/gpu", "replicas": 4, "devices": list(gpus)}
-    sharing = {
-        "renameByDefault": True,
-        "failRequestsGreaterThanOne": True,
-        "resources": [resource],
-    }
-    return yaml.safe_dump({"version": "v1", "sharing": {"mps": sharing}})
-
-
-def _gpus(node: InstalledNode) -> list[str]:
-    """The node's GPUs by UUID, in the order of their indices."""
-    return list(node.machine.settings())
 
 
 def _keep_logs(node: InstalledNode, kept: Path) -> None:

@@ -11,10 +11,10 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from cluster import components, teardown
 from cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, of_this_user
@@ -228,34 +228,31 @@ def _status(options: argparse.Namespace, progress: Progress) -> int:
         for name, component in components.components(node.cluster, node.binaries).items()
     ]
     if options.json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
+        print(json.dumps(rows, indent=1))
     else:
         versions = _versions_of(node.cluster)
         programs = f"Kubernetes {versions.kubernetes}, containerd {versions.containerd}"
         print(f"cluster {node.cluster.name}, {programs}")
         print(f"{'COMPONENT':<25}{'PID':<9}{'UP SINCE':<27}HEALTHY")
         for row in rows:
-            health = "yes" if row.healthy else "no"
-            print(f"{row.component:<25}{row.pid or '-':<9}{row.since or '-':<27}{health}")
-    return 0 if all(row.healthy for row in rows) else 1
+            name, pid, since, healthy = row.values()
+            health = "yes" if healthy else "no"
+            print(f"{name:<25}{pid or '-':<9}{since or '-':<27}{health}")
+    return 0 if all(row["healthy"] for row in rows) else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One component in `status`: its pid and start (UTC) while it runs."""
-
-    component: str
-    pid: int | None
-    since: str | None
-    healthy: bool
-
-
-def _row(node: Node, name: str, component: components.Component) -> Row:
+def _row(node: Node, name: str, component: components.Component) -> dict[str, Any]:
+    """One component: its pid and start (UTC) while it runs."""
     process = node.service(name).process()
     if process is None:
-        return Row(component=name, pid=None, since=None, healthy=False)
+        return {"component": name, "pid": None, "since": None, "healthy": False}
     since = datetime.fromtimestamp(started_at(process), UTC).isoformat(timespec="seconds")
-    return Row(component=name, pid=process.pid, since=since, healthy=component.healthy())
+    return {
+        "component": name,
+        "pid": process.pid,
+        "since": since,
+        "healthy": component.healthy(),
+    }
 
 
 def _env(options: argparse.Namespace, progress: Progress) -> int:

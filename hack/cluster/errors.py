@@ -1,12 +1,4 @@
-"""What can go wrong with a local cluster, as one tree.
-
-ClusterError                 something failed; its text says what and what to do (exit status 1)
-├── BinariesUnavailableError no source could provide a program (exit status 3)
-├── SourceError              one source of programs failed; the next one is tried
-│   ├── UnreachableError     nobody answered there
-│   └── ChecksumError        what came is not what was published
-└── NotRootError             the command needs root (exit status 4)
-"""
+"""What can go wrong with a local cluster, as one tree."""
 
 
 class ClusterError(Exception):

@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 from image.errors import ImageError
 
@@ -33,11 +33,6 @@ class Member:
 
     info: tarfile.TarInfo
     content: bytes
-
-    @property
-    def is_program(self) -> bool:
-        """Whether it is a file that may be run."""
-        return self.info.isfile() and bool(self.info.mode & 0o111)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +145,7 @@ def _lay_over(members: dict[str, Member], layer: tarfile.TarFile) -> None:
         elif name.startswith(_HIDDEN):
             _remove(members, posixpath.join(folder, name.removeprefix(_HIDDEN)), itself=True)
         else:
-            content: IO[bytes] | None = layer.extractfile(info) if info.isfile() else None
-            if info.islnk():
-                content = layer.extractfile(info)
+            content = layer.extractfile(info) if info.isfile() or info.islnk() else None
             members[path] = Member(info=info, content=content.read() if content else b"")
 
 

@@ -30,7 +30,8 @@ KEPT = 6
 
 _PATIENCE_S = 1800
 _CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-_PROGRAMS = {"buildah": "buildah", "debootstrap": "debootstrap"}
+_PROGRAMS = ("buildah", "debootstrap")
+"""And the packages that have them."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -89,11 +90,7 @@ class Builder:
                 "base image can be pulled, `docker build .` makes the same image"
             )
         search = self.environment.get("PATH")
-        missing = [
-            package
-            for program, package in _PROGRAMS.items()
-            if not shutil.which(program, path=search)
-        ]
+        missing = [program for program in _PROGRAMS if not shutil.which(program, path=search)]
         if not missing:
             return
         if not shutil.which("apt-get", path=search):

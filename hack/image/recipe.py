@@ -7,10 +7,11 @@ are the newest at the time of the build, and a kept image keeps the ones it was 
 
 import hashlib
 import platform
-import subprocess
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+from tracked import tracked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAME = "dra-driver"
@@ -18,12 +19,10 @@ TARGETS = ("driver", "simulator")
 ARCHITECTURES = ("amd64", "arm64")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
-_IMAGE = tuple(
-    f"hack/image/{name}" for name in ("build.lock", "packages", "rootfs", "runtime.lock")
-)
 _DECIDING = (
     *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "api", "dra_driver", "pyproject.toml"),
-    *(*_IMAGE, "hack/image/site"),
+    *("hack/image/build.lock", "hack/image/packages", "hack/image/rootfs"),
+    *("hack/image/runtime.lock", "hack/image/site"),
 )
 _LEFT_OUT = {
     "driver": ("dra_driver/bench/", "dra_driver/simulator/"),
@@ -79,9 +78,4 @@ def version(repository: Path = REPOSITORY) -> str:
 
 def sources(repository: Path) -> list[str]:
     """The files that decide what is built and that git knows or would add, sorted."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(
-        [*command, "--", *_DECIDING], cwd=repository, capture_output=True, text=True, check=True
-    )
-    names = filter(None, listed.stdout.split("\0"))
-    return sorted({name for name in names if (repository / name).is_file()})
+    return tracked(repository, *_DECIDING)

@@ -2,22 +2,16 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tracked import tracked
+
 
 def bring_up_to_date(repository: Path, tree: Path) -> None:
     """Make the copy what the checkout is: every file that git knows or would add, and no other."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\0")
-    names = {name for name in listed if name and (repository / name).is_file()}
+    names = {*tracked(repository)}
     for name in names:
         source, copy = repository / name, tree / name
         if not copy.is_file() or source.read_bytes() != copy.read_bytes():

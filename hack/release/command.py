@@ -19,7 +19,8 @@ def main(words: Sequence[str], repository: Path = REPOSITORY) -> int:
         if options.verb == "prepare":
             _prepare(repository, options.version)
         elif options.verb == "notes":
-            print(_notes(repository))
+            text = (repository / CHANGELOG).read_text()
+            print(changelog.notes(text, versions.current(repository)))
         else:
             return _check(repository, options.tag)
     except changelog.ChangelogError as error:
@@ -54,10 +55,6 @@ def _prepare(repository: Path, version: str) -> None:
         f"version {version} is written; now: .venv/bin/python tests/kept_files.py, hack/generate, "
         f"commit, git tag v{version}"
     )
-
-
-def _notes(repository: Path) -> str:
-    return changelog.notes((repository / CHANGELOG).read_text(), versions.current(repository))
 
 
 def _check(repository: Path, tag: str) -> int:

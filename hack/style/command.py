@@ -106,14 +106,8 @@ def findings(program: Path, paths: Sequence[Path]) -> list[Finding]:
             for place, path in enumerate(paths)
             for copy in _copied(path, folder / str(place))
         }
-        command: list[str | Path] = [
-            program,
-            "--config",
-            folder / "vale.ini",
-            "--output",
-            "JSON",
-            *copies,
-        ]
+        config = folder / "vale.ini"
+        command: list[str | Path] = [program, "--config", config, "--output", "JSON", *copies]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
         try:
             answer = json.loads(done.stdout)
