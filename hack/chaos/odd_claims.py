@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from testbed.api import Object
-from testbed.claims import claim, gpu_config
+from testbed.api import Object, thing
+from testbed.claims import claim, gpu_config, opaque
 from testbed.driver import DRIVER_NAME
 from testbed.pods import container
 
@@ -44,25 +44,20 @@ def pod_of(name: str, *claims: str, labels: Mapping[str, str] | None = None) -> 
         {"name": f"c{number}", "resourceClaimName": one} for number, one in enumerate(claims)
     ]
     resources: Object = {"claims": [{"name": entry["name"]} for entry in entries]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": dict(labels or {})},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "restartPolicy": "Never",
-            "resourceClaims": entries,
-            "containers": [container("ctr", resources)],
-        },
+    spec = {
+        "terminationGracePeriodSeconds": 1,
+        "restartPolicy": "Never",
+        "resourceClaims": entries,
+        "containers": [container("ctr", resources)],
     }
+    return thing("Pod", name, spec=spec) | {"metadata": {"name": name, "labels": labels or {}}}
 
 
 def with_configs(one: Object, *configs: object, driver: str = DRIVER_NAME) -> Object:
     """Return a claim with opaque configs for a driver."""
-    opaque = [{"opaque": {"driver": driver, "parameters": config}} for config in configs]
     devices = one["spec"]["devices"]
-    merged = devices | {"config": [*devices.get("config", []), *opaque]}
-    return one | {"spec": {"devices": merged}}
+    more = opaque(*configs, driver=driver)
+    return one | {"spec": {"devices": devices | {"config": [*devices.get("config", []), *more]}}}
 
 
 class _Maker:

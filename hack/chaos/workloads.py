@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from testbed.api import Object
-from testbed.claims import mig_profile
+from testbed.api import Object, thing
+from testbed.claims import mig_profile, opaque
 from testbed.driver import DRIVER_NAME
 from testbed.pods import container
 
 NAMESPACE = "chaos"
 MIG_CLASS = "mig.nvidia.com"
 SHARE_CLASS = "gpu.shared.resource.nvidia.com"
-_GROUP = "resource.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ def _claim(
     if count > 1 and profile:
         devices["constraints"] = [{"matchAttribute": f"{DRIVER_NAME}/parentUUID"}]
     if config:
-        devices["config"] = [{"opaque": {"driver": DRIVER_NAME, "parameters": config}}]
+        devices["config"] = opaque(config)
     return {"devices": devices}
 
 
@@ -120,16 +119,8 @@ def claims_of(workload: str) -> list[str]:
 
 def objects(workload: str) -> list[Object]:
     """What has to be created for a workload: its claims, then its pods."""
-    kind = kind_of(workload)
-    made = [
-        {
-            "apiVersion": _GROUP,
-            "kind": "ResourceClaim",
-            "metadata": {"name": f"{workload}-{name}"},
-            "spec": spec,
-        }
-        for name, spec in kind.claims.items()
-    ]
+    claims = kind_of(workload).claims.items()
+    made = [thing("ResourceClaim", f"{workload}-{name}", spec=spec) for name, spec in claims]
     return made + [_pod(workload, pod) for pod in pods_of(workload)]
 
 
@@ -138,15 +129,10 @@ def _pod(workload: str, name: str) -> Object:
         {"name": claim, "resourceClaimName": f"{workload}-{claim}"}
         for claim in kind_of(workload).claims
     ]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "resourceClaims": claims,
-            "containers": [
-                container("ctr", {"claims": [{"name": claim["name"]} for claim in claims]})
-            ],
-        },
+    resources = {"claims": [{"name": claim["name"]} for claim in claims]}
+    spec = {
+        "terminationGracePeriodSeconds": 1,
+        "resourceClaims": claims,
+        "containers": [container("ctr", resources)],
     }
+    return thing("Pod", name, spec=spec)

@@ -11,13 +11,12 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from cluster.errors import SourceError
 from cluster.progress import Progress, duration, remaining
@@ -240,46 +239,37 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
     nice = [shutil.which("nice") or "nice"]
     full = [*nice, str(go.command), verb, f"-modfile={job.go_mod}", "-mod=readonly", *rest]
     tail: deque[str] = deque(maxlen=15)
-    output: list[str] = []
-    with subprocess.Popen(
-        full,
-        cwd=job.module or job.go_mod.parent,
-        env={**go.env, **_for_c(job)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    ) as process:
-        if process.stdout is None or process.stderr is None:
-            raise SourceError("go was started without pipes")
-        reader = threading.Thread(
-            target=_collect, args=(process.stdout, output), name="go-stdout", daemon=True
-        )
-        reader.start()
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        subprocess.Popen(
+            full,
+            cwd=job.module or job.go_mod.parent,
+            env={**go.env, **_for_c(job)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        ) as process,
+    ):
         try:
-            for line in process.stderr:
+            for line in process.stderr or ():
                 tail.append(line.rstrip())
                 on_line(line.strip())
         except BaseException:
             # go leaves its compilers behind when it alone is ended.
             os.killpg(process.pid, signal.SIGKILL)
             raise
-        reader.join(timeout=60)
-        status = process.wait(timeout=60)
-    if status != 0:
-        raise SourceError(_failure(job, verb, list(tail)))
-    return output
+        if process.wait(timeout=60) != 0:
+            raise SourceError(_failure(job, verb, list(tail)))
+        output.seek(0)
+        return output.read().splitlines()
 
 
 def _for_c(job: Job) -> dict[str, str]:
     if not job.cgo:
         return {}
     return {"CGO_ENABLED": "1", "CGO_CFLAGS": job.c_flags, "CGO_CXXFLAGS": job.c_flags}
-
-
-def _collect(stream: IO[str], into: list[str]) -> None:
-    into.extend(line.rstrip("\n") for line in stream)
 
 
 def _failure(job: Job, verb: str, tail: list[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from testbed.api import Api, Object
+from testbed.api import Api, Object, thing
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess, Place
@@ -35,9 +35,8 @@ def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT
         stack.callback(machine.down)
         machine.up()
         screen.step(f"simulated machine: {profile}, as a driver root in {machine.root}")
-        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         version = ".".join(map(str, kubernetes))
-        api, kubeconfig = stack.enter_context(fake_api(folder, [node], version))
+        api, kubeconfig = stack.enter_context(fake_api(folder, [thing("Node", NODE)], version))
         place = Place.below(folder, kubeconfig, machine.root, node=NODE)
         driver = DriverProcess(place, folder / "driver.log")
         stack.callback(driver.stop)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import mps
-from testbed.api import Object
+from testbed.api import Object, thing
 from testbed.apiserver.server import ApiServer
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
@@ -54,8 +54,7 @@ class Stage:
     def start(self) -> None:
         """Start API server and driver, and register it as a kubelet does."""
         self.api.start()
-        metadata = {"name": NODE, "uid": "node-uid"}
-        self.api.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+        self.api.put(thing("Node", NODE) | {"metadata": {"name": NODE, "uid": "node-uid"}})
         self.api.write_kubeconfig(self.place.kubeconfig)
         self.shares.write_text("version: v1\n")
         self.driver.env["SHARE_CONFIG"] = str(self.shares)

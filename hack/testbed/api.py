@@ -35,6 +35,12 @@ PATHS = {
 """Kind → (group and version, plural)."""
 
 
+def thing(kind: str, name: str, **fields: object) -> Object:
+    """Return an object of a kind to be made, with these fields."""
+    version = PATHS[kind][0].removeprefix("/apis/").removeprefix("/api/")
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields}
+
+
 class ApiStatusError(Exception):
     """The API server said no: `code` is the HTTP status, the text its reason."""
 

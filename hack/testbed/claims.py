@@ -1,6 +1,6 @@
 """ResourceClaims, what they ask for, and their allocations where no scheduler makes them."""
 
-from testbed.api import Object
+from testbed.api import Object, thing
 from testbed.driver import DRIVER_NAME
 
 
@@ -19,12 +19,13 @@ def mig_profile(name: str) -> list[Object]:
 def claim(name: str, *, device_class: str = DRIVER_NAME, **request: object) -> Object:
     """Return a claim of one request named `gpu`; keywords go into its `exactly`."""
     exactly = {"deviceClassName": device_class, **request}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-    }
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    return thing("ResourceClaim", name, spec=spec)
+
+
+def opaque(*configs: object, driver: str = DRIVER_NAME) -> list[Object]:
+    """Return a claim's `config` with these, for a driver."""
+    return [{"opaque": {"driver": driver, "parameters": config}} for config in configs]
 
 
 def allocation(

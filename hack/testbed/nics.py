@@ -17,7 +17,7 @@ from dra_driver.kubelet.protos import dra_v1_pb2_grpc as dra_rpc
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as registration
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as registration_rpc
 from dra_driver.kubelet.sockets import SocketServer
-from testbed.api import Object
+from testbed.api import Object, thing
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
@@ -131,17 +131,13 @@ def _root(device: Object) -> str:
 
 def nic_slice(node: str, roots: Sequence[str]) -> Object:
     """Return the ResourceSlice of a node with a card for RDMA below each root."""
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-{NIC_DRIVER}"},
-        "spec": {
-            "driver": NIC_DRIVER,
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": [_nic(number, root) for number, root in enumerate(roots)],
-        },
+    spec = {
+        "driver": NIC_DRIVER,
+        "nodeName": node,
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "devices": [_nic(number, root) for number, root in enumerate(roots)],
     }
+    return thing("ResourceSlice", f"{node}-{NIC_DRIVER}", spec=spec)
 
 
 def _nic(number: int, root: str) -> Object:

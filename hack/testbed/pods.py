@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dra_driver.kube.resource import Resource
-from testbed.api import Api, Object
+from testbed.api import Api, Object, thing
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError, wait_until
 
@@ -104,7 +104,7 @@ def claim_uids(api: Api, pod: Object) -> list[str]:
 
 def make_namespace(api: Api, name: str, *, timeout: float = 120) -> None:
     """Make a namespace, and wait until pods can be made in it."""
-    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    api.create(thing("Namespace", name))
     wait_until(
         lambda: api.find("ServiceAccount", "default", name),
         "the namespace's ServiceAccount",

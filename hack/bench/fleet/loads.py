@@ -6,9 +6,8 @@ offer. Out: the objects to create. The pods of a load may differ; they take turn
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from testbed.api import Object
+from testbed.api import Object, thing
 from testbed.claims import claim, mig_profile
 
 from dra_driver.devices.model import Inventory
@@ -26,20 +25,18 @@ class Asked:
     """`claim`: one of its own, made beforehand; `template`; `extended`: nvidia.com/gpu."""
 
 
-LOADS: Mapping[str, tuple[Asked, ...]] = MappingProxyType(
-    {
-        "whole": (Asked(),),
-        "whole-template": (Asked(by="template"),),
-        "whole-extended": (Asked(by="extended"),),
-        "1g": (Asked(part=True),),
-        "mixed": (
-            Asked(by="extended"),
-            Asked(part=True, by="template"),
-            Asked(by="claim"),
-            Asked(part=True, by="claim"),
-        ),
-    }
-)
+LOADS: Mapping[str, tuple[Asked, ...]] = {
+    "whole": (Asked(),),
+    "whole-template": (Asked(by="template"),),
+    "whole-extended": (Asked(by="extended"),),
+    "1g": (Asked(part=True),),
+    "mixed": (
+        Asked(by="extended"),
+        Asked(part=True, by="template"),
+        Asked(by="claim"),
+        Asked(part=True, by="claim"),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +100,7 @@ def whole_gpus(load: str, count: int) -> int:
 def plain_pod(name: str) -> Object:
     """Return a pod that asks for nothing."""
     spec: Object = {"containers": [{"name": "main", "image": _IMAGE}], "restartPolicy": "Never"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    return thing("Pod", name, spec=spec)
 
 
 def _pod(name: str, asked: Asked, profile: str | None, made: _Made) -> Object:
@@ -115,11 +112,11 @@ def _pod(name: str, asked: Asked, profile: str | None, made: _Made) -> Object:
         return pod
     wanted = _claim_spec(profile if asked.part else None)
     if asked.by == "claim":
-        made.claims.append(_resource("ResourceClaim", name, wanted))
+        made.claims.append(thing("ResourceClaim", name, spec=wanted))
         source = {"resourceClaimName": name}
     else:
         template = "mig" if asked.part else "gpu"
-        made.templates[template] = _resource("ResourceClaimTemplate", template, {"spec": wanted})
+        made.templates[template] = thing("ResourceClaimTemplate", template, spec={"spec": wanted})
         source = {"resourceClaimTemplateName": template}
     spec["resourceClaims"] = [{"name": "gpu", **source}]
     container["resources"] = {"claims": [{"name": "gpu"}]}
@@ -132,12 +129,3 @@ def _claim_spec(profile: str | None) -> Object:
         wanted = claim("", device_class="mig.nvidia.com", selectors=mig_profile(profile))
     spec: Object = wanted["spec"]
     return spec
-
-
-def _resource(kind: str, name: str, spec: Object) -> Object:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": spec,
-    }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from testbed.api import Api, Object
+from testbed.api import Api, Object, thing
 from testbed.cluster import Cluster
 from testbed.driver import resident_memory
 from testbed.manifests import CLASSES
@@ -174,9 +174,6 @@ def node_object(name: str) -> Object:
         "lastHeartbeatTime": "2026-01-01T00:00:00Z",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
-    }
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+    return thing("Node", name) | {"metadata": metadata, "status": status}

@@ -5,10 +5,9 @@ a claim of its own, made of the template by the controller manager, as most work
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
-from testbed.api import Object
-from testbed.claims import claim, gpu_config, mig_profile
+from testbed.api import Object, thing
+from testbed.claims import claim, gpu_config, mig_profile, opaque
 from testbed.driver import DRIVER_NAME
 from testbed.pods import STAY, container
 
@@ -30,18 +29,16 @@ def _devices(
 ) -> Object:
     spec: Object = claim("", device_class=device_class, **request)["spec"]
     if config is not None:
-        spec["devices"]["config"] = [{"opaque": {"driver": DRIVER_NAME, "parameters": config}}]
+        spec["devices"]["config"] = opaque(config)
     return spec
 
 
-CLAIMS: Mapping[str, Object] = MappingProxyType(
-    {
-        "whole": _devices(),
-        "time-slicing": _devices(_SLICE),
-        MPS: _devices(gpu_config(strategy="MPS", mpsConfig=_LIMITS)),
-        MIG: _devices(device_class="mig.nvidia.com", selectors=mig_profile("1g.10gb")),
-    }
-)
+CLAIMS: Mapping[str, Object] = {
+    "whole": _devices(),
+    "time-slicing": _devices(_SLICE),
+    MPS: _devices(gpu_config(strategy="MPS", mpsConfig=_LIMITS)),
+    MIG: _devices(device_class="mig.nvidia.com", selectors=mig_profile("1g.10gb")),
+}
 """The specs of claims, by the variant that has them."""
 
 VARIANTS = (BASELINE, "whole", EXTENDED, "time-slicing", MPS, MIG)
@@ -51,12 +48,7 @@ def template(variant: str) -> Object | None:
     """Return the template of a variant's claims, which has the variant's name."""
     if variant not in CLAIMS:
         return None
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": variant},
-        "spec": {"spec": CLAIMS[variant]},
-    }
+    return thing("ResourceClaimTemplate", variant, spec={"spec": CLAIMS[variant]})
 
 
 def pod(variant: str, name: str) -> Object:
@@ -69,12 +61,7 @@ def pod(variant: str, name: str) -> Object:
     elif variant == EXTENDED:
         resources = {"limits": {"nvidia.com/gpu": "1"}}
     spec["containers"] = [container("ctr", resources, f"echo $EPOCHREALTIME; {STAY}")]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def claims_of(variant: str) -> int:
-    """Return how many claims each pod of a variant has."""
-    return int(variant != BASELINE)
+    return thing("Pod", name, spec=spec)
 
 
 def order(variants: tuple[str, ...], number: int) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from testbed.api import Api, Object
+from testbed.api import Api, Object, thing
 from testbed.claims import allocation, claim
 from testbed.cluster import Cluster
 from testbed.driver import Place
@@ -79,11 +79,10 @@ class Stage:
 def fake_stage(folder: Path) -> Iterator[Stage]:
     """A stage with the contract tests' API server; needs no root."""
     machine = SimulatedMachine(folder / "gpus", PROFILE)
-    node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
     machine.up()
     try:
         with (
-            fake_api(folder, [node], "1.37") as (api, kubeconfig),
+            fake_api(folder, [thing("Node", NODE)], "1.37") as (api, kubeconfig),
             _place(folder, NODE, kubeconfig, machine.root) as place,
         ):
             yield Stage(api=api, place=place)
@@ -104,13 +103,8 @@ def real_stage(folder: Path) -> Iterator[Stage]:
         for component in QUIET:
             node.cluster.stop(component)
         labels = {"resource.kubernetes.io/admin-access": "true"}
-        node.cluster.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {"name": NAMESPACE, "labels": labels},
-            }
-        )
+        metadata = {"name": NAMESPACE, "labels": labels}
+        node.cluster.api.create(thing("Namespace", NAMESPACE) | {"metadata": metadata})
         credentials = node.credentials
         with _place(folder, node.cluster.node, credentials.kubeconfig, node.machine.root) as place:
             in_a_pod = replace(place, service_account=credentials.service_account)
