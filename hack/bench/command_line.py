@@ -3,10 +3,35 @@
 import argparse
 import os
 import platform
+import signal
+import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from testbed.api import Object
+from testbed.commands import TestbedError
+
+from dra_driver.errors import DriverError
+
+
+def run(bench: Callable[[], object], *, root: str = "") -> int:
+    """Run a benchmark; return the exit status. `root`: why it needs root, if it does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
+    if root and os.geteuid() != 0:
+        sys.stderr.write(f"error: {root}\n")
+        return 1
+    try:
+        bench()
+    except (TestbedError, DriverError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+def say_as(name: str) -> Callable[[str], None]:
+    """Return what says on standard error what a benchmark is at."""
+    return partial(print, f"{name}:", file=sys.stderr, flush=True)
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, *, name: str, rounds: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
+from pydantic import TypeAdapter
 from testbed.commands import REPOSITORY, TestbedError
 from testbed.machine import GpuSettings
 
@@ -135,29 +136,21 @@ def load(name: str, machine: Profile, kubernetes: Minor = DEFAULT) -> Demo:
     if lacking := switched_off(needs.features, kubernetes):
         version = ".".join(map(str, kubernetes))
         raise UnfitError(f"it needs {', '.join(lacking)}, switched off in Kubernetes {version}")
-    return Demo(
-        name=name,
-        text=fitted.adapted(text),
-        fit=fitted,
-        share_config=fitted.adapted(config),
-        driver=expect.get("driver", {}),
-        made=needs.made or (() if makes_mig(kubernetes) else needs.existing),
-        nics=expect["needs"].get("nics", 0),
-        namespace=expect["namespace"],
-        gpus=expect["gpus"],
-        equal=tuple(tuple(group) for group in expect.get("equal", ())),
-        disjoint=tuple(tuple(group) for group in expect.get("disjoint", ())),
-        env=expect.get("env", {}),
-        mounts={ctr: tuple(paths) for ctr, paths in expect.get("mounts", {}).items()},
-        mig={ctr: tuple(profiles) for ctr, profiles in expect.get("mig", {}).items()},
-        same_mig=tuple(tuple(group) for group in expect.get("sameMig", ())),
-        node={
-            ctr: GpuSettings(compute_mode=one["computeMode"], time_slice=one["timeSlice"])
-            for ctr, one in expect.get("node", {}).items()
-        },
-        mps=expect.get("mps", {}),
-        sick=Sick(**expect["sick"]) if "sick" in expect else None,
-    )
+    settings = {
+        ctr: GpuSettings(compute_mode=one["computeMode"], time_slice=one["timeSlice"])
+        for ctr, one in expect.get("node", {}).items()
+    }
+    worked_out = {
+        "name": name,
+        "text": fitted.adapted(text),
+        "fit": fitted,
+        "share_config": fitted.adapted(config),
+        "made": needs.made or (() if makes_mig(kubernetes) else needs.existing),
+        "nics": needs.nics,
+        "same_mig": expect.get("sameMig", ()),
+        "node": settings,
+    }
+    return TypeAdapter(Demo).validate_python(expect | worked_out)
 
 
 def load_all(

@@ -2,10 +2,8 @@
 
 import argparse
 import json
-import os
-import signal
-import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from testbed.api import Object
 from testbed.cluster import Cluster, fetched
 from testbed.commands import TestbedError
 
-from bench.command_line import add_cluster_options, machine, names_of, numbers_of
+from bench.command_line import add_cluster_options, machine, names_of, numbers_of, run, say_as
 from bench.fleet import allocator
 from bench.fleet.loads import LOADS, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import place, start_scheduler
@@ -23,47 +21,38 @@ from bench.fleet.sizes import parts, rewritten
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
 from bench.fleet.variants import VARIANTS, devices, room, serves
 from dra_driver.devices.model import Inventory
-from dra_driver.errors import DriverError
 from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.slices.pool import DesiredPool
 
 _PODS_PER_NODE = 6
 _MOST_PODS = 200
+_say = say_as("fleet")
 
 
 def main(words: Sequence[str]) -> int:
     """Measure, print tables, write JSON; return the exit status."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
     options = _options(words)
-    if os.geteuid() != 0:
-        sys.stderr.write("error: a real cluster needs root\n")
-        return 1
-    try:
-        inventory = inventory_of(options.profile)
-        pools = {variant: VARIANTS[variant](inventory, "node") for variant in options.variants}
-        for nodes in options.nodes:
-            check_room(nodes, pools, smallest_profile(inventory), options)
-        program = fetched("allocator") / "allocator-cost"
-        one_node = {
-            variant: _of_a_node(variant, inventory, program) for variant in options.variants
-        }
-        with control_plane(
-            options.name, options.kubernetes, limited=options.default_limits
-        ) as cluster:
-            runs = [_run(cluster, inventory, nodes, options, one_node) for nodes in options.nodes]
-            version = cluster.env["CLUSTER_KUBERNETES_VERSION"]
-    except (TestbedError, DriverError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+    return run(partial(_bench, options), root="a real cluster needs root")
+
+
+def _bench(options: argparse.Namespace) -> None:
+    inventory, limited = inventory_of(options.profile), options.default_limits
+    pools = {variant: VARIANTS[variant](inventory, "node") for variant in options.variants}
+    for nodes in options.nodes:
+        check_room(nodes, pools, smallest_profile(inventory), options)
+    program = fetched("allocator") / "allocator-cost"
+    one_node = {variant: _of_a_node(variant, inventory, program) for variant in options.variants}
+    with control_plane(options.name, options.kubernetes, limited=limited) as cluster:
+        runs = [_run(cluster, inventory, nodes, options, one_node) for nodes in options.nodes]
+        version = cluster.env["CLUSTER_KUBERNETES_VERSION"]
     result = {
         "machine": machine(),
         "kubernetes": version,
-        "default_limits": options.default_limits,
+        "default_limits": limited,
         "runs": runs,
     }
     if options.output:
         options.output.write_text(json.dumps(result, indent=2) + "\n")
-    return 0
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
@@ -161,15 +150,15 @@ def _run(
         variant: one_node[variant] | middle([found[variant] for found in rounds])
         for variant in options.variants
     }
-    run: Object = {
+    measured: Object = {
         "nodes": nodes,
         "profile": options.profile,
         "variants": variants,
         "rounds": rounds,
     }
-    run["ratios"] = ratios(run)
-    print("\n".join(table(run)), flush=True)
-    return run
+    measured["ratios"] = ratios(measured)
+    print("\n".join(table(measured)), flush=True)
+    return measured
 
 
 def _measure(
@@ -197,8 +186,3 @@ def _measure(
         found["loads"][load] = place(stage, work, patience=options.patience)
     withdraw(stage, pool)
     return found
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"fleet: {text}\n")
-    sys.stderr.flush()

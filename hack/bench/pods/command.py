@@ -3,26 +3,24 @@
 import argparse
 import json
 import os
-import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import TestbedError
 from testbed.node import GpuNode
 
-from bench.command_line import add_cluster_options, machine, names_of, numbers_of
+from bench.command_line import add_cluster_options, machine, names_of, numbers_of, run, say_as
 from bench.pods.report import durations, summarised, table
-from bench.pods.rounds import Plan, check, run
+from bench.pods.rounds import Plan, check, lives_of_pods
 from bench.pods.variants import VARIANTS
-from dra_driver.errors import DriverError
 
 PROFILE = "h100x8"
 _MOST = 8
+_say = say_as("pods")
 _ENV = {"LOG_LEVEL": "debug", "MIG": "on-demand"}
 """What the driver is told beside the usual: to log each call of the kubelet with its duration, and
 to make MIG devices of any GPU."""
@@ -30,34 +28,29 @@ to make MIG devices of any GPU."""
 
 def main(words: Sequence[str]) -> int:
     """Measure, print tables, write JSON; return the exit status."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
     options = _options(words)
-    if os.geteuid() != 0:
-        sys.stderr.write("error: a kubelet needs root\n")
-        return 1
+    return run(partial(_bench, options), root="a kubelet needs root")
+
+
+def _bench(options: argparse.Namespace) -> None:
     plan = Plan(
         variants=tuple(options.variants),
         at_once=tuple(options.at_once),
         rounds=options.rounds,
         patience=options.patience,
     )
-    try:
-        with _node(options.name, options.kubernetes) as node:
-            result = measure(node, plan)
-    except (TestbedError, DriverError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+    with _node(options.name, options.kubernetes) as node:
+        result = measure(node, plan)
     if options.output:
         options.output.write_text(json.dumps(result, indent=2) + "\n")
     for case in result["cases"]:
         print("\n".join([*table(case), ""]))
-    return 0
 
 
 def measure(node: GpuNode, plan: Plan) -> Object:
     """Measure as planned on a node that is up, and whose driver logs at debug level."""
     check(node, plan)
-    lives = run(node, plan, _say)
+    lives = lives_of_pods(node, plan, _say)
     return {
         "machine": machine() | {"load": os.getloadavg()[0]},
         "kubernetes": node.cluster.env["CLUSTER_KUBERNETES_VERSION"],
@@ -113,8 +106,3 @@ def _node(name: str, kubernetes: str) -> Iterator[GpuNode]:
             yield node
         finally:
             node.down()
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"pods: {text}\n")
-    sys.stderr.flush()

@@ -45,7 +45,7 @@ class Plan:
     """Seconds for the pods of one turn to run, and to go."""
 
 
-def run(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> list[Life]:
+def lives_of_pods(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> list[Life]:
     """Measure as planned; whatever happens, the pods are deleted in the end.
 
     Raises TestbedError if a pod did not run, or did not go; the text says which, and why.

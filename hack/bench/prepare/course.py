@@ -4,22 +4,20 @@ import argparse
 import itertools
 import json
 import os
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
 
 from testbed.api import Api, Object
-from testbed.commands import TestbedError, wait_until
+from testbed.commands import wait_until
 from testbed.driver import DriverProcess, resident_memory
 from testbed.kubelet import ClaimName, KubeletClient
 from testbed.machine import DRIVER
 
-from bench.command_line import machine
+from bench.command_line import machine, run, say_as
 from bench.prepare.report import STEPS, compared, in_short, lines
 from bench.prepare.sharing import (
     CONFIGS,
@@ -41,27 +39,27 @@ SPELLS = 5
 WARM_UP = 5
 """Rounds before those that count: connections are made and caches filled only once."""
 
+StageOf = Callable[[Path], AbstractContextManager[Stage]]
+_say = say_as("bench")
+
 
 def main(words: Sequence[str]) -> int:
     """Measure, print JSON, return the exit status."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
     options = _options(words)
-    if options.apiserver == "real" and os.geteuid() != 0:
-        sys.stderr.write("error: a real cluster needs root; use --apiserver fake without\n")
-        return 1
-    stage_of = real_stage if options.apiserver == "real" else fake_stage
-    try:
-        # Unix socket paths are short, so this is no place for a long TMPDIR.
-        with (
-            tempfile.TemporaryDirectory(prefix="dra-bench-", dir=options.folder) as folder,
-            stage_of(Path(folder)) as stage,
-        ):
-            shared = not SHARED_BY.keys().isdisjoint(options.config)
-            options.shares = share_configs(Path(folder)) if shared else None
-            results = _in_turns(stage, options)
-    except TestbedError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+    is_real = options.apiserver == "real"
+    root = "a real cluster needs root; use --apiserver fake without" if is_real else ""
+    return run(partial(_bench, options, real_stage if is_real else fake_stage), root=root)
+
+
+def _bench(options: argparse.Namespace, stage_of: StageOf) -> None:
+    # Unix socket paths are short, so this is no place for a long TMPDIR.
+    with (
+        tempfile.TemporaryDirectory(prefix="dra-bench-", dir=options.folder) as folder,
+        stage_of(Path(folder)) as stage,
+    ):
+        shared = not SHARED_BY.keys().isdisjoint(options.config)
+        options.shares = share_configs(Path(folder)) if shared else None
+        results = _in_turns(stage, options)
     for name, taken in results.items():
         for line in (f"{name}:", *lines(taken[-1])) if len(results) > 1 else lines(taken[-1]):
             _say(line)
@@ -72,7 +70,6 @@ def main(words: Sequence[str]) -> int:
     print(text)
     if options.output:
         options.output.write_text(text + "\n")
-    return 0
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
@@ -344,8 +341,3 @@ def _ratios(cases: Sequence[Object]) -> Object:
         ratio = case[step]["p50_ms"] / case["yardsticks"]["floor_ms"]
         by_prepared[f"{case['prepared']}_prepared"] = round(ratio, 2)
     return ratios
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"bench: {text}\n")
-    sys.stderr.flush()
