@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from msgspec import Struct, field
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.device import Device, DeviceKey, DeviceUuid, Mig, Whole
+from dra_driver.devices.device import Base, Device, DeviceKey, DeviceUuid, Mig, Whole
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import StateError
 from dra_driver.sharing.steps import SharingStep, Step
@@ -23,6 +23,9 @@ S = TypeVar("S", bound=Step)
 
 EXCLUSIVE = "Exclusive"
 """Name of the strategy for configs that name none."""
+
+LIMITS_SINCE = (7, 0)
+"""Compute capability of Volta, the first whose MPS clients have limits of their own."""
 
 
 class Unit(Struct, frozen=True, kw_only=True):
@@ -36,10 +39,10 @@ class Unit(Struct, frozen=True, kw_only=True):
     @property
     def uuid(self) -> DeviceUuid:
         """Its UUID, or of a share that of its device. Raises StateError if that does not exist."""
-        found = self.device.uuid
-        if found is None:
+        uuid = self.device.uuid
+        if uuid is None:
             raise StateError(f'device "{self.name}" does not exist yet')
-        return found
+        return uuid
 
     @property
     def key(self) -> DeviceKey:
@@ -65,27 +68,23 @@ class Group(Struct, frozen=True, kw_only=True):
     pod_groups: tuple[str, ...] = ()
 
     @property
-    def gpus(self) -> tuple[Gpu, ...]:
+    def wholes(self) -> tuple[Unit, ...]:
         """The whole GPUs."""
-        return tuple(
-            one.gpu
-            for one in self.units
-            if one.device.share is None and isinstance(one.device.base, Whole)
-        )
+        return self._unshared(Whole)
 
     @property
     def migs(self) -> tuple[Unit, ...]:
         """The MIG devices."""
-        return tuple(
-            one
-            for one in self.units
-            if one.device.share is None and isinstance(one.device.base, Mig)
-        )
+        return self._unshared(Mig)
 
     @property
     def shares(self) -> tuple[Unit, ...]:
         """The shares of either."""
-        return tuple(one for one in self.units if one.device.share is not None)
+        return tuple(unit for unit in self.units if unit.device.share is not None)
+
+    def _unshared(self, kind: type[Base]) -> tuple[Unit, ...]:
+        devices = ((unit, unit.device) for unit in self.units)
+        return tuple(unit for unit, it in devices if it.share is None and isinstance(it.base, kind))
 
 
 class ComputeModes(Protocol):
@@ -118,7 +117,7 @@ class Planner(Protocol):
 
 
 class Doer(Generic[S]):
-    """Carries out steps of one kind. As it stands it does nothing.
+    """Carries out steps of one kind. As it stands it does nothing, and `do` is to `ensure`.
 
     Verbs that touch hardware are called with the step's GPUs locked, so none of them waits for a
     daemon: `wait` does, with no GPU locked, and `undo` of what lives by itself, unless its deadline
@@ -134,8 +133,9 @@ class Doer(Generic[S]):
         """Return what containers get for the step, by the device they use. Touches nothing."""
         return {}
 
-    def do(self, step: S, deadline: float) -> None:
+    def do(self, step: S, deadline: float) -> None:  # noqa: ARG002 (some take their time)
         """Bring it about. Raises ConflictError while claims use the device in another way."""
+        self.ensure(step)
 
     def ensure(self, step: S) -> None:
         """See to it that what was done still is."""

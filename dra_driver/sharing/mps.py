@@ -9,23 +9,22 @@ them back. A MIG device has a domain of its own: a process cannot use two, nor o
 GPU.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import DeviceKey, memory_of
-from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import MIB
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError
 from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, claim_of, mig_domain
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import Doer, Group, Unit, select_from
+from dra_driver.sharing.base import LIMITS_SINCE, Doer, Group, Unit, select_from
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
-from dra_driver.sharing.steps import ALL_THREADS, MpsDomain
+from dra_driver.sharing.steps import ALL_THREADS, JoinDomain, MpsDomain
 
 if TYPE_CHECKING:
     from resource_nvidia_com.v1beta1.sharing import MpsConfig
@@ -33,13 +32,14 @@ if TYPE_CHECKING:
 GONE_SECONDS = 15.0
 """How long to wait for a daemon's end: it is asked, and killed when it does not answer."""
 
-# Compute capabilities: of any MPS, and of Volta, whose clients have address spaces and
-# limits of their own (NVIDIA's MPS documentation).
-_MPS, _LIMITS = (3, 5), (7, 0)
+_MPS_SINCE = (3, 5)
+"""The compute capability from which on there is MPS (NVIDIA's MPS documentation)."""
+
+D = TypeVar("D", MpsDomain, JoinDomain)
 
 
-class Mps(Doer[MpsDomain]):
-    """The strategy MPS: one step and domain for all whole GPUs, and one for each MIG device.
+class DomainDoer(Doer[D]):
+    """Carries out steps for which a daemon serves: it is waited for, and for its end.
 
     A daemon may take `ready_seconds` to be ready, within a call's deadline.
     """
@@ -51,13 +51,34 @@ class Mps(Doer[MpsDomain]):
         self._clock = clock
         self._ready_seconds = ready_seconds
 
+    def wait(self, step: D, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Wait until the domain's daemon serves clients with these limits."""
+        end = min(deadline, self._clock() + self._ready_seconds)
+        self._requests.wait_ready(step.domain, end, given_up)
+
+    def _wait_gone(self, domains: Iterable[DomainId], deadline: float) -> None:
+        end = min(deadline, self._clock() + GONE_SECONDS)
+        for domain in domains:
+            self._requests.wait_gone(domain, end)
+
+
+class Mps(DomainDoer[MpsDomain]):
+    """The strategy MPS: one step and domain for all whole GPUs, and one for each MIG device."""
+
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[MpsDomain, ...]:  # noqa: ARG002 (a Planner)
         """Return the step for all whole GPUs, and one for each MIG device."""
-        limited = [(group, _config(group)) for group in groups]
-        for group, config in limited:
-            _check_cards((*group.gpus, *(unit.gpu for unit in group.migs)), config)
-        whole = [(group, config) for group, config in limited if group.gpus]
-        return (*_of_gpus(whole), *_of_migs(limited))
+        wholes: dict[str, _Limited] = {}
+        migs: list[_Limited] = []
+        for group in groups:
+            config = _config(group)
+            _check_cards((*group.wholes, *group.migs), config)
+            wholes |= {one.unit.uuid: one for one in _limited(group.wholes, config)}
+            migs += _limited(group.migs, config)
+        claim = groups[0].claim
+        of_wholes = [wholes[uuid] for uuid in sorted(wholes)]
+        steps = [_step(DomainId(claim), of_wholes)] if of_wholes else []
+        steps += [_step(mig_domain(claim, number), [one]) for number, one in enumerate(migs)]
+        return tuple(steps)
 
     def edits(self, step: MpsDomain) -> Mapping[DeviceKey, Edits]:
         """Return what makes containers clients, with limits where they are below the domain's."""
@@ -71,18 +92,9 @@ class Mps(Doer[MpsDomain]):
             for uuid, percentage in step.clients.items()
         }
 
-    def do(self, step: MpsDomain, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Ask for the domain."""
-        self.ensure(step)
-
     def ensure(self, step: MpsDomain) -> None:
         """See to it that the domain is asked for."""
         self._requests.write_desired(step.domain)
-
-    def wait(self, step: MpsDomain, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Wait until the domain's daemon serves clients with these limits."""
-        end = min(deadline, self._clock() + self._ready_seconds)
-        self._requests.wait_ready(step.domain, end, given_up)
 
     def undo(self, step: MpsDomain, deadline: float) -> None:
         """Ask for the domain's end and wait for it."""
@@ -90,8 +102,8 @@ class Mps(Doer[MpsDomain]):
 
     def claims(self) -> frozenset[str]:
         """Return the claims that have a domain of their own."""
-        found = map(claim_of, self._requests.list())
-        return frozenset(claim for claim in found if claim is not None)
+        claims = map(claim_of, self._requests.list())
+        return frozenset(claim for claim in claims if claim is not None)
 
     def sweep(self, claim: str, deadline: float) -> None:
         """Ask for the end of all domains of a claim, and wait for it."""
@@ -100,57 +112,19 @@ class Mps(Doer[MpsDomain]):
     def _end(self, domains: Sequence[DomainId], deadline: float) -> None:
         for domain in domains:
             self._requests.remove(domain)
-        end = min(deadline, self._clock() + GONE_SECONDS)
-        for domain in domains:
-            self._requests.wait_gone(domain, end)
-
-
-def _of_gpus(limited: Sequence["tuple[Group, MpsConfig]"]) -> tuple[MpsDomain, ...]:
-    """Return the step for one domain over all whole GPUs; none if there are none."""
-    if not limited:
-        return ()
-    memory: dict[str, int | None] = {}
-    units: dict[str, Unit] = {}
-    for group, config in limited:
-        memory |= pinned_memory_mib(config, [gpu.uuid for gpu in group.gpus])
-        units |= {unit.uuid: unit for unit in group.units if unit.uuid in memory}
-    percentages = {
-        gpu.uuid: active_thread_percentage(config) or ALL_THREADS
-        for group, config in limited
-        for gpu in group.gpus
-    }
-    step = _step(
-        DomainId(limited[0][0].claim),
-        [_Limited(unit=units[uuid], asked_mib=memory[uuid]) for uuid in sorted(memory)],
-        {DeviceKey(uuid): percentage for uuid, percentage in percentages.items()},
-        multi_user=any(bool(config.multi_user) for _, config in limited),
-    )
-    return (step,)
-
-
-def _of_migs(limited: Sequence["tuple[Group, MpsConfig]"]) -> tuple[MpsDomain, ...]:
-    """Return a step for each MIG device, numbered through the claim."""
-    steps: list[MpsDomain] = []
-    for group, config in limited:
-        if not group.migs:
-            continue
-        memory = pinned_memory_mib(config, [unit.uuid for unit in group.migs])
-        for unit in group.migs:
-            step = _step(
-                mig_domain(group.claim, len(steps)),
-                [_Limited(unit=unit, asked_mib=memory[unit.uuid])],
-                {unit.key: active_thread_percentage(config) or ALL_THREADS},
-                multi_user=bool(config.multi_user),
-            )
-            steps.append(step)
-    return tuple(steps)
+        self._wait_gone(domains, deadline)
 
 
 class _Limited(Struct, frozen=True, kw_only=True):
-    """A device, and the limit of pinned memory that a config asks for; None for none."""
+    """A device, and what a config asks for it.
+
+    `asked_mib` is the limit of pinned memory, None for none; `percentage` that of active threads.
+    """
 
     unit: Unit
     asked_mib: int | None
+    percentage: int
+    multi_user: bool
 
     @property
     def held_mib(self) -> int | None:
@@ -167,24 +141,34 @@ class _Limited(Struct, frozen=True, kw_only=True):
         return DomainDevice(uuid=self.unit.uuid, kind=kind, pinned_memory_mib=self.held_mib)
 
 
-def _step(
-    domain: DomainId,
-    devices: Sequence[_Limited],
-    percentages: Mapping[DeviceKey, int],
-    *,
-    multi_user: bool,
-) -> MpsDomain:
-    largest = max(percentages.values())
+def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
+    """Return devices under one config. Raises ConfigError if it has a limit for another one."""
+    if not units:
+        return []
+    memory = pinned_memory_mib(config, [unit.uuid for unit in units])
+    return [
+        _Limited(
+            unit=unit,
+            asked_mib=memory[unit.uuid],
+            percentage=active_thread_percentage(config) or ALL_THREADS,
+            multi_user=bool(config.multi_user),
+        )
+        for unit in units
+    ]
+
+
+def _step(domain: DomainId, devices: Sequence[_Limited]) -> MpsDomain:
+    largest = max(one.percentage for one in devices)
     wanted = Domain(
         id=domain,
         devices=tuple(one.wanted for one in devices),
         active_thread_percentage=None if largest == ALL_THREADS else largest,
-        multi_user=multi_user,
+        multi_user=any(one.multi_user for one in devices),
     )
     return MpsDomain(
         devices=tuple(one.unit.device for one in devices),
         domain=wanted,
-        clients=dict(sorted(percentages.items())),
+        clients={one.unit.key: one.percentage for one in devices},
         too_high={
             one.unit.key: one.asked_mib
             for one in devices
@@ -201,16 +185,16 @@ def _config(group: Group) -> "MpsConfig":
     return (sharing.mps_config if sharing else None) or MpsConfig()
 
 
-def _check_cards(gpus: Sequence[Gpu], config: "MpsConfig") -> None:
+def _check_cards(units: Sequence[Unit], config: "MpsConfig") -> None:
     asked = {
         "multiuser mode": config.multi_user,
         "defaultActiveThreadPercentage": active_thread_percentage(config),
         "defaultPinnedDeviceMemoryLimit": config.default_pinned_device_memory_limit,
         "defaultPerDevicePinnedMemoryLimit": config.default_per_device_pinned_memory_limit,
     }
-    needed = {"MPS": _MPS} | {what: _LIMITS for what, value in asked.items() if value}
+    needed = {"MPS": _MPS_SINCE} | {what: LIMITS_SINCE for what, value in asked.items() if value}
     for what, least in needed.items():
-        for gpu in gpus:
+        for gpu in (unit.gpu for unit in units):
             if gpu.cuda_compute_capability < least:
                 raise ConfigError(
                     f"{what} was requested but is not supported: {gpu.uuid} "

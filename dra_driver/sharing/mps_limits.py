@@ -9,13 +9,12 @@ alphabetical order, which is not NVML's index. A part of a MiB is cut off.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.quantity import quantity_bytes
 
 if TYPE_CHECKING:
     from resource_nvidia_com.v1beta1.sharing import MpsConfig
-
-_MIB = 1024**2
 
 
 def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str, int | None]:
@@ -25,7 +24,7 @@ def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str,
     """
     default = config.default_pinned_device_memory_limit
     limits: dict[str, int | None] = dict.fromkeys(
-        sorted(uuids), None if default is None else quantity_bytes(default) // _MIB
+        sorted(uuids), None if default is None else quantity_bytes(default) // MIB
     )
     keys: dict[str, str] = {}
     for key, limit in (config.default_per_device_pinned_memory_limit or {}).items():
@@ -36,7 +35,7 @@ def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str,
                 "defaultPerDevicePinnedMemoryLimit, which can have one limit"
             )
         keys[uuid] = key
-        limits[uuid] = quantity_bytes(limit) // _MIB
+        limits[uuid] = quantity_bytes(limit) // MIB
     return limits
 
 

@@ -26,8 +26,7 @@ from dra_driver.devices.shares import (
     percentage,
 )
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.enforcement import LIMITS_SINCE
+from dra_driver.sharing.base import LIMITS_SINCE, Group, Unit
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from dra_driver.sharing.steps import ALL_THREADS, Backend, ShareLimits
 from resource_nvidia_com.v1beta1.names import Interval

@@ -1,7 +1,9 @@
 """Chooses what keeps the tenants of a divided device to their memory: the best the node has.
 
 In: devices that several claims have shares of, and the claims. Out: a `MemoryPart` for each step of
-shares (sharing/steps.py); and for people what limits memory, and why nothing better does.
+shares (sharing/steps.py), so that to undo takes nothing but the record; and for people what limits
+memory, and why nothing better does. Best are control groups (sharing/memory_groups.py), which no
+program gets round; then limits of MPS, which its daemon enforces and which need nothing here.
 
 The tenants of a device are all limited by the same backend: who comes later gets that of those who
 are there, since an MPS daemon has one set of limits.
@@ -10,6 +12,7 @@ are there, since an MPS daemon has one set of limits.
 from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.devices.device import Base, Mig, Whole
@@ -17,8 +20,7 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.host.worker import LogOnce
-from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.enforcement import LIMITS_SINCE, Choice
+from dra_driver.sharing.base import LIMITS_SINCE, Group, Unit
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.share_limits import share_of
 from dra_driver.sharing.steps import Backend, MemoryPart
@@ -26,6 +28,23 @@ from dra_driver.sharing.steps import Backend, MemoryPart
 _BEST_FIRST = tuple(Backend)
 
 log = structlog.get_logger()
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What enforces memory. `why` is the reason for nothing better; empty for the best."""
+
+    by: Backend
+    why: str = ""
+
+    def with_condition(self) -> str | None:
+        """Return the backend and what its limits depend on; None for nothing.
+
+        Programs can lift MPS's limit by their environment, the daemon's too (docs/hardware.md).
+        """
+        words = self.by.words()
+        if self.by is Backend.MPS:
+            return f"{words}, while programs leave its variables alone"
+        return words
 
 
 class ShareMemory:

@@ -19,10 +19,7 @@ from types import MappingProxyType
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.device import DeviceKey, Whole, memory_of
-from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import (
-    Division,
-    EqualShare,
     ShareStrategy,
     memory_mib,
     percentage,
@@ -32,11 +29,10 @@ from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import ComputeModes, Doer, Group, Unit
+from dra_driver.sharing.base import LIMITS_SINCE, ComputeModes, Doer, Group, Unit
 from dra_driver.sharing.container_limits import container_limits
-from dra_driver.sharing.enforcement import LIMITS_SINCE
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.mps import GONE_SECONDS
+from dra_driver.sharing.mps import DomainDoer
 from dra_driver.sharing.share_limits import limits_of, memory_by_gpu, share_of
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.steps import (
@@ -142,11 +138,8 @@ class Shares(Doer[UseShares]):
             )
 
 
-class Memberships(Doer[JoinDomain]):
-    """Has claims join the MPS domains that serve their shares, and leave them.
-
-    A daemon may take `ready_seconds` to be ready, within a call's deadline.
-    """
+class Memberships(DomainDoer[JoinDomain]):
+    """Has claims join the MPS domains that serve their shares, and leave them."""
 
     def __init__(
         self,
@@ -156,10 +149,8 @@ class Memberships(Doer[JoinDomain]):
         *,
         ready_seconds: float,
     ) -> None:
-        self._requests = requests
+        super().__init__(requests, clock, ready_seconds=ready_seconds)
         self._members = members
-        self._clock = clock
-        self._ready_seconds = ready_seconds
 
     def edits(self, step: JoinDomain) -> Mapping[DeviceKey, Edits]:
         """Return what makes containers clients, with limits where the domain has not the same."""
@@ -181,18 +172,9 @@ class Memberships(Doer[JoinDomain]):
             for key, one in step.clients.items()
         }
 
-    def do(self, step: JoinDomain, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Join the domain."""
-        self.ensure(step)
-
     def ensure(self, step: JoinDomain) -> None:
         """See to it that the claim has joined."""
         self._members.join(step.domain, step.claim)
-
-    def wait(self, step: JoinDomain, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Wait until the domain's daemon serves clients."""
-        end = min(deadline, self._clock() + self._ready_seconds)
-        self._requests.wait_ready(step.domain, end, given_up)
 
     def undo(self, step: JoinDomain, deadline: float) -> None:
         """Leave the domain, and wait for its end if nobody else is in it."""
@@ -208,9 +190,7 @@ class Memberships(Doer[JoinDomain]):
 
     def _leave(self, domains: Sequence[DomainId], claim: str, deadline: float) -> None:
         ending = [domain for domain in domains if self._members.leave(domain, claim)]
-        end = min(deadline, self._clock() + GONE_SECONDS)
-        for domain in ending:
-            self._requests.wait_gone(domain, end)
+        self._wait_gone(ending, deadline)
 
 
 def _below(limit: int | None, of_daemon: int | None) -> int | None:
@@ -226,26 +206,18 @@ def _server_name(unit: Unit) -> str:
     return unit.uuid
 
 
-def _same_for_all(unit: Unit) -> Division | None:
-    """Return the division whose tenants all have one share, and so the same limits."""
-    share = unit.device.share
-    if not isinstance(share, EqualShare) or share.division.combines:
-        return None
-    return share.division
-
-
 def _domain(name: str, units: Sequence[Unit], by: Backend) -> Domain:
     """Return the domain that serves the devices of these shares, the same for every tenant."""
     unit = units[0]
     has_limits = unit.gpu.cuda_compute_capability >= LIMITS_SINCE
-    together: tuple[GpuUuid, ...] = unit.device.division.together if unit.device.division else ()
-    if together:
-        devices = tuple(DomainDevice(uuid=uuid) for uuid in together)
+    division = unit.device.division
+    if division is not None and division.together:
+        devices = tuple(DomainDevice(uuid=uuid) for uuid in division.together)
         return Domain(id=shared_domain(name), devices=devices, multi_user=has_limits)
     memory: int | None = None
     percent: int | None = None
-    division = _same_for_all(unit)
-    if has_limits and division is not None:
+    if has_limits and division is not None and not division.combines:
+        # All tenants have one share, and so the same limits.
         total = memory_of(unit.gpu, unit.device.base)
         if by is Backend.MPS and total is not None:
             memory = memory_mib(total, 1, division.count)

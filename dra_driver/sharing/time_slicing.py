@@ -74,10 +74,10 @@ class TimeSlicing(Doer[TimeSlice]):
         For a MIG device it is one that changes nothing.
         """
         wanted = [
-            _Wanted(gpu=gpu, interval=_interval(group.config), former=_former(gpu, group.owed))
+            _Wanted(gpu=unit.gpu, interval=_interval(group.config), owed=group.owed)
             for group in groups
             if group.config is not None and group.config.kind == "GpuConfig"
-            for gpu in group.gpus
+            for unit in group.wholes
         ]
         for one in wanted:
             if NUMBERS[one.interval] and one.gpu.cuda_compute_capability < _PREEMPTION:
@@ -121,14 +121,13 @@ class TimeSlicing(Doer[TimeSlice]):
         """Return the time-slice of each GPU; side by side, as one can take seconds."""
 
         def find(one: _Wanted) -> Interval | None:
-            if one.former is None:
+            found = one.former
+            if found is None:
                 number = self._time_slices.recent(one.gpu.uuid)
                 # A claim's own is set, or read to stand; only the default is believed to.
                 if number is None or number == NUMBERS[one.interval] != 0:
                     number = self._time_slices.time_slice(one.gpu.uuid, deadline)
                 found = None if number is None else _INTERVALS[number]
-            else:
-                found = one.former
             if NUMBERS[one.interval] and one.interval is not found:
                 self._check_able(one, found or Interval.DEFAULT, deadline)
             return found
@@ -163,14 +162,19 @@ class TimeSlicing(Doer[TimeSlice]):
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):
-    """What a claim wants of a GPU.
-
-    `former` is what it had before a claim whose time-slice could not be put back; None: no such.
-    """
+    """What a claim wants of a GPU; `owed` are steps of others that could not be undone yet."""
 
     gpu: Gpu
     interval: Interval
-    former: Interval | None
+    owed: Sequence[SharingStep]
+
+    @property
+    def former(self) -> Interval | None:
+        """What it had before a claim whose time-slice could not be put back; None: no such."""
+        for step in self.owed:
+            if isinstance(step, TimeSlice) and self.gpu.uuid in step.gpus:
+                return step.found_interval or Interval.DEFAULT
+        return None
 
 
 def step_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> TimeSlice | None:
@@ -190,17 +194,6 @@ def of_unknown(uuid: GpuUuid) -> TimeSlice:
 
 def _of_gpu(uuid: GpuUuid) -> tuple[Device, ...]:
     return (Device(base=Whole(gpu=uuid)),)
-
-
-def _former(gpu: Gpu, owed: Sequence[SharingStep]) -> Interval | None:
-    return next(
-        (
-            step.found_interval or Interval.DEFAULT
-            for step in owed
-            if isinstance(step, TimeSlice) and gpu.uuid in step.gpus
-        ),
-        None,
-    )
 
 
 def _interval(config: "GpuConfig") -> Interval:

@@ -17,7 +17,7 @@ from dra_driver.errors import DeviceError, DriverError
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.notes import read_notes
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.enforcement import Choice
+from dra_driver.sharing.share_memory import Choice
 from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.shares import SharePlacement

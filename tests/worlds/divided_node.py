@@ -20,7 +20,7 @@ from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.node.shares import NodeShares
 from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.enforcement import Choice
+from dra_driver.sharing.share_memory import Choice
 from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.mig import MigOffer, MigSource

@@ -323,7 +323,7 @@ def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
             ", ".join(_users(record)) or "-",
             undivided_name(device.name),
             strategy_of(record, device),
-            description_of(record, device).words or "-",
+            ", ".join(description_of(record, device).words) or "-",
             _state(node, record, device),
         )
         for device in record.devices

@@ -5,29 +5,15 @@ and what the claim's own status says in the cluster (claims/report/claim_status.
 for both. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-
-from msgspec import Struct, field
+from collections.abc import Iterable, Iterator
 
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.model.steps import MigStep
 from dra_driver.sharing.base import EXCLUSIVE
-from dra_driver.sharing.steps import SharingStep, UseShares
+from dra_driver.sharing.steps import Description, SharingStep, UseShares
 
 ADMIN_ACCESS = "AdminAccess"
 """What devices with admin access have in the place of a strategy: they are never changed."""
-
-
-class Described(Struct, frozen=True, kw_only=True):
-    """What the steps of a claim mean for the containers of one device.
-
-    `settings` are for programs, by the names of the API's units; `words` say the same to people.
-    `domain` is the id of the MPS domain that serves the device; None without one.
-    """
-
-    settings: Mapping[str, object] = field(default_factory=dict)
-    words: str = ""
-    domain: str | None = None
 
 
 def strategy_of(record: ClaimRecord, device: DeviceRecord) -> str:
@@ -37,17 +23,17 @@ def strategy_of(record: ClaimRecord, device: DeviceRecord) -> str:
     return next((step.name for step in _steps_of(record, device)), EXCLUSIVE)
 
 
-def description_of(record: ClaimRecord, device: DeviceRecord) -> Described:
+def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
     """Return what a device's containers are given."""
     key = device.device.key
-    found = [step.describe(key) for step in _steps_of(record, device)] if key else []
+    parts = [step.describe(key) for step in _steps_of(record, device)] if key else []
     settings: dict[str, object] = {}
-    for one in found:
-        settings |= one.settings
-    return Described(
+    for part in parts:
+        settings |= part.settings
+    return Description(
         settings=settings,
-        words=", ".join(word for one in found for word in one.words),
-        domain=next((one.domain for one in found if one.domain is not None), None),
+        words=tuple(word for part in parts for word in part.words),
+        domain=next((part.domain for part in parts if part.domain is not None), None),
     )
 
 
@@ -74,8 +60,8 @@ def _memory_limit(step: SharingStep, device: DeviceRecord) -> int | None:
     if isinstance(step, UseShares) and device.device.gpu in step.memory.mib:
         return step.memory.mib[device.device.gpu]
     settings = step.describe(key).settings
-    found = (settings.get(name) for name in ("memoryMiB", "pinnedMemoryMiB"))
-    return next((amount for amount in found if isinstance(amount, int)), None)
+    amounts = (settings.get(name) for name in ("memoryMiB", "pinnedMemoryMiB"))
+    return next((amount for amount in amounts if isinstance(amount, int)), None)
 
 
 def _steps_of(record: ClaimRecord, device: DeviceRecord) -> Iterator[SharingStep]:

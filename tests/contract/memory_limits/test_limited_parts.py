@@ -54,7 +54,7 @@ def words(node: LimitedNode, ref: ClaimRef) -> str:
     """What status says of a claim's first device."""
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
-    return description_of(record, record.devices[0]).words
+    return ", ".join(description_of(record, record.devices[0]).words)
 
 
 def total(node: LimitedNode) -> int:

@@ -22,7 +22,7 @@ def words(node: LimitedNode, uid: str) -> str:
     """What status says of a claim's first device."""
     record = node.driver.claims.records.read(uid)
     assert record is not None
-    return description_of(record, record.devices[0]).words
+    return ", ".join(description_of(record, record.devices[0]).words)
 
 
 def why(node: LimitedNode, uid: str) -> str:

@@ -198,7 +198,7 @@ def test_what_containers_get_by_several_requests_comes_back_from_the_record() ->
     (edits,) = set(MEMBERSHIPS.edits(join).values())
     assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=12288M" in edits.env
     said = description_of(record, record.devices[0])
-    assert said.words == (
+    assert ", ".join(said.words) == (
         "consumes 10240 MiB and 20 % of SMs, 20 % of threads, 10240 MiB, enforced by MPS, "
         "with the claim's other requests 12288 MiB"
     )

@@ -13,9 +13,8 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.sharing.base import Group, Unit
-from dra_driver.sharing.enforcement import Choice
 from dra_driver.sharing.memory_groups import MemoryGroups
-from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.share_memory import Choice, ShareMemory
 from dra_driver.sharing.steps import Backend, MemoryPart
 
 GPU = make.gpu(0)
