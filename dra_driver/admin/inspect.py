@@ -20,9 +20,9 @@ from dra_driver import common_settings
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.admin.table import aligned
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.model import Edits, Spec, SpecDevice
+from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.roots import Roots, roots_of
-from dra_driver.cdi.spec import KIND, render
+from dra_driver.cdi.spec import render
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import GpuOrderSetting, MigSetting, WholeGpusBesideShares
@@ -199,10 +199,10 @@ def _devices(gpu: Gpu) -> Iterable[NodeDevice]:
 
 def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: Output) -> str:
     """Return the spec of a claim of all GPUs, as JSON, or as YAML with problems as comments."""
-    devices = tuple(SpecDevice(name=name, edits=part) for name, part in edits.items() if name)
+    devices = {name: part for name, part in edits.items() if name}
     if "" not in edits or not devices:
         raise SetupError("; ".join(problems.values()) or "this node has no GPU")
-    document = _json(render(Spec(kind=KIND, devices=devices, edits=edits[""])))
+    document = _json(render(Spec(devices=devices, edits=edits[""])))
     if output == "json":
         return document
     comments = [f"# {name} is left out: {problem}\n" for name, problem in problems.items()]

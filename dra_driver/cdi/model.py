@@ -5,9 +5,9 @@ sharing/, goes to cdi/spec.py, which checks and serialises. Paths of the host ar
 runtime sees them, paths of the container as the container sees them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 
@@ -15,15 +15,13 @@ T = TypeVar("T")
 
 
 class DeviceNode(Struct, frozen=True, kw_only=True):
-    """A device node in the container. With `type` and `major` no node on the host is needed."""
+    """A character device that the container may use. With `major` the host needs no node of it."""
 
     path: str
     host_path: str | None = None
-    type: str | None = None
     major: int | None = None
     minor: int | None = None
     file_mode: int | None = None
-    permissions: str | None = None
     gid: int | None = None
 
 
@@ -38,7 +36,7 @@ class Mount(Struct, frozen=True, kw_only=True):
 class Hook(Struct, frozen=True, kw_only=True):
     """An OCI hook; `path` is resolved on the host."""
 
-    hook_name: str
+    hook_name: Literal["createRuntime", "createContainer"]
     path: str
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
@@ -58,18 +56,10 @@ class Edits(Struct, frozen=True, kw_only=True):
         return merged(self, other)
 
 
-class SpecDevice(Struct, frozen=True, kw_only=True):
-    """One named device of a spec."""
-
-    name: str
-    edits: Edits
-
-
 class Spec(Struct, frozen=True, kw_only=True):
-    """One CDI spec file: `kind` is vendor/class, such as `k8s.gpu.nvidia.com/claim`."""
+    """One CDI spec file: its devices by name, and the edits that all of them share."""
 
-    kind: str
-    devices: tuple[SpecDevice, ...]
+    devices: Mapping[str, Edits]
     edits: Edits = field(default_factory=Edits)
 
 

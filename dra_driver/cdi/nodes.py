@@ -87,11 +87,9 @@ def character_node(roots: Roots, name: str, major: int, minor: int, mode: int) -
     return DeviceNode(
         path=in_container,
         host_path=None if on_host == in_container else on_host,
-        type="c",
         major=major,
         minor=minor,
         file_mode=mode,
-        permissions="rwm",
     )
 
 
@@ -152,16 +150,8 @@ def _required(roots: Roots, name: str, make_uvm_nodes: NodeMaker | None) -> Edit
     numbers = known_numbers(roots.proc, name)
     if numbers is None:
         raise DeviceError(_missing(roots, name, problem))
-    major, minor = numbers
-    node = DeviceNode(
-        path=f"/dev/{name}",
-        type="c",
-        major=major,
-        minor=minor,
-        file_mode=_ANYONE_MAY_OPEN,
-        permissions="rwm",
-    )
-    return Edits(device_nodes=(node,))
+    node = character_node(roots, name, *numbers, _ANYONE_MAY_OPEN)
+    return Edits(device_nodes=(replace(node, host_path=None),))
 
 
 def _missing(roots: Roots, name: str, problem: str | None) -> str:

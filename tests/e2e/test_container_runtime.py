@@ -14,9 +14,9 @@ import pytest
 from testbed.containers import BARE_ENV, CUDA_ENV, Container, Containers, do
 
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.model import Spec, SpecDevice
+from dra_driver.cdi.model import Spec
 from dra_driver.cdi.roots import find_roots
-from dra_driver.cdi.spec import KIND, claim_device_id, claim_device_name
+from dra_driver.cdi.spec import claim_device_id, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from dra_driver.devices.device import NodeDevice, whole
 from dra_driver.devices.session import DriverSession
@@ -103,8 +103,8 @@ class Node:
         found = EditsCache(roots, hook_path="", kernel_release="6.8.0", clock=lambda: 0.0).look()
         for uid, minor in claims.items():
             edits = found.device(NodeDevice(gpu=gpus[minor], device=whole(gpus[minor])))
-            one = SpecDevice(name=claim_device_name(uid, f"gpu-{minor}"), edits=edits)
-            SpecStore(self._specs).write(uid, Spec(kind=KIND, devices=(one,), edits=found.common))
+            devices = {claim_device_name(uid, f"gpu-{minor}"): edits}
+            SpecStore(self._specs).write(uid, Spec(devices=devices, edits=found.common))
 
     def seen(self, mode: str, container: Container, *settings: str, cdi: str = "") -> Seen:
         """Run a container under NVIDIA's runtime, with settings beside its defaults."""

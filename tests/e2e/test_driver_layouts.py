@@ -16,8 +16,8 @@ from testbed.containers import BARE_ENV, CUDA_ENV, Container, Containers, Found,
 import driver_layouts
 import make
 from dra_driver.cdi.edits_cache import NodeEdits
-from dra_driver.cdi.model import Spec, SpecDevice
-from dra_driver.cdi.spec import KIND, claim_device_id, claim_device_name
+from dra_driver.cdi.model import Spec
+from dra_driver.cdi.spec import claim_device_id, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from driver_layouts import EGL_PLATFORMS, LAYOUTS, RUNNING, Layout
 
@@ -49,8 +49,8 @@ class Node:
     def prepare(self, uid: str, *, hooks: bool) -> None:
         """Write a claim's spec, as it is with or without the hook program on the node."""
         found = self.look(self._containers.hook if hooks else "")
-        one = SpecDevice(name=claim_device_name(uid, "gpu-0"), edits=found.device(make.whole(GPU)))
-        SpecStore(self._specs).write(uid, Spec(kind=KIND, devices=(one,), edits=found.common))
+        devices = {claim_device_name(uid, "gpu-0"): found.device(make.whole(GPU))}
+        SpecStore(self._specs).write(uid, Spec(devices=devices, edits=found.common))
         self._claims.append(claim_device_id(uid, "gpu-0"))
         self.shown |= {
             mount.container_path: hashlib.sha256(Path(mount.host_path).read_bytes()).hexdigest()

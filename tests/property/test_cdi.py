@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import driver_tree
 import make
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec, SpecDevice
+from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec
 from dra_driver.cdi.roots import Roots
-from dra_driver.cdi.spec import KIND, claim_device_name, render
+from dra_driver.cdi.spec import claim_device_name, render
 from dra_driver.cdi.store import SpecStore
 from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.errors import StateError
@@ -78,11 +78,9 @@ any_edits = st.builds(
             DeviceNode,
             path=texts | st.just("/dev/nvidia0"),
             host_path=st.none() | texts,
-            type=st.none() | st.sampled_from(("c", "b", "x", "")),
             major=numbers,
             minor=numbers,
             file_mode=numbers,
-            permissions=st.none() | st.sampled_from(("rwm", "r", "q", "")),
             gid=numbers,
         ),
         max_size=2,
@@ -99,7 +97,7 @@ any_edits = st.builds(
     hooks=st.lists(
         st.builds(
             Hook,
-            hook_name=st.sampled_from(("createContainer", "nonsense")),
+            hook_name=st.sampled_from(("createContainer", "createRuntime")),
             path=texts | st.just("/hook"),
         ),
         max_size=1,
@@ -108,11 +106,7 @@ any_edits = st.builds(
 )
 any_spec = st.builds(
     Spec,
-    kind=st.sampled_from((KIND, "v/c", "vendor.com/class.sub", "nonsense")),
-    devices=st.lists(
-        st.builds(SpecDevice, name=texts | st.sampled_from(("gpu-0", "0a")), edits=any_edits),
-        max_size=3,
-    ).map(tuple),
+    devices=st.dictionaries(texts | st.sampled_from(("gpu-0", "0a")), any_edits, max_size=3),
     edits=any_edits,
 )
 
@@ -157,8 +151,6 @@ def lowest_version(document: Json) -> str:
     text = json.dumps(document)
     if '"additionalGids"' in text:
         return "0.7.0"
-    if "." in str(document["kind"]).partition("/")[2]:
-        return "0.6.0"
     nodes = [
         node
         for part in (document, *document["devices"])  # type: ignore[misc]
@@ -208,14 +200,12 @@ def test_any_driver_root_gives_a_spec_that_runtimes_load(
             roots, hook_path=hook_path, kernel_release="6.8.0", clock=lambda: 0.0
         )
         spec = Spec(
-            kind=KIND,
-            devices=tuple(
-                SpecDevice(
-                    name=claim_device_name(UID, f"gpu-{minor}"),
-                    edits=given_content.look().device(make.whole(make.gpu(minor))),
+            devices={
+                claim_device_name(UID, f"gpu-{minor}"): given_content.look().device(
+                    make.whole(make.gpu(minor))
                 )
                 for minor in sorted(minors)
-            ),
+            },
             edits=given_content.look().common,
         )
         SpecStore(root / "cdi").write(UID, spec)
@@ -238,7 +228,7 @@ def test_what_is_rendered_keeps_the_rules_and_the_rest_is_refused(spec: Spec) ->
 
 @given(any_spec)
 def test_rendering_does_not_depend_on_the_order_of_devices(spec: Spec) -> None:
-    turned = Spec(kind=spec.kind, devices=spec.devices[::-1], edits=spec.edits)
+    turned = Spec(devices=dict(reversed(spec.devices.items())), edits=spec.edits)
     try:
         document = render(spec)
     except StateError:

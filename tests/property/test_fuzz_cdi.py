@@ -10,18 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fuzz
-from dra_driver.cdi.model import DeviceNode, Edits, Spec, SpecDevice
-from dra_driver.cdi.spec import KIND
+from dra_driver.cdi.model import DeviceNode, Edits, Spec
 from dra_driver.cdi.store import SpecStore
 from dra_driver.errors import StateError
 
 UID = "11111111-0000-4000-8000-000000000000"
 PREFIX = "k8s.gpu.nvidia.com-claim_"
 SPEC = Spec(
-    kind=KIND,
-    devices=(
-        SpecDevice(name="gpu-0", edits=Edits(device_nodes=(DeviceNode(path="/dev/nvidia0"),))),
-    ),
+    devices={"gpu-0": Edits(device_nodes=(DeviceNode(path="/dev/nvidia0"),))},
     edits=Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)),
 )
 

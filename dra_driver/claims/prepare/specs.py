@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
+from dra_driver.cdi.model import Edits, Mount, Spec
 from dra_driver.cdi.spec import KIND, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
@@ -86,11 +86,10 @@ class ClaimSpecs:
         devices = {_device_name(record.ref.uid, entry): entry for entry in record.devices}
         mounts = self._mounts(record)
         return Spec(
-            kind=KIND,
-            devices=tuple(
-                SpecDevice(name=name, edits=edits(entry) + Edits(mounts=mounts.get(name, ())))
+            devices={
+                name: edits(entry) + Edits(mounts=mounts.get(name, ()))
                 for name, entry in devices.items()
-            ),
+            },
             edits=node.common,
         )
 

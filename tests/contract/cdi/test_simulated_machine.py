@@ -11,9 +11,8 @@ import pytest
 
 import make
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.model import Edits, Spec, SpecDevice
+from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.roots import Roots, find_roots
-from dra_driver.cdi.spec import KIND
 from dra_driver.cdi.store import SpecStore
 from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu
@@ -145,13 +144,8 @@ def test_a_claims_spec_can_be_written_and_names_paths_that_exist(
     roots: Roots, gpus: tuple[Gpu, ...], tmp_path: Path
 ) -> None:
     content = content_of(roots)
-    devices = tuple(
-        SpecDevice(name=f"uid-gpu-{gpu.minor}", edits=content.look().device(make.whole(gpu)))
-        for gpu in gpus
-    )
-    SpecStore(tmp_path / "cdi").write(
-        "uid", Spec(kind=KIND, devices=devices, edits=content.look().common)
-    )
+    devices = {f"uid-gpu-{gpu.minor}": content.look().device(make.whole(gpu)) for gpu in gpus}
+    SpecStore(tmp_path / "cdi").write("uid", Spec(devices=devices, edits=content.look().common))
 
     [written] = (tmp_path / "cdi").iterdir()
     document = json.loads(written.read_bytes())

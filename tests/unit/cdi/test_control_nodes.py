@@ -78,7 +78,7 @@ def test_of_a_loaded_module_no_node_on_the_host_is_needed(
     node = control(driver_root, lambda: "the folder is read-only")[f"/dev/{name}"]
 
     assert (node.major, node.minor) == numbers
-    assert (node.type, node.file_mode, node.host_path) == ("c", 0o666, None)
+    assert (node.file_mode, node.host_path) == (0o666, None)
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,9 @@ def test_a_real_node_is_written_with_type_numbers_and_mode() -> None:
     assert edits.device_nodes == (
         DeviceNode(
             path="/dev/null",
-            type="c",
             major=1,
             minor=3,
             file_mode=status.st_mode & 0o7777,
-            permissions="rwm",
         ),
     )
     assert edits.additional_gids == ()

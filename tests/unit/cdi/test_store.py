@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
-from dra_driver.cdi.spec import KIND, render
+from dra_driver.cdi.model import Edits, Mount, Spec
+from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import SpecStore
 from dra_driver.errors import StateError
 
@@ -16,7 +16,7 @@ UID = "0c8f0b6a-0000-4000-8000-000000000000"
 
 def spec(value: str = "b") -> Spec:
     edits = Edits(env=(f"A={value}",))
-    return Spec(kind=KIND, devices=(SpecDevice(name=f"{UID}-gpu-0", edits=edits),))
+    return Spec(devices={f"{UID}-gpu-0": edits})
 
 
 def file_of(root: Path) -> Path:
@@ -78,8 +78,7 @@ def test_each_mount_stands_on_a_line_of_its_own(tmp_path: Path) -> None:
         Mount(host_path=f"/h{n}", container_path=f"/c{n}", options=("ro", "rbind"))
         for n in range(3)
     )
-    device = SpecDevice(name="gpu-0", edits=Edits(mounts=mounts))
-    SpecStore(tmp_path).write(UID, Spec(kind=KIND, devices=(device,)))
+    SpecStore(tmp_path).write(UID, Spec(devices={"gpu-0": Edits(mounts=mounts)}))
 
     lines = [line for line in file_of(tmp_path).read_text().splitlines() if "hostPath" in line]
     assert len(lines) == 3
@@ -156,7 +155,7 @@ def test_a_spec_that_breaks_a_rule_leaves_the_old_file(tmp_path: Path) -> None:
     store.write(UID, spec())
 
     with pytest.raises(StateError):
-        store.write(UID, Spec(kind=KIND, devices=()))
+        store.write(UID, Spec(devices={}))
     assert json.loads(file_of(tmp_path).read_bytes()) == render(spec())
 
 

@@ -179,8 +179,12 @@ def test_a_strategy_is_told_whose_the_devices_are_and_what_is_owed_on_them() -> 
         units=(unit("a", GPU, WHOLE), unit("b", CARD, MIG)),
         owed=(OWED,),
     )
-    assert (first.gpus, first.migs) == ((GPU,), (unit("b", CARD, MIG),))
-    assert (second.config, second.gpus, second.migs) == (other, (OTHER_GPU,), ())
+    assert (first.wholes, first.migs) == ((unit("a", GPU, WHOLE),), (unit("b", CARD, MIG),))
+    assert (second.config, second.wholes, second.migs) == (
+        other,
+        (unit("c", OTHER_GPU, OTHER),),
+        (),
+    )
 
 
 def test_shares_are_planned_as_shares_whatever_the_config_says() -> None:
@@ -194,8 +198,8 @@ def test_shares_are_planned_as_shares_whatever_the_config_says() -> None:
     )
     (group,) = node.by_name[UseShares.name].groups
     assert group.shares == (unit("a", OTHER_GPU, SHARE),)
-    assert group.gpus == ()
-    assert node.by_name["MPS"].groups[0].gpus == (GPU,)
+    assert group.wholes == ()
+    assert node.by_name["MPS"].groups[0].wholes == (unit("b", GPU, WHOLE),)
 
 
 def test_a_mig_device_that_is_to_be_made_is_planned_for_as_one_of_our_own() -> None:
