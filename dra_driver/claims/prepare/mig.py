@@ -51,7 +51,8 @@ class MigDevices:
     """The MIG devices of this node's claims.
 
     `switches` is told which GPUs were switched to MIG mode, or could not be, and for which claim;
-    `switches_modes` says whether MIG mode may be turned on for a claim.
+    `switches_modes` says whether MIG mode may be turned on for a claim, and turned off although
+    others turned it on.
     """
 
     def __init__(
@@ -68,9 +69,17 @@ class MigDevices:
         self._ownership = holdings.ownership
         self._inventory = inventory
         self._switches = switches
-        self._switches_modes = switches_modes
+        self.switches_modes = switches_modes
         self._left_on: dict[GpuUuid, str] = {}
         """Why the mode of a GPU could not be turned off, which was said."""
+
+    def is_on(self, gpu: GpuUuid) -> bool:
+        """Tell whether a GPU is in MIG mode now."""
+        return self._hardware.mode(gpu) is MigMode.ENABLED
+
+    def turned_on(self, gpu: GpuUuid) -> bool:
+        """Tell whether this driver turned its MIG mode on."""
+        return self._ownership.turned_on(gpu)
 
     def find(self, entry: DeviceRecord, place: Mig, gpu: Gpu, uid: ClaimUid) -> Mig:
         """Return the MIG device that is there, or the place where one is to be made."""
@@ -263,9 +272,9 @@ class MigDevices:
 
     def _check_mode(self, slot: MigSlot) -> bool:
         """Tell whether a GPU is in MIG mode. Raises DeviceError if it is not, and stays so."""
-        if self._hardware.mode(slot.gpu) is MigMode.ENABLED:
+        if self.is_on(slot.gpu):
             return True
-        if not self._switches_modes:
+        if not self.switches_modes:
             raise DeviceError(
                 f"{slot.gpu} is not in MIG mode, so no MIG device can be made on it: MIG mode"
                 " was turned off after the claim was allocated, and this driver turns it on only"

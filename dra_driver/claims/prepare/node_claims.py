@@ -8,7 +8,6 @@ from dra_driver.claims.prepare.cleanup import Cleanup
 from dra_driver.claims.prepare.device_metadata import MetadataFiles
 from dra_driver.claims.prepare.leftovers import Leftovers
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.claims.prepare.resolve import Resolver
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import Sharing, Steps
 from dra_driver.claims.prepare.transaction import Transaction
@@ -53,10 +52,7 @@ class NodeClaims:
         self.steps = Steps(self.mig, sharing)
         metadata = MetadataFiles(self.records.directory, is_on=device_metadata)
         self.specs = ClaimSpecs(specs, metadata, edits, inventory, self.steps, step)
-        resolver = Resolver(self.mig, mig, self.ownership, switches_modes=modes)
-        self.transaction = Transaction(
-            holdings, self.mig, resolver, self.steps, self.specs, step=step
-        )
+        self.transaction = Transaction(holdings, self.mig, self.steps, self.specs, step=step)
         self.cleanup = Cleanup(
             holdings, self.specs, self.steps, inventory, on_failed=failed, step=step
         )

@@ -15,122 +15,105 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.claims.state.ownership import Ownership
 from dra_driver.devices.device import Base, Device, Mig, Whole, place_of
-from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import is_whole
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode
 from dra_driver.errors import DeviceError
 
 
-class Resolver:
-    """Finds devices of this node.
+def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) -> ClaimRecord:
+    """Return a draft with what is there of its devices, and the steps that make the rest.
 
-    With `switches_modes` MIG mode is turned off for claims of whole GPUs, else only where this
-    driver turned it on.
+    Changes nothing. Raises DeviceError if one is not there and cannot be made, or is not usable
+    as it is; TransientError if NVML does not answer now, or what is there is about to go.
     """
+    uid = draft.ref.uid
+    devices = tuple(
+        _with_base(entry, _found(mig, entry, gpus[entry.device.gpu], uid))
+        for entry in draft.devices
+    )
+    steps = (*_to_make(devices, gpus, uid), *_to_turn_off(mig, devices, gpus))
+    return replace(draft, devices=devices, steps=steps)
 
-    def __init__(
-        self,
-        mig: MigDevices,
-        hardware: MigInstances,
-        ownership: Ownership,
-        *,
-        switches_modes: bool,
-    ) -> None:
-        self._mig = mig
-        self._hardware = hardware
-        self._ownership = ownership
-        self._switches_modes = switches_modes
 
-    def resolve(self, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) -> ClaimRecord:
-        """Return a draft with what is there of its devices, and the steps that make the rest.
+def made(mig: MigDevices, record: ClaimRecord) -> ClaimRecord:
+    """Return a record whose devices have been made, with these devices."""
+    devices = tuple(
+        entry
+        if entry.device.exists or not isinstance(entry.device.base, Mig)
+        else _with_base(entry, mig.made(entry.device.base))
+        for entry in record.devices
+    )
+    return replace(record, devices=devices)
 
-        Changes nothing. Raises DeviceError if one is not there and cannot be made, or is not usable
-        as it is; TransientError if NVML does not answer now, or what is there is about to go.
-        """
-        uid = draft.ref.uid
-        devices = tuple(
-            _with_base(entry, self._found(entry, gpus[entry.device.gpu], uid))
-            for entry in draft.devices
-        )
-        steps = (*_to_make(devices, gpus, uid), *self._to_turn_off(devices, gpus))
-        return replace(draft, devices=devices, steps=steps)
 
-    def made(self, record: ClaimRecord) -> ClaimRecord:
-        """Return a record whose devices have been made, with these devices."""
-        devices = tuple(
-            entry
-            if entry.device.exists or not isinstance(entry.device.base, Mig)
-            else _with_base(entry, self._mig.made(entry.device.base))
-            for entry in record.devices
-        )
-        return replace(record, devices=devices)
+def remake(mig: MigDevices, record: ClaimRecord) -> ClaimRecord:
+    """Return the record of a prepared claim with its devices as they are; lost ones are made.
 
-    def remake(self, record: ClaimRecord) -> ClaimRecord:
-        """Return the record of a prepared claim with its devices as they are; lost ones are made.
+    Raises DeviceError if one is gone, or a new one cannot take the old one's place;
+    TransientError if NVML does not answer now, or there is no room for it now.
+    """
+    devices = tuple(
+        entry if entry.admin_access else _with_base(entry, _remade(mig, entry, record))
+        for entry in record.devices
+    )
+    return record if devices == record.devices else replace(record, devices=devices)
 
-        Raises DeviceError if one is gone, or a new one cannot take the old one's place;
-        TransientError if NVML does not answer now, or there is no room for it now.
-        """
-        devices = tuple(
-            entry if entry.admin_access else _with_base(entry, self._remade(entry, record))
-            for entry in record.devices
-        )
-        return record if devices == record.devices else replace(record, devices=devices)
 
-    def _found(self, entry: DeviceRecord, gpu: Gpu, uid: ClaimUid) -> Base:
-        """Return what is there now of a device, or what is to be made."""
-        device = entry.device
-        match device.base:
-            case Whole():
-                if device.share is not None and gpu.was_put_in_mig_mode:
-                    raise DeviceError(
-                        f'device "{entry.name}" is in MIG mode, so it has no shares: turn MIG mode '
-                        f"off (nvidia-smi -i {gpu.index} -mig 0)"
-                    )
-                is_in_mig_mode = gpu.mig_mode is MigMode.ENABLED and not is_whole(gpu)
-                if is_in_mig_mode and not entry.admin_access:
-                    raise _in_mig_mode(entry, gpu)
-                return device.base
-            case Mig():
-                found = self._mig.find(entry, device.base, gpu, uid)
-                if device.share is not None and found.instance is None:
-                    raise DeviceError(
-                        f'device "{entry.name}": the MIG device that it is a share of is not there '
-                        "any more; delete the pod and its claim so that they are scheduled again"
-                    )
-                return found
-            case _:
-                assert_never(device.base)
+def _found(mig: MigDevices, entry: DeviceRecord, gpu: Gpu, uid: ClaimUid) -> Base:
+    """Return what is there now of a device, or what is to be made."""
+    device = entry.device
+    match device.base:
+        case Whole():
+            if device.share is not None and gpu.was_put_in_mig_mode:
+                raise DeviceError(
+                    f'device "{entry.name}" is in MIG mode, so it has no shares: turn MIG mode '
+                    f"off (nvidia-smi -i {gpu.index} -mig 0)"
+                )
+            is_in_mig_mode = gpu.mig_mode is MigMode.ENABLED and not is_whole(gpu)
+            if is_in_mig_mode and not entry.admin_access:
+                raise _in_mig_mode(entry, gpu)
+            return device.base
+        case Mig():
+            found = mig.find(entry, device.base, gpu, uid)
+            if device.share is not None and found.instance is None:
+                raise DeviceError(
+                    f'device "{entry.name}": the MIG device that it is a share of is not there '
+                    "any more; delete the pod and its claim so that they are scheduled again"
+                )
+            return found
+        case _:
+            assert_never(device.base)
 
-    def _to_turn_off(
-        self, found: Iterable[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
-    ) -> Iterator[TurnMigModeOff]:
-        """Yield the GPUs whose MIG mode is in the way of their use as a whole."""
-        whole = {
-            entry.device.base: entry
-            for entry in found
-            if isinstance(entry.device.base, Whole) and not entry.admin_access
-        }
-        for base, entry in whole.items():
-            gpu = gpus[base.gpu]
-            if gpu.mig is not None and self._hardware.mode(gpu.uuid) is MigMode.ENABLED:
-                # What we turned on ourselves was off before.
-                is_ours = self._ownership.turned_on(gpu.uuid)
-                if not (is_ours or self._switches_modes):
-                    raise _in_mig_mode(entry, gpu)
-                yield TurnMigModeOff(devices=(Device(base=base),), restore=not is_ours)
 
-    def _remade(self, entry: DeviceRecord, record: ClaimRecord) -> Base:
-        base = entry.device.base
-        match base:
-            case Whole():
-                return base  # it is there, or the inventory lacks it
-            case Mig():
-                return self._mig.remake(entry, base, record)
-            case _:
-                assert_never(base)
+def _to_turn_off(
+    mig: MigDevices, found: Iterable[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
+) -> Iterator[TurnMigModeOff]:
+    """Yield the GPUs whose MIG mode is in the way of their use as a whole."""
+    whole = {
+        entry.device.base: entry
+        for entry in found
+        if isinstance(entry.device.base, Whole) and not entry.admin_access
+    }
+    for base, entry in whole.items():
+        gpu = gpus[base.gpu]
+        if gpu.mig is not None and mig.is_on(gpu.uuid):
+            # What we turned on ourselves was off before.
+            is_ours = mig.turned_on(gpu.uuid)
+            if not (is_ours or mig.switches_modes):
+                raise _in_mig_mode(entry, gpu)
+            yield TurnMigModeOff(devices=(Device(base=base),), restore=not is_ours)
+
+
+def _remade(mig: MigDevices, entry: DeviceRecord, record: ClaimRecord) -> Base:
+    base = entry.device.base
+    match base:
+        case Whole():
+            return base  # it is there, or the inventory lacks it
+        case Mig():
+            return mig.remake(entry, base, record)
+        case _:
+            assert_never(base)
 
 
 def _with_base(entry: DeviceRecord, base: Base) -> DeviceRecord:

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from dra_driver.cdi.model import Spec
 from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.prepare import resolve
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.claims.prepare.resolve import Resolver
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import Steps, mig_steps, sharing_steps
 from dra_driver.claims.state.holdings import Holdings
@@ -44,7 +44,6 @@ class Transaction:
         self,
         holdings: Holdings,
         mig: MigDevices,
-        resolver: Resolver,
         steps: Steps,
         specs: ClaimSpecs,
         *,
@@ -53,7 +52,6 @@ class Transaction:
         self._holdings = holdings
         self._records = holdings.records
         self._mig = mig
-        self._resolver = resolver
         self._steps = steps
         self._specs = specs
         self._step = step
@@ -73,7 +71,7 @@ class Transaction:
         draft = allocation.draft
         self._mig.make_room(draft)
         owed = (*self._holdings.owed(draft), *map(time_slicing.of_unknown, lost))
-        record = self._resolver.resolve(draft, allocation.gpus)
+        record = resolve.resolve(self._mig, draft, allocation.gpus)
         # Of devices that are to be made the plan is thrown away: a wrong config should be heard
         # of before anything is made.
         sharing = self._steps.plan(record, allocation, owed, deadline)
@@ -91,7 +89,7 @@ class Transaction:
                 self._steps.do(making, deadline)
                 self._step("made")
             if not record.is_complete:
-                record = self._resolver.made(record)
+                record = resolve.made(self._mig, record)
                 sharing = self._steps.plan(record, allocation, owed, deadline)
                 if sharing:
                     record = replace(record, steps=(*record.steps, *sharing))
@@ -117,9 +115,9 @@ class Transaction:
     def remake(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim whose devices are there; lost ones are made.
 
-        Raises as `Resolver.remake`, or StateError if the disk refused.
+        Raises as `resolve.remake`, or StateError if the disk refused.
         """
-        remade = self._resolver.remake(record)
+        remade = resolve.remake(self._mig, record)
         if remade != record:
             self._records.write(remade)
         return remade

@@ -11,8 +11,8 @@ import make
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
+from dra_driver.claims.prepare import resolve
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.claims.prepare.resolve import Resolver
 from dra_driver.claims.state.holdings import open_holdings
 from dra_driver.devices.device import Device, Mig, equal_shares, mig_of
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
@@ -38,10 +38,9 @@ class Node:
         self.ownership = holdings.ownership
         node: Any = self
         self.mig = MigDevices(node, holdings, node, node, switches_modes=switches_modes)
-        self.resolver = Resolver(self.mig, node, self.ownership, switches_modes=switches_modes)
 
     def resolve(self, record: ClaimRecord, gpu: Gpu = GPU) -> ClaimRecord:
-        return self.resolver.resolve(record, {one.uuid: one for one in (gpu, WITHOUT_MIG)})
+        return resolve.resolve(self.mig, record, {one.uuid: one for one in (gpu, WITHOUT_MIG)})
 
     # Hardware, inventory, and who is told of switches
 
@@ -140,7 +139,7 @@ def test_a_place_where_nothing_is_has_a_mig_device_made_that_takes_its_place(nod
     assert record.steps == (step,)
     node.mig.do(step)
     here, there = (make.device(replace(one, made_here=True)) for one in (FOUND, OTHER))
-    assert devices(node.resolver.made(record)) == [here, there, here]
+    assert devices(resolve.made(node.mig, record)) == [here, there, here]
     node.mig.undo(step)
     assert node.there == {}
 
@@ -167,7 +166,7 @@ def test_devices_of_a_prepared_claim_are_made_again_but_for_those_that_are_only_
     now = replace(FOUND, gpu_instance=77)
     node.there = {FOUND.slot: now}
     again = make.device(now)
-    record = node.resolver.remake(claim(WHOLE, MIG, SHARE, MIG, admin_access=[3]))
+    record = resolve.remake(node.mig, claim(WHOLE, MIG, SHARE, MIG, admin_access=[3]))
     assert devices(record) == [WHOLE, again, replace(SHARE, base=again.base), MIG]
     with pytest.raises(StateError, match='the record of device "device-0" has no MIG device'):
-        node.resolver.remake(claim(PLACE))
+        resolve.remake(node.mig, claim(PLACE))
