@@ -19,7 +19,7 @@ from testbed.kubelet import KubeletClient
 import make
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.mps_events import DEATH
 from dra_driver.claims.report.status_writer import StatusWriter

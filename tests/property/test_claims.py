@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import DeviceError, DriverError
 from worlds.configs import MPS
 from worlds.driver import Driver

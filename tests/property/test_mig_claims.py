@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.device import Device, Mig, name_of, profile_of
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.slices import counters

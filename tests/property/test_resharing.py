@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.device import Device, overlap
 from dra_driver.errors import ConflictError, DeviceError
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable, ConsumableMode

@@ -17,7 +17,8 @@ from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
 from dra_driver.claims.prepare.steps import Sharing
-from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.claims.state.divisions import Divisions, WantedDivisions
 from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks

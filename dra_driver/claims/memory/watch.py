@@ -18,14 +18,7 @@ import structlog
 from msgspec.structs import replace
 
 from dra_driver.claims.memory.pod_limits import PodLimits
-from dra_driver.claims.model.claim import (
-    Claim,
-    ClaimUid,
-    ConsumerGroup,
-    ConsumerPod,
-    parse_claim,
-    uid_of,
-)
+from dra_driver.claims.model.claim import Claim, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.model.steps import ClaimStep
 from dra_driver.claims.prepare.node_claims import NodeClaims
@@ -33,15 +26,13 @@ from dra_driver.claims.report.claim_events import ClaimEvents, about_group, abou
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
 from dra_driver.claims.state.holdings import memory_parts
 from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.validity import allocated, stored_claim
 from dra_driver.devices.model import GpuUuid, InventorySource
-from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import (
-    ConfigError,
     ConflictError,
     DeviceError,
     DriverError,
-    NotFoundError,
     TransientError,
     UnavailableError,
     try_all,
@@ -174,17 +165,13 @@ class MemoryWatch(Worker):
         if self._api_is_away:
             return None  # limits are looked after without its word
         try:
-            found = self._api.get_claim(
-                record.ref.namespace, record.ref.name, timeout=_REQUEST_SECONDS
-            )
-            claim = parse_claim(found, DRIVER_NAME) if uid_of(found) == uid else None
-        except (NotFoundError, ConfigError):
-            return None  # claims/reconcile/reconciler.py
+            claim = allocated(stored_claim(self._api, record.ref, timeout=_REQUEST_SECONDS))
         except DriverError as error:
             self._api_is_away = isinstance(error, UnavailableError)
             log.debug("reservations not checked", claim=str(record.ref), reason=str(error))
             return None
-        self._asked_at[uid] = self._clock()
+        if claim is not None:  # of one that is gone the reconciler takes care
+            self._asked_at[uid] = self._clock()
         return claim
 
     def _handed_over(self, record: ClaimRecord, now: Claim) -> ClaimRecord:

@@ -131,12 +131,12 @@ def allocated_devices(
         if device is None:
             raise _absent(f'device "{result.device}"', _kind(name), inventory)
         strategy = strategies.get(result.allocation_id, ShareStrategy.TIME_SLICING)
-        found[result.allocation_id] = _consumed(device, result, strategy)
+        found[result.allocation_id] = consumed(device, result, strategy)
     return found
 
 
-def _consumed(device: Device, result: Result, strategy: ShareStrategy) -> Device:
-    """Return what a claim consumes of a device that was allocated with a share id."""
+def consumed(device: Device, result: Result, strategy: ShareStrategy) -> Device:
+    """Return a device, or what a claim consumes of it if it was allocated with a share id."""
     if result.share_id is None or result.admin_access:
         return device
     if device.share is not None:

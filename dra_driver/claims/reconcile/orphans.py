@@ -14,24 +14,43 @@ whose names end as those of NVIDIA's driver do are not looked at here.
 from collections.abc import Callable, Collection, Iterable
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of, uid_of
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.errors import (
-    AccessError,
-    ConflictError,
-    DriverError,
-    NotFoundError,
-    UnavailableError,
-)
+from dra_driver.claims.state.validity import stored_claim
+from dra_driver.errors import AccessError, ConflictError, DriverError, UnavailableError
 from dra_driver.host.worker import LogOnce
 from dra_driver.kube.client import KubeClient
 
 log = structlog.get_logger()
+
+
+class ReconcileTiming(Struct, frozen=True, kw_only=True):
+    """How often to look. All in seconds."""
+
+    period: float = 600.0
+    """Between looks when all is well."""
+
+    retry: float = 10.0
+    """Until claims are looked at again that could not be finished, or are seen gone; and between
+    looks for records without a CDI spec."""
+
+    grace: float = 90.0
+    """How long a claim must have been gone before it is unprepared."""
+
+    lock_timeout: float = 1.0
+    """How long to wait for a claim that the kubelet is busy with."""
+
+    undo_timeout: float = 10.0
+    """For hardware to take back what was set for one claim."""
+
+    request_timeout: float = 20.0
+    """For one request to the API server."""
 
 
 def _those_there(
@@ -91,30 +110,22 @@ class ClaimNames:
 
 
 class OrphanedSpecs:
-    """The specs without a record. All times are in seconds, and `clock` is monotonic.
+    """The specs without a record. `clock` is monotonic, in seconds."""
 
-    `grace` is for the kubelet to unprepare a claim that is gone, `undo_timeout` for hardware to
-    take back what was set for one claim.
-    """
-
-    def __init__(  # noqa: PLR0913 (what it asks, and how long it waits for each)
+    def __init__(
         self,
         *,
         api: KubeClient,
         claims: NodeClaims,
         locks: NodeLocks,
         clock: Callable[[], float],
-        grace: float,
-        request_timeout: float,
-        undo_timeout: float,
+        timing: ReconcileTiming,
     ) -> None:
         self._api = api
         self._claims = claims
         self._locks = locks
         self._clock = clock
-        self._grace = grace
-        self._request_timeout = request_timeout
-        self._undo_timeout = undo_timeout
+        self._timing = timing
         self._found: dict[ClaimUid, ClaimRef] = {}
         self._gone_since: dict[ClaimUid, float] = {}
         self._once = LogOnce()
@@ -142,7 +153,8 @@ class OrphanedSpecs:
         gone: set[ClaimUid] = set()
         for uid in sorted(uids.intersection(self._found)):
             try:
-                if not self._exists(self._found[uid]):
+                ref = self._found[uid]
+                if stored_claim(self._api, ref, timeout=self._timing.request_timeout) is None:
                     gone.add(uid)
             except DriverError as error:
                 log.debug("spec not compared", claim_uid=uid, reason=str(error))
@@ -151,7 +163,7 @@ class OrphanedSpecs:
         if not unknown:
             return gone
         try:
-            found = _those_there(self._api, unknown, self._request_timeout)
+            found = _those_there(self._api, unknown, self._timing.request_timeout)
         except AccessError as error:
             log.info("specs without a record kept", claims=sorted(unknown), reason=str(error))
             return gone
@@ -164,15 +176,8 @@ class OrphanedSpecs:
             log.info("specs without a record kept", claims=sorted(found), reason="claims exist")
         return gone | unknown.difference(found)
 
-    def _exists(self, ref: ClaimRef) -> bool:
-        try:
-            found = self._api.get_claim(ref.namespace, ref.name, timeout=self._request_timeout)
-        except NotFoundError:
-            return False
-        return uid_of(found) == ref.uid
-
     def _deleted(self, uid: ClaimUid) -> bool:
-        if self._clock() - self._gone_since[uid] < self._grace:
+        if self._clock() - self._gone_since[uid] < self._timing.grace:
             return False
         try:
             with self._locks.claim(uid, self._clock()):
@@ -190,7 +195,7 @@ class OrphanedSpecs:
         leftovers, now = self._claims.leftovers, self._clock()
         leftovers.forget(uid)
         log.info("spec of a claim that is gone deleted", claim_uid=uid)
-        leftovers.end(uid, deadline=now + self._undo_timeout)
+        leftovers.end(uid, deadline=now + self._timing.undo_timeout)
         made = leftovers.made_for(uid)
         with self._locks.gpus(gpus_of(made), self._clock()):
             leftovers.sweep(uid, made)

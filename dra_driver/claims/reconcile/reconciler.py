@@ -14,14 +14,13 @@ import math
 from collections.abc import Callable, Iterable
 
 import structlog
-from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs
+from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs, ReconcileTiming
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
@@ -29,29 +28,6 @@ from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
 
 log = structlog.get_logger()
-
-
-class ReconcileTiming(Struct, frozen=True, kw_only=True):
-    """How often to look. All in seconds."""
-
-    period: float = 600.0
-    """Between looks when all is well."""
-
-    retry: float = 10.0
-    """Until claims are looked at again that could not be finished, or are seen gone; and between
-    looks for records without a CDI spec."""
-
-    grace: float = 90.0
-    """How long a claim must have been gone before it is unprepared."""
-
-    lock_timeout: float = 1.0
-    """How long to wait for a claim that the kubelet is busy with."""
-
-    undo_timeout: float = 10.0
-    """For hardware to take back what was set for one claim."""
-
-    request_timeout: float = 20.0
-    """For one request to the API server."""
 
 
 class Reconciler(Worker):
@@ -83,13 +59,7 @@ class Reconciler(Worker):
         self._take_over = take_over
         self._names = ClaimNames(api, claims.records, locks)
         self._orphans = OrphanedSpecs(
-            api=api,
-            claims=claims,
-            locks=locks,
-            clock=clock,
-            grace=timing.grace,
-            request_timeout=timing.request_timeout,
-            undo_timeout=timing.undo_timeout,
+            api=api, claims=claims, locks=locks, clock=clock, timing=timing
         )
         self._gone_since: dict[ClaimUid, float] = {}
         self._unanswered: set[ClaimUid] = set()

@@ -6,16 +6,10 @@ logged and harms nobody; that it cannot be reached is raised, so that the caller
 
 import structlog
 
-from dra_driver.claims.model.claim import (
-    Claim,
-    ClaimRef,
-    ConsumerGroup,
-    ConsumerPod,
-    parse_claim,
-    uid_of,
-)
-from dra_driver.devices.names import CONTROLLER, DRIVER_NAME
-from dra_driver.errors import ConfigError, DriverError, NotFoundError, UnavailableError
+from dra_driver.claims.model.claim import Claim, ClaimRef, ConsumerGroup, ConsumerPod
+from dra_driver.claims.state.validity import allocated, stored_claim
+from dra_driver.devices.names import CONTROLLER
+from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
 from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS
@@ -34,24 +28,13 @@ class ClaimEvents:
 
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
         """Say something of a claim and its pods and PodGroups; one that is gone is passed over."""
-        claim = self._find(ref)
-        what = Happening(reason=reason, action=action, note=note, time=utc_now())
+        claim = allocated(stored_claim(self._api, ref, timeout=_REQUEST_SECONDS))
         for about in _claim_and_pods(claim) if claim else ():
-            self._create(about, what)
+            self.post(about, reason=reason, action=action, note=note)
 
     def post(self, about: Regarding, *, reason: str, action: str, note: str) -> None:
         """Say something of one object, which is not asked for."""
-        self._create(about, Happening(reason=reason, action=action, note=note, time=utc_now()))
-
-    def _find(self, ref: ClaimRef) -> Claim | None:
-        """Return the claim with its pods as they are now; None if it is gone or has no devices."""
-        try:
-            found = self._api.get_claim(ref.namespace, ref.name, timeout=_REQUEST_SECONDS)
-            return parse_claim(found, DRIVER_NAME) if uid_of(found) == ref.uid else None
-        except (NotFoundError, ConfigError):
-            return None
-
-    def _create(self, about: Regarding, what: Happening) -> None:
+        what = Happening(reason=reason, action=action, note=note, time=utc_now())
         body = warning_event(about, what, self._reporter)
         try:
             self._api.create(EVENTS, body, namespace=about.namespace, timeout=_REQUEST_SECONDS)

@@ -32,13 +32,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import (
-    Claim,
-    ClaimRef,
-    ClaimUid,
-    parse_claim,
-    uid_of,
-)
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.report.claim_status import (
@@ -53,16 +47,14 @@ from dra_driver.claims.report.claim_status import (
     prepared,
     stored_entries,
 )
-from dra_driver.claims.state.validity import has_devices_of
+from dra_driver.claims.state.validity import allocated, has_devices_of, stored_claim
 from dra_driver.devices.model import InventorySource
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     AccessError,
     ApiError,
-    ConfigError,
     DriverError,
     InvalidError,
-    NotFoundError,
     StaleError,
     UnavailableError,
 )
@@ -304,8 +296,8 @@ class StatusWriter(Worker):
 
     def _write(self, told: _Told, record: ClaimRecord, wanted: tuple[Entry, ...]) -> None:
         """Have the API server say this of a prepared claim."""
-        found = self._read(told.ref)
-        claim = None if found is None else _parsed(found)
+        found = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
+        claim = allocated(found)
         if found is not None and claim is not None and has_devices_of(claim, record):
             stored = stored_entries(found)
             complete = kept(wanted, stored)
@@ -326,21 +318,15 @@ class StatusWriter(Worker):
 
     def _withdraw(self, uid: ClaimUid, told: _Told) -> None:
         """Have the API server say nothing more of a claim that was unprepared."""
-        found = self._read(told.ref) if told.entries else None
+        found = None
+        if told.entries:
+            found = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
         ours = {entry.key for entry in told.entries or ()}
         if found is not None and any(key_of(one) in ours for one in stored_entries(found)):
             # Not if it was allocated again in between: then others may have spoken of it.
             version = str(found["metadata"].get("resourceVersion", ""))
             self._send(applied(told.ref, (), (), _now(), version), found)
         del self._told[uid]
-
-    def _read(self, ref: ClaimRef) -> Mapping[str, Any] | None:
-        """Return the claim; None if it is gone, or is another one now."""
-        try:
-            found = self._api.get_claim(ref.namespace, ref.name, timeout=_REQUEST_TIMEOUT)
-        except NotFoundError:
-            return None
-        return found if uid_of(found) == ref.uid else None
 
     def _send(self, body: dict[str, Any], found: Mapping[str, Any]) -> Mapping[str, Any]:
         """Apply a status to the claim that was found, or merge it where it cannot be applied."""
@@ -374,10 +360,3 @@ class StatusWriter(Worker):
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _parsed(found: Mapping[str, Any]) -> Claim | None:
-    try:
-        return parse_claim(found, DRIVER_NAME)
-    except ConfigError:
-        return None  # not allocated any more

@@ -6,8 +6,10 @@ them to others at once, while the kubelet still has to end the containers and ca
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
-from dra_driver.claims.model.claim import Claim, parse_claim, uid_of
+from dra_driver.claims.model.claim import Claim, ClaimRef, parse_claim, uid_of
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError, NotFoundError, UnavailableError
@@ -38,6 +40,25 @@ def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str 
         # Only what is plainly not there is gone: a claim that cannot be read keeps its devices.
         raise UnavailableError(f"claim {record.ref}: {error}") from error
     return None if has_devices_of(claim, record) else "was allocated again"
+
+
+def stored_claim(claims: KubeClient, ref: ClaimRef, *, timeout: float) -> Mapping[str, Any] | None:
+    """Return a claim as the API server has it; None if it is gone, or is another one now.
+
+    `timeout` is in seconds. Raises DriverError if the API server does not say.
+    """
+    try:
+        found = claims.get_claim(ref.namespace, ref.name, timeout=timeout)
+    except NotFoundError:
+        return None
+    return found if uid_of(found) == ref.uid else None
+
+
+def allocated(found: Mapping[str, Any] | None) -> Claim | None:
+    """Return a claim that is there and has devices; None for one that is not, or has none."""
+    with suppress(ConfigError):
+        return None if found is None else parse_claim(found, DRIVER_NAME)
+    return None
 
 
 def has_devices_of(claim: Claim, record: ClaimRecord) -> bool:

@@ -20,7 +20,7 @@ from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, par
 from dra_driver.claims.model.config import group_by_config
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.model.steps import MakeMigDevices
-from dra_driver.claims.prepare.allocation import kind_named
+from dra_driver.claims.prepare.allocation import consumed, kind_named
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
     PeerClaim,
@@ -39,7 +39,7 @@ from dra_driver.devices.model import (
     MigSlot,
 )
 from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
-from dra_driver.devices.shares import ConsumedShare, ShareStrategy
+from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, StateError, TransientError
 from dra_driver.sharing import time_slicing
 from dra_driver.sharing.base import strategy_name
@@ -48,8 +48,6 @@ from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 if TYPE_CHECKING:
     from resource_nvidia_com.decode import Config
-
-_MIB = 1024**2
 
 
 class Drafts:
@@ -351,25 +349,14 @@ def _time_slices(
 def _entry(result: Result, base: Base, pool: str, cdi_device_ids: tuple[str, ...]) -> DeviceRecord:
     return DeviceRecord(
         name=result.device,
-        device=_device(base, result),
+        # That driver shares by time alone.
+        device=consumed(Device(base=base), result, ShareStrategy.TIME_SLICING),
         pool=pool,
         request_names=(result.base_request,),
         cdi_device_ids=cdi_device_ids,
         admin_access=result.admin_access,
         share_id=result.share_id,
     )
-
-
-def _device(base: Base, result: Result) -> Device:
-    """Return a device, or what a claim consumes of it: that driver shares by time alone."""
-    if result.share_id is None or result.admin_access:
-        return Device(base=base)
-    share = ConsumedShare(
-        share_id=result.share_id,
-        strategy=ShareStrategy.TIME_SLICING,
-        memory_mib=result.consumed.get("memory", 0) // _MIB,
-    )
-    return Device(base=base, share=share)
 
 
 def _known(noted: int | None, live: int | None) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from worlds.configs import MPS_ON_MIG
 from worlds.node import Node
 

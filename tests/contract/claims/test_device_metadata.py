@@ -14,7 +14,7 @@ import device_metadata as reader
 import make
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.prepare.device_metadata import MetadataFiles
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.model import NvLink
 from dra_driver.errors import StateError
 from worlds.driver import Driver

@@ -9,7 +9,7 @@ from testbed.disk import SmallDisk
 
 import make
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.sharing.steps import TimeSlice
 from worlds.configs import MPS, MPS_ON_MIG

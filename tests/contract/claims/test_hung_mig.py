@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import SilenceError
 from worlds.node import MakeNode, Node
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup
 from dra_driver.claims.prepare.preparer import PrepareTiming
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import TransientError
 from worlds.node import Node
 

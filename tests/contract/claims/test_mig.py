@@ -7,7 +7,7 @@ import structlog
 
 import make
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.model import MigDevice
 from dra_driver.errors import (
     ConfigError,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import Reconciler
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
 from worlds.configs import MPS
 from worlds.driver import Driver

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DeviceError, DriverError, UnavailableError
 from dra_driver.sharing.steps import TimeSlice

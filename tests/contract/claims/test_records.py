@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import StateError, TransientError
 from worlds.configs import CONFIGS

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import AccessError, UnavailableError
 from worlds import child
 from worlds.configs import LONG

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.devices.device import Device, name_of

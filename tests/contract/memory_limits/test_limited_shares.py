@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.report.descriptions import description_of
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, TransientError

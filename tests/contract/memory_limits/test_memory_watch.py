@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import UnavailableError

@@ -3,7 +3,7 @@
 import pytest
 
 import make
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.shares import ConsumedShare
 from dra_driver.errors import ConfigError, ConflictError
 from dra_driver.mps.domain import shared_domain

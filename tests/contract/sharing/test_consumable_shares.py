@@ -7,7 +7,7 @@ from testbed.commands import wait_until
 
 import make
 from dra_driver.cdi.spec import claim_device_name
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, ConflictError, DeviceError
 from dra_driver.mps.domain import DomainId, shared_domain

@@ -9,7 +9,7 @@ import pytest
 
 from crashes import deaths
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId
 from worlds import child

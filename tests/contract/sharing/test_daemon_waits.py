@@ -11,7 +11,7 @@ import pytest
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.prepare.preparer import PrepareTiming
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State, shared_domain

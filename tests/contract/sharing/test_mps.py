@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dra_driver.claims.prepare.preparer import PrepareTiming
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State

@@ -6,7 +6,7 @@ Shares are equal ones, or parts as large as claims ask for (consumable capacity)
 import pytest
 
 from crashes import deaths
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.mps.domain import DomainId, shared_domain
 from worlds import child
 from worlds.configs import SHARES

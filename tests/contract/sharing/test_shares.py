@@ -8,7 +8,7 @@ import pytest
 
 import make
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.device import Device, Whole
 from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import MigDevice

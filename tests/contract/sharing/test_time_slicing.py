@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 import driver_layouts
 from dra_driver.claims.model.record import RecordState
-from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError
 from dra_driver.sharing import nvidia_smi
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
