@@ -26,7 +26,7 @@ from dra_driver.kubelet.health_stream import HEALTH_SERVICES, HealthStream
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as messages
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as rpc
 from dra_driver.kubelet.rivals import Rivals
-from dra_driver.kubelet.service import V1, V1BETA1, CallThreads, ClaimCalls, DraPlugin
+from dra_driver.kubelet.service import ClaimCalls, DraPlugin
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remove_dead_sockets
 
 PLUGIN_TYPE = "DRAPlugin"
@@ -140,16 +140,11 @@ class KubeletPlugin:
         self._calls = calls
         self._health = health
         self._on_status = on_status
-        # Both versions, and a socket that is made again, share them: no more run at once.
-        self._threads = CallThreads(CLAIM_WORKERS)
+        # A socket that is made again has the same threads: no more run at once.
+        self._plugin = DraPlugin(calls, CLAIM_WORKERS)
         self._service = SocketServer(
             paths.service,
-            (
-                DraPlugin(calls, V1, self._threads).attach,
-                DraPlugin(calls, V1BETA1, self._threads).attach,
-                health.attach,
-                SocketHealth().attach,
-            ),
+            (self._plugin.attach, health.attach, SocketHealth().attach),
             name="service",
             workers=OTHER_WORKERS,
         )
@@ -241,7 +236,7 @@ class KubeletPlugin:
         left = max(end - time.monotonic(), 0.0)
         self._service.stop(left).wait(timeout=left + 1)
         self.rivals.leave()
-        self._threads.end()
+        self._plugin.end()
         log.info("sockets closed", driver=DRIVER_NAME)
         return self._calls.running()
 

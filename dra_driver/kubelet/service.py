@@ -13,13 +13,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import grpc
 import structlog
 from msgspec import Struct
 
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.errors import DriverError
 from dra_driver.host.listeners import Listeners
@@ -56,24 +57,11 @@ log = structlog.get_logger()
 class Answer(Struct, frozen=True, kw_only=True):
     """The outcome for one claim: devices, or an error text for the pod's event."""
 
-    devices: tuple[PreparedDevice, ...] = ()
+    devices: tuple[DeviceRecord, ...] = ()
     error: str = ""
 
 
-class CallThreads:
-    """The threads of each of the two calls; a call beyond their number stands in line."""
-
-    def __init__(self, each: int) -> None:
-        self.prepare = futures.ThreadPoolExecutor(each, thread_name_prefix="prepare-call")
-        self.unprepare = futures.ThreadPoolExecutor(each, thread_name_prefix="unprepare-call")
-
-    def end(self) -> None:
-        """Let the threads go when they have nothing more to do."""
-        self.prepare.shutdown(wait=False)
-        self.unprepare.shutdown(wait=False)
-
-
-Work = Callable[[ClaimRef, float], tuple[PreparedDevice, ...]]
+Work = Callable[[ClaimRef, float], tuple[DeviceRecord, ...]]
 
 
 class ClaimCalls:
@@ -119,12 +107,12 @@ class ClaimCalls:
         """Unprepare each claim once."""
         return self._answer(refs, seconds, Operation.UNPREPARE, self._unprepare)
 
-    def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
+    def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[DeviceRecord, ...]:
         devices = self._claims.prepare(ref, deadline=deadline)
         self.prepared(ref)
         return devices
 
-    def _unprepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
+    def _unprepare(self, ref: ClaimRef, deadline: float) -> tuple[DeviceRecord, ...]:
         self._claims.unprepare(ref, deadline=deadline)
         self.unprepared(ref)
         return ()
@@ -222,29 +210,6 @@ UnprepareRequest = v1.NodeUnprepareResourcesRequest | v1beta1.NodeUnprepareResou
 UnprepareResponse = v1.NodeUnprepareResourcesResponse | v1beta1.NodeUnprepareResourcesResponse
 
 
-class Version(Struct, frozen=True, kw_only=True):
-    """A version of the kubelet's DRAPlugin service: its responses, and how a server gets it."""
-
-    prepared: Callable[[], PrepareResponse]
-    unprepared: Callable[[], UnprepareResponse]
-    add_to_server: Callable[["_Methods", grpc.Server], None]
-
-
-V1 = Version(
-    prepared=v1.NodePrepareResourcesResponse,
-    unprepared=v1.NodeUnprepareResourcesResponse,
-    add_to_server=v1_rpc.add_DRAPluginServicer_to_server,
-)
-"""k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin, which kubelets since 1.34 speak."""
-
-V1BETA1 = Version(
-    prepared=v1beta1.NodePrepareResourcesResponse,
-    unprepared=v1beta1.NodeUnprepareResourcesResponse,
-    add_to_server=v1beta1_rpc.add_DRAPluginServicer_to_server,
-)
-"""k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
-
-
 class _Methods(Struct, frozen=True):
     """The service as generated code wants it."""
 
@@ -253,34 +218,61 @@ class _Methods(Struct, frozen=True):
 
 
 class DraPlugin:
-    """The service in one version. What it is asked is the same in all."""
+    """The service in both versions, and the threads of each of its two calls.
 
-    def __init__(self, calls: ClaimCalls, version: Version, threads: CallThreads) -> None:
+    Kubelets since 1.34 speak k8s.io.kubelet.pkg.apis.dra.v1; v1beta1 is the same without share ids.
+    A call beyond the number of its threads stands in line.
+    """
+
+    def __init__(self, calls: ClaimCalls, workers: int) -> None:
         self._calls = calls
-        self._version = version
-        self._threads = threads
+        self._preparing = futures.ThreadPoolExecutor(workers, thread_name_prefix="prepare-call")
+        self._unpreparing = futures.ThreadPoolExecutor(workers, thread_name_prefix="unprepare-call")
 
     def attach(self, server: grpc.Server) -> None:
-        """Add this service to a server that has not started."""
-        methods = _Methods(
-            on_threads(self._threads.prepare, self._prepare),
-            on_threads(self._threads.unprepare, self._unprepare),
-        )
-        self._version.add_to_server(methods, server)
+        """Add both versions of the service to a server that has not started."""
+        for version, add in (
+            (v1, v1_rpc.add_DRAPluginServicer_to_server),
+            (v1beta1, v1beta1_rpc.add_DRAPluginServicer_to_server),
+        ):
+            response: Any = version  # the modules have no type in common
+            methods = _Methods(
+                on_threads(
+                    self._preparing, partial(self._prepare, response.NodePrepareResourcesResponse)
+                ),
+                on_threads(
+                    self._unpreparing,
+                    partial(self._unprepare, response.NodeUnprepareResourcesResponse),
+                ),
+            )
+            add(methods, server)  # type: ignore[no-untyped-call]
 
-    def _prepare(self, request: PrepareRequest, context: grpc.ServicerContext) -> PrepareResponse:
+    def end(self) -> None:
+        """Let the threads go when they have nothing more to do."""
+        self._preparing.shutdown(wait=False)
+        self._unpreparing.shutdown(wait=False)
+
+    def _prepare(
+        self,
+        answer: Callable[[], PrepareResponse],
+        request: PrepareRequest,
+        context: grpc.ServicerContext,
+    ) -> PrepareResponse:
         """Answer devices or an error for each claim."""
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        return _prepared(self._version.prepared(), answers)
+        return _prepared(answer(), answers)
 
     def _unprepare(
-        self, request: UnprepareRequest, context: grpc.ServicerContext
+        self,
+        answer: Callable[[], UnprepareResponse],
+        request: UnprepareRequest,
+        context: grpc.ServicerContext,
     ) -> UnprepareResponse:
         """Answer an empty entry or an error for each claim."""
         answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        response = self._version.unprepared()
-        for uid, answer in answers.items():
-            response.claims[uid].error = answer.error
+        response = answer()
+        for uid, outcome in answers.items():
+            response.claims[uid].error = outcome.error
         return response
 
 
@@ -299,8 +291,8 @@ def _prepared(response: PrepareResponse, answers: Mapping[ClaimUid, Answer]) -> 
         for device in answer.devices:
             added = entry.devices.add(
                 request_names=device.request_names,
-                pool_name=device.pool_name,
-                device_name=device.device_name,
+                pool_name=device.pool,
+                device_name=device.name,
                 cdi_device_ids=device.cdi_device_ids,
             )
             if isinstance(added, v1.Device) and device.share_id is not None:

@@ -129,20 +129,13 @@ def is_live(path: Path) -> bool:
     return path.is_socket() and not _is_dead(path)
 
 
-class _Identity(Struct, frozen=True):
-    """Tells our socket file from one that another process put at the same path."""
-
-    device: int
-    inode: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> "_Identity | None":
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            return None
-        return cls(status.st_dev, status.st_ino, status.st_mtime_ns)
+def _identity_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells our socket file from one that another process put at the same path."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 class SocketServer:
@@ -158,7 +151,7 @@ class SocketServer:
         self._name = name
         self._workers = workers
         self._server: grpc.Server | None = None
-        self._identity: _Identity | None = None
+        self._identity: tuple[int, int, int] | None = None
 
     def start(self) -> None:
         """Listen, then let the socket appear with mode 0600. Replaces a stale socket.
@@ -178,7 +171,7 @@ class SocketServer:
             hidden.unlink()
             server = self._listen(hidden)
             hidden.chmod(0o600)
-            identity = _Identity.of(hidden)
+            identity = _identity_of(hidden)
             hidden.replace(self.path)
         except OSError as error:
             if server is not None and hidden is not None:
@@ -218,7 +211,7 @@ class SocketServer:
 
     def is_ours(self) -> bool:
         """Say whether the file at the path is the socket that this server made."""
-        return self._identity is not None and _Identity.of(self.path) == self._identity
+        return self._identity is not None and _identity_of(self.path) == self._identity
 
     def renew(self, grace: float) -> None:
         """Serve on a new socket at the same path; the old one's calls get `grace` seconds."""

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fuzz
-from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
+import make
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.state.records import check_uid
 from dra_driver.errors import ConfigError
 from dra_driver.kubelet.health_stream import HealthStream
@@ -33,15 +35,16 @@ class Claims:
     def __init__(self) -> None:
         self.outcome: str | Exception = "gpu-0"
 
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[DeviceRecord, ...]:
         check_uid(ref.uid)
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return (
-            PreparedDevice(
+            DeviceRecord(
+                name=self.outcome,
+                device=make.device(make.gpu(0)),
+                pool="node-1",
                 request_names=("gpu",),
-                pool_name="node-1",
-                device_name=self.outcome,
                 cdi_device_ids=(f"a/b={self.outcome}",),
             ),
         )

@@ -12,7 +12,8 @@ from typing import Any
 
 import make
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
@@ -137,7 +138,7 @@ class Driver:
             timing=timing,
         )
 
-    def prepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> tuple[DeviceRecord, ...]:
         return self.preparer.prepare(ref, deadline=time.monotonic() + seconds)
 
     def unprepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> None:

@@ -120,20 +120,6 @@ class Claim(Struct, frozen=True, kw_only=True):
     asked_parts: tuple[str, ...] = ()
 
 
-class PreparedDevice(Struct, frozen=True, kw_only=True):
-    """One device of the answer to NodePrepareResources (k8s.io/kubelet dra/v1 Device).
-
-    `request_names` hold no subrequest suffix; the first CDI id is unique to the device, because the
-    kubelet takes it as the device's id in pod status.
-    """
-
-    request_names: tuple[str, ...]
-    pool_name: str
-    device_name: str
-    cdi_device_ids: tuple[str, ...]
-    share_id: str | None = None
-
-
 def is_label(text: str) -> bool:
     """Tell whether a text is a DNS label: at most 63 lower-case letters, digits and `-`."""
     return _LABEL.fullmatch(text) is not None

@@ -18,13 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dra_driver.claims.model import former
-from dra_driver.claims.model.claim import (
-    ClaimRef,
-    ConsumerGroup,
-    ConsumerPod,
-    PreparedDevice,
-    allocation_id,
-)
+from dra_driver.claims.model.claim import ClaimRef, ConsumerGroup, ConsumerPod, allocation_id
 from dra_driver.claims.model.steps import ClaimStep
 from dra_driver.devices.device import Device
 from dra_driver.devices.model import GpuUuid
@@ -52,7 +46,9 @@ class RecordState(StrEnum):
 class DeviceRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """One device of a claim. The name can come to mean another card; the device cannot.
 
-    `subrequest` is what was chosen of a request with several; records of former versions lack it.
+    `request_names` hold no sub-request. The first CDI id is unique to the device, because the
+    kubelet, which is answered with it, takes it as the device's id in pod status. `subrequest` is
+    what was chosen of a request with several; records of former versions lack it.
     """
 
     name: str
@@ -129,20 +125,6 @@ class ClaimRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
     def is_complete(self) -> bool:
         """Whether all its devices exist: none is still to be made."""
         return all(entry.device.exists for entry in self.devices)
-
-    @property
-    def answer(self) -> tuple[PreparedDevice, ...]:
-        """What the kubelet is told."""
-        return tuple(
-            PreparedDevice(
-                request_names=entry.request_names,
-                pool_name=entry.pool,
-                device_name=entry.name,
-                cdi_device_ids=entry.cdi_device_ids,
-                share_id=entry.share_id,
-            )
-            for entry in self.devices
-        )
 
 
 def released(record: ClaimRecord, since: float) -> ClaimRecord:

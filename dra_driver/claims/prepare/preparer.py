@@ -23,11 +23,10 @@ from dra_driver.claims.model.claim import (
     Claim,
     ClaimRef,
     ClaimUid,
-    PreparedDevice,
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
 from dra_driver.claims.prepare.allocation import allocation_of
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.node_claims import NodeClaims
@@ -126,7 +125,7 @@ class ClaimPreparer:
             self._stopping = True
             self._changed.notify_all()
 
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[DeviceRecord, ...]:
         """Return the claim's devices, ready for containers. Raises DriverError for pod events."""
         end = self._end(deadline)
         with self._locks.claim(ref.uid, end):
@@ -231,7 +230,7 @@ class ClaimPreparer:
                 if not self._unwanted[uid]:
                     del self._unwanted[uid]
 
-    def _patiently(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
+    def _patiently(self, ref: ClaimRef, end: float) -> tuple[DeviceRecord, ...]:
         """Repeat the attempt while its error may pass and there is time."""
         start = self._clock()
         pause = self._timing.first_pause
@@ -263,7 +262,7 @@ class ClaimPreparer:
         """Tell whether there is no point in a Prepare: the claim's pod is gone, or we stop."""
         return self._stopping or uid in self._unwanted
 
-    def _attempt(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
+    def _attempt(self, ref: ClaimRef, end: float) -> tuple[DeviceRecord, ...]:
         record = self._records.read(ref.uid)
         known = record if record and self._claims.holdings.is_prepared(record) else None
         try:
@@ -304,7 +303,7 @@ class ClaimPreparer:
             structlog.contextvars.bind_contextvars(pod_groups=groups)
         return claim
 
-    def _again(self, record: ClaimRecord, end: float) -> tuple[PreparedDevice, ...]:
+    def _again(self, record: ClaimRecord, end: float) -> tuple[DeviceRecord, ...]:
         """Answer as before. The CDI spec may be gone: /var/run/cdi does not outlast a reboot."""
         uid = record.ref.uid
         try:
@@ -317,11 +316,11 @@ class ClaimPreparer:
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
         self._claims.steps.wait(record.steps, end, lambda: self._is_given_up(uid))
-        return record.answer
+        return record.devices
 
     def _prepare(
         self, claim: Claim, former: ClaimRecord | None, end: float
-    ) -> tuple[PreparedDevice, ...]:
+    ) -> tuple[DeviceRecord, ...]:
         inventory = self._inventory.current()
         if former and former.state is not RecordState.RELEASED:
             inventory = admitting(inventory, set(former.held_gpus))
@@ -355,7 +354,7 @@ class ClaimPreparer:
             self._take_back(draft.ref.uid, end)
             raise
         log.info("claim prepared", **_facts(record))
-        return record.answer
+        return record.devices
 
     def _newer_divisions(self, draft: ClaimRecord) -> str:
         """Return what to add to a refusal where a newer share config waits for other claims."""

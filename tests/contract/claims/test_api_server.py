@@ -38,7 +38,7 @@ def driver(server: ApiServer, tmp_path: Path) -> Iterator[Driver]:
 
 def test_a_claim_is_prepared_with_one_request(server: ApiServer, driver: Driver) -> None:
     (device,) = driver.prepare(REF)
-    assert device.device_name == "gpu-1"
+    assert device.name == "gpu-1"
     assert [entry.verb for entry in server.seen()] == ["get"]
 
 

@@ -348,7 +348,7 @@ def test_no_pod_waits_for_it(place: Place) -> None:
     for done in (calls.prepared, calls.unprepared):
         done.add(lambda ref: place.writer.changed([ref]))
     answer = calls.prepare([REF], 10)[REF.uid]
-    assert [one.device_name for one in answer.devices] == ["gpu-1"]
+    assert [one.name for one in answer.devices] == ["gpu-1"]
     assert not place.status()
     slow.times = 0
     slow.released.set()

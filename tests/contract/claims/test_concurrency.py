@@ -33,7 +33,7 @@ def test_claims_on_different_gpus_are_prepared_side_by_side(driver: Driver) -> N
     refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2)]
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(driver.prepare, refs))
-    assert [answer[0].device_name for answer in answers] == ["gpu-0", "gpu-1"]
+    assert [answer[0].name for answer in answers] == ["gpu-0", "gpu-1"]
 
 
 def test_a_second_call_for_a_claim_waits_and_gets_the_same_answer(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(driver: Driv
         prepare = pool.submit(patient.prepare, ref, PATIENCE)
         assert looked.wait(PATIENCE)
         patient.unprepare(holder)
-        assert prepare.result(PATIENCE)[0].device_name == "gpu-1"
+        assert prepare.result(PATIENCE)[0].name == "gpu-1"
     patient.close()
 
 
@@ -181,7 +181,7 @@ def test_a_prepare_that_waits_for_another_claims_call_lets_go_of_its_gpus(driver
             assert again.wait(PATIENCE), "it tries again instead of waiting with the GPU's lock"
             with driver.locks.gpus([make.gpu(1).uuid], soon()):
                 assert not prepare.done()
-        assert prepare.result(PATIENCE)[0].device_name == "gpu-1"
+        assert prepare.result(PATIENCE)[0].name == "gpu-1"
     patient.close()
 
 
@@ -211,7 +211,7 @@ def test_ten_pods_at_once_each_get_their_gpus(tmp_path: Path) -> None:
     with ThreadPoolExecutor(10) as pool:
         for _ in range(5):
             answers = list(pool.map(driver.prepare, refs))
-            assert len({device.device_name for answer in answers for device in answer}) == 20
+            assert len({device.name for answer in answers for device in answer}) == 20
             list(pool.map(driver.unprepare, refs))
             assert driver.left() == []
     driver.close()

@@ -78,7 +78,7 @@ def killed(wrecks: Callable[[str, str, str], Path], tmp_path: Path) -> Iterator[
 def test_killed_in_prepare_the_next_prepare_completes(killed: Killed, mode: str, step: str) -> None:
     driver, ref = killed(mode, "prepare", step)
     (device,) = driver.prepare(ref)
-    assert device.device_name == "gpu-1"
+    assert device.name == "gpu-1"
     assert driver.nodes(ref) == ["/dev/nvidia1"]
     assert driver.set_on(GPU) == (ref.uid if mode == "sharing" else None)
     driver.unprepare(ref)

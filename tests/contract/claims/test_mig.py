@@ -30,7 +30,7 @@ SOON = 0.3
 def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 3))
     (device,) = node.driver.prepare(ref)
-    assert device.device_name == node.name("1g.10gb", 3)
+    assert device.name == node.name("1g.10gb", 3)
     assert (node.mig_shapes(), node.mig_modes()) == ({0: ["1g.10gb@3"]}, {0: 1})
     (made,) = node.migs()
     assert node.driver.nodes(ref) == [

@@ -10,7 +10,7 @@ from structlog.contextvars import get_contextvars
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import (
@@ -39,20 +39,14 @@ def away(_: str) -> None:
 
 def test_a_claim_gets_its_gpus(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", "gpu-3")
-    assert driver.prepare(ref) == (
-        PreparedDevice(
-            request_names=("gpu",),
-            pool_name="node-1",
-            device_name="gpu-1",
-            cdi_device_ids=(f"k8s.gpu.nvidia.com/claim={UID}-gpu-1",),
-        ),
-        PreparedDevice(
-            request_names=("gpu",),
-            pool_name="node-1",
-            device_name="gpu-3",
-            cdi_device_ids=(f"k8s.gpu.nvidia.com/claim={UID}-gpu-3",),
-        ),
-    )
+    told = [
+        (one.name, one.pool, one.request_names, one.cdi_device_ids, one.share_id)
+        for one in driver.prepare(ref)
+    ]
+    assert told == [
+        ("gpu-1", "node-1", ("gpu",), (f"k8s.gpu.nvidia.com/claim={UID}-gpu-1",), None),
+        ("gpu-3", "node-1", ("gpu",), (f"k8s.gpu.nvidia.com/claim={UID}-gpu-3",), None),
+    ]
     assert driver.nodes(ref) == ["/dev/nvidia1", "/dev/nvidia3"]
     assert driver.spec(ref)["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
 
@@ -277,7 +271,7 @@ def test_a_claim_that_was_allocated_anew_gets_its_new_device(driver: Driver) -> 
     driver.prepare(ref)
     driver.api.results(ref)[0]["device"] = "gpu-2"
     (device,) = driver.prepare(ref)
-    assert device.device_name == "gpu-2"
+    assert device.name == "gpu-2"
     assert driver.set_on(make.gpu(1).uuid) is None
     driver.unprepare(ref)
     assert driver.left() == []
@@ -361,7 +355,7 @@ def test_a_gpu_of_a_claim_that_is_gone_is_waited_for(driver: Driver, loss: str) 
 
     driver.api.trouble = unprepared_at_the_third_look
     (device,) = driver.prepare(ref)
-    assert device.device_name == "gpu-1"
+    assert device.name == "gpu-1"
 
 
 def test_a_gpu_of_a_gone_claim_that_is_never_freed_is_an_error_that_says_so(driver: Driver) -> None:

@@ -55,7 +55,7 @@ def test_a_claim_is_answered_as_before_and_its_spec_stays_until_it_ends(
             ("k8s.gpu.nvidia.com/claim=uid-claim-gpu-0",),
             ("k8s.gpu.nvidia.com/claim=uid-claim-gpu-3",),
         ]
-        assert [(one.pool_name, one.device_name) for one in answer] == [
+        assert [(one.pool, one.name) for one in answer] == [
             ("node-1", "gpu-0"),
             ("node-1", "gpu-3"),
         ]

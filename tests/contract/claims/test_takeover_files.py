@@ -117,7 +117,7 @@ def test_claims_are_answered_as_before_and_after_them_all_is_as_it_was(
         told = entry_of(left.prepared[ref.uid])
         device = (told["gpu"] or told["mig"])["device"]
         (answer,) = node.driver.prepare(ref)
-        assert answer.device_name == device["DeviceName"]
+        assert answer.name == device["DeviceName"]
         assert list(answer.cdi_device_ids) == device["CDIDeviceIDs"]
     assert (node.mig_shapes(), node.mig_modes(), node.time_slices()) == (shapes, modes, slices)
     there = (node.root / "state" / "cdi").iterdir()

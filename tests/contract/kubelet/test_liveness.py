@@ -16,7 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from testbed.kubelet import KubeletClient
 
 import dra_driver.kubelet.probe
-from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.errors import SetupError
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import Health, HealthPort, HealthSocket
@@ -31,7 +32,7 @@ UNREGISTERED = "the kubelet has not registered the driver: see the driver's log\
 
 
 class NoClaims:
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[DeviceRecord, ...]:
         raise AssertionError("a probe prepares nothing")
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:

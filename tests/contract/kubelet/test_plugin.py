@@ -14,7 +14,9 @@ import structlog
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
-from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
+import make
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.errors import SetupError, TransientError
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import Health
@@ -36,14 +38,15 @@ class Claims:
         self.prepared: list[str] = []
         self.unprepared: list[str] = []
 
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[DeviceRecord, ...]:
         self.before(ref)
         self.prepared.append(ref.uid)
         return (
-            PreparedDevice(
+            DeviceRecord(
+                name="gpu-0",
+                device=make.device(make.gpu(0)),
+                pool="node-1",
                 request_names=("gpu",),
-                pool_name="node-1",
-                device_name="gpu-0",
                 cdi_device_ids=(f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-0",),
                 share_id="s-1",
             ),

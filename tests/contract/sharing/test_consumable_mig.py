@@ -92,7 +92,7 @@ def test_without_a_config_a_mig_device_is_shared_in_turns_and_nothing_is_limited
     refs = [node.claim_parts(name, device=DEVICE, configs=()) for name in ("one", "two")]
     for ref in refs:
         (device,) = node.driver.prepare(ref)
-        assert (device.device_name, device.share_id) == (DEVICE, ref.name)
+        assert (device.name, device.share_id) == (DEVICE, ref.name)
         assert node.part_env(ref, ref.name, DEVICE) == {}
     assert node.mps.requests.list() == set()
     for ref in refs:

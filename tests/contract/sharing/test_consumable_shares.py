@@ -57,7 +57,7 @@ def test_the_share_id_is_in_the_answer_the_record_and_the_name_of_the_cdi_device
 ) -> None:
     ref = node.claim_parts("one", configs=())
     (device,) = node.driver.prepare(ref)
-    assert (device.device_name, device.share_id) == ("gpu-0", "one")
+    assert (device.name, device.share_id) == ("gpu-0", "one")
     (name,) = [each["name"] for each in node.driver.spec(ref)["devices"]]
     assert device.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={name}",)
     assert name == claim_device_name(ref.uid, "gpu-0", "one")

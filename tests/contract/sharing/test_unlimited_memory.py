@@ -213,7 +213,7 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
         for number in range(2):
             ref = node.claim(f"gpu-0-share-{number}-of-10", name=f"c{number}")
             (device,) = calls.prepare([ref], PATIENCE)[ref.uid].devices
-            assert device.device_name == f"gpu-0-share-{number}-of-10"
+            assert device.name == f"gpu-0-share-{number}-of-10"
         assert asked.wait(PATIENCE)
     finally:
         answer.set()

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.claims.model.claim import ConsumerGroup, ConsumerPod, PreparedDevice
+from dra_driver.claims.model.claim import ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import (
     ClaimRecord,
     DeviceRecord,
@@ -424,17 +424,6 @@ def test_sound_bytes_with_a_wrong_content_are_refused() -> None:
     for content in (b'{"claim":{}}', b'{"ref":{},"steps":[]}', b"{}"):
         with pytest.raises(StateError, match="its content is not that of a record"):
             decode(sealed(content))
-
-
-def test_a_record_gives_the_kubelets_answer() -> None:
-    assert make.record(make.gpu(3)).answer == (
-        PreparedDevice(
-            request_names=("gpu",),
-            pool_name="node-1",
-            device_name="gpu-3",
-            cdi_device_ids=("k8s.gpu.nvidia.com/claim=11111111-0000-4000-8000-000000000000-gpu-3",),
-        ),
-    )
 
 
 def test_a_device_with_admin_access_is_not_held() -> None:

@@ -5,26 +5,26 @@ from collections.abc import Callable
 
 import pytest
 
+import make
 from clock import Clock
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import DeviceRecord
 from dra_driver.errors import ConflictError
 from dra_driver.kubelet.service import CALM_SECONDS, PARALLEL_CLAIMS, ClaimCalls
 from dra_driver.ops.metrics import Metrics
 from scrape import metrics_text
 
-DEVICE = PreparedDevice(
-    request_names=("gpu",), pool_name="n", device_name="gpu-0", cdi_device_ids=("a/b=c",)
-)
+(DEVICE,) = make.record().devices
 
 
 class RecordedClaims:
     """Claims whose outcome the test gives; keeps what was asked."""
 
-    def __init__(self, outcome: Callable[[ClaimRef], tuple[PreparedDevice, ...]]) -> None:
+    def __init__(self, outcome: Callable[[ClaimRef], tuple[DeviceRecord, ...]]) -> None:
         self.outcome = outcome
         self.asked: list[tuple[str, float]] = []
 
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[DeviceRecord, ...]:
         self.asked.append((ref.uid, deadline))
         return self.outcome(ref)
 
@@ -45,7 +45,7 @@ def metrics() -> Metrics:
     return Metrics(driver="gpu.nvidia.com", node="n", version="1")
 
 
-def succeed(_: ClaimRef) -> tuple[PreparedDevice, ...]:
+def succeed(_: ClaimRef) -> tuple[DeviceRecord, ...]:
     return (DEVICE,)
 
 
@@ -69,7 +69,7 @@ def test_a_claim_named_twice_is_prepared_once() -> None:
 
 @pytest.mark.parametrize("operation", ["prepare", "unprepare"])
 def test_a_claims_failure_stays_that_claims(operation: str) -> None:
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         if claim.uid == "bad":
             raise ConflictError("gpu-0 is held by ns/other: wait for its pod to end")
         return (DEVICE,)
@@ -80,7 +80,7 @@ def test_a_claims_failure_stays_that_claims(operation: str) -> None:
 
 
 def test_a_fault_of_ours_becomes_the_claims_error_text() -> None:
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         raise KeyError("gpu-7")
 
     answer = calls(RecordedClaims(outcome)).prepare([ref("a")], 45)[ClaimUid("a")]
@@ -88,7 +88,7 @@ def test_a_fault_of_ours_becomes_the_claims_error_text() -> None:
 
 
 def test_an_error_without_words_is_still_an_error() -> None:
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         raise ConflictError
 
     answer = calls(RecordedClaims(outcome)).prepare([ref("a")], 45)[ClaimUid("a")]
@@ -119,7 +119,7 @@ def test_claims_of_one_call_are_prepared_side_by_side() -> None:
     # Each waits for the other: one after the other would never end.
     meeting = threading.Barrier(2, timeout=30)
 
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         meeting.wait()
         return (DEVICE,)
 
@@ -130,7 +130,7 @@ def test_claims_of_one_call_are_prepared_side_by_side() -> None:
 def test_a_claim_that_overstays_does_not_keep_the_others_answers_back() -> None:
     release = threading.Event()
 
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         if claim.uid == "slow":
             release.wait(30)
         return (DEVICE,)
@@ -153,7 +153,7 @@ def test_of_a_thousand_claims_those_in_time_have_their_devices_and_no_other_is_b
     refs = [ref(f"{number}") for number in range(1000)]
     quick = {one.uid for one in refs[:40]}
 
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         if claim.uid not in quick:
             release.wait(30)
         return (DEVICE,)
@@ -176,7 +176,7 @@ def test_what_is_not_urgent_leaves_calls_alone_while_one_runs_and_for_a_moment_a
     clock = Clock()
     during: list[float] = []
 
-    def outcome(_: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(_: ClaimRef) -> tuple[DeviceRecord, ...]:
         during.append(service.busy())
         return (DEVICE,)
 
@@ -193,7 +193,7 @@ def test_listeners_are_told_of_each_success_and_of_no_failure() -> None:
     prepared: list[str] = []
     unprepared: list[str] = []
 
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         if claim.uid == "bad":
             raise ConflictError("no")
         return (DEVICE,)
@@ -214,7 +214,7 @@ def test_listeners_are_told_of_each_success_and_of_no_failure() -> None:
 def test_counts_tell_successes_from_failures() -> None:
     counted = metrics()
 
-    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def outcome(claim: ClaimRef) -> tuple[DeviceRecord, ...]:
         if claim.uid == "bad":
             raise ConflictError("no")
         return (DEVICE,)
