@@ -13,8 +13,6 @@ from msgspec import Struct
 from dra_driver.cdi.hooks import find_hook_program
 from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
-from dra_driver.claims.memory.pod_groups import PodGroups
-from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.claims.prepare.steps import Sharing
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.control_groups import find_hierarchy
@@ -25,6 +23,8 @@ from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.pod_groups import PodGroups
+from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Memberships, Shares
 from dra_driver.sharing.steps import MpsDomain, TimeSlice, UseShares

@@ -11,49 +11,17 @@ has tenants. Where the kernel counts (dmem), a hook limits each container before
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from dra_driver.cdi.model import Edits, Hook
 from dra_driver.devices.device import Base, Mig
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError, try_all
+from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.steps import MemoryPart
 
 _LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 _REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
-
-
-class Pods(Protocol):
-    """Limits pods: claims/memory/pod_limits.py, which reaches NVML and stands above this."""
-
-    def why_not(self, gpu: GpuUuid) -> str | None:
-        """Return why pods cannot be limited on a GPU. Raises DeviceError, TransientError."""
-        ...
-
-    def are_counted_by_kernel(self) -> bool:
-        """Tell whether the kernel counts (dmem), and not the GPU driver (misc)."""
-        ...
-
-    def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
-        """Limit a pod, in bytes. Raises ConfigError, DeviceError, TransientError."""
-        ...
-
-    def unlimit(self, pod: str, gpu: GpuUuid) -> None:
-        """Take a pod's limit away. Raises DeviceError, TransientError."""
-        ...
-
-    def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
-        """Tell whether a pod's limit is in force. Raises DeviceError, TransientError."""
-        ...
-
-    def refuse_others(self, gpu: GpuUuid) -> None:
-        """Leave pods without a limit no memory of a GPU. Raises DeviceError, TransientError."""
-        ...
-
-    def admit_others(self, gpu: GpuUuid) -> None:
-        """Take that back. Raises DeviceError, TransientError."""
-        ...
 
 
 class MemoryGroups:
@@ -69,7 +37,7 @@ class MemoryGroups:
 
     def __init__(
         self,
-        pods: Pods,
+        pods: PodLimits,
         tenants: Callable[[GpuUuid], Sequence[MemoryPart]],
         of_pod: Callable[[str], Sequence[MemoryPart]],
         hooks: Callable[[Sequence[str]], tuple[Hook, ...]],

@@ -14,7 +14,7 @@ so, for `dra-driver status`.
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct
@@ -24,6 +24,7 @@ from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
 from dra_driver.sharing.base import ComputeModes, Doer, Group, select_from
+from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.steps import SharingStep, TimeSlice
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
 
@@ -44,26 +45,10 @@ _PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of
 _SURE = (7, 0)  # of Pascal some have no time-slice to set, such as the P4
 
 
-class TimeSlices(Protocol):
-    """Reads and sets time-slices by their numbers: sharing/nvidia_smi.py, which reaches NVML."""
-
-    def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
-        """Set a GPU's time-slice; False if the card has none. Raises DeviceError."""
-        ...
-
-    def time_slice(self, uuid: str, deadline: float) -> int | None:
-        """Return a GPU's time-slice; None if there is none to be read. Raises DeviceError."""
-        ...
-
-    def recent(self, uuid: str) -> int | None:
-        """Return the time-slice that a GPU had a moment ago; None if that is not known."""
-        ...
-
-
 class TimeSlicing(Doer[TimeSlice]):
     """The strategy TimeSlicing: one step for each GPU."""
 
-    def __init__(self, time_slices: TimeSlices, modes: ComputeModes) -> None:
+    def __init__(self, time_slices: NvidiaSmi, modes: ComputeModes) -> None:
         self._time_slices = time_slices
         self._modes = modes
         self._able: set[GpuUuid] = set()

@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.claims.memory.pod_groups import PodGroups
-from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.devices.model import GpuUuid
+from dra_driver.sharing.pod_groups import PodGroups
+from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.simulator.layout import Fact
 from worlds.groups import GIB, limited
 from worlds.session import session_on

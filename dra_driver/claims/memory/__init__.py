@@ -1,1 +1,1 @@
-"""The control groups of pods, and their memory limits."""
+"""Memory limits of shares, looked after."""

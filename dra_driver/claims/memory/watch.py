@@ -17,7 +17,6 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.claims.model.claim import Claim, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.model.steps import ClaimStep
@@ -40,6 +39,7 @@ from dra_driver.errors import (
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Regarding
+from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.steps import Backend, MemoryPart, UseShares
 
 log = structlog.get_logger()

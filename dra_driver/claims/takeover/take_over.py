@@ -112,23 +112,17 @@ class TakeOver:
         The first look at the GPUs is waited for, and another one that knows what was taken over:
         what was made for claims is published as such from the beginning.
         """
-        if self._is_due:
-            has_looked = looks.wait_until_looked(seconds)
-            self.run()
-            if has_looked:
-                looks.look_again(seconds)
-
-    @property
-    def _is_due(self) -> bool:
-        """Whether there is a checkpoint of NVIDIA's DRA driver."""
-        return is_there(self._directory)
+        has_looked = looks.wait_until_looked(seconds)
+        self.run()
+        if has_looked:
+            looks.look_again(seconds)
 
     def run(self) -> bool:
         """Take over what there is; tell whether nothing is left to take over.
 
         What stands in the way is logged, once.
         """
-        if not self._is_due:
+        if not is_there(self._directory):
             self._left = {}
             return True
         deadline = self._clock() + _LOCK_SECONDS

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.memory.pod_groups import PodGroups
-from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError, DeviceError, LostError, TransientError, try_all
+from dra_driver.sharing.pod_groups import PodGroups
+from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 from worlds.groups import GIB, R615, kernels_groups, limited

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.memory.pod_groups import PodGroup, PodGroups
 from dra_driver.errors import DeviceError
+from dra_driver.sharing.pod_groups import PodGroup, PodGroups
 
 UID = "0f6c4f4e-1c8a-4a4e-9d6c-9f2f6a1b2c3d"
 SLICE = UID.replace("-", "_")

@@ -14,12 +14,12 @@ import threading
 from contextlib import nullcontext
 from pathlib import Path
 
-from dra_driver.claims.memory.pod_groups import PodGroups
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import ConfigError, DriverError, TransientError
+from dra_driver.sharing.pod_groups import PodGroups
 
 _NOTHING = MIB
 """So little, in bytes, that no CUDA context fits in."""
