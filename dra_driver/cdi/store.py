@@ -60,7 +60,7 @@ class SpecStore:
                 self._replace(path, content)
             elif stat.S_IMODE(found[1].st_mode) != _FILE_MODE:
                 path.chmod(_FILE_MODE)
-            path.with_name(path.stem + _PEER_SUFFIX).unlink(missing_ok=True)
+            path.with_suffix(_PEER_SUFFIX).unlink(missing_ok=True)
         except OSError as error:
             raise StateError(
                 f"CDI spec {path} cannot be written: {error.strerror};"
@@ -70,43 +70,39 @@ class SpecStore:
     def exists(self, uid: str) -> bool:
         """Tell whether the claim has a spec file, of this driver or of NVIDIA's."""
         path = self._path(uid)
-        return path.is_file() or path.with_name(path.stem + _PEER_SUFFIX).is_file()
+        return path.is_file() or path.with_suffix(_PEER_SUFFIX).is_file()
 
     def look(self, uid: str) -> Look | None:
         """Return what tells of a change of a claim's spec; None where it is not ours alone."""
         path = self._path(uid)
-        peers = look_of(path.with_name(path.stem + _PEER_SUFFIX))
+        peers = look_of(path.with_suffix(_PEER_SUFFIX))
         return look_of(path) if peers is None else None
 
     def is_peers(self, uid: str) -> bool:
         """Tell whether the claim's spec is a file of NVIDIA's driver."""
         path = self._path(uid)
-        return path.with_name(path.stem + _PEER_SUFFIX).is_file() and not path.is_file()
+        return path.with_suffix(_PEER_SUFFIX).is_file() and not path.is_file()
 
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim, if there is one. Raises StateError if that fails."""
         path = self._path(uid)
         try:
             path.unlink(missing_ok=True)
-            path.with_name(path.stem + _PEER_SUFFIX).unlink(missing_ok=True)
+            path.with_suffix(_PEER_SUFFIX).unlink(missing_ok=True)
         except OSError as error:
             raise StateError(f"CDI spec {path} cannot be deleted: {error.strerror}") from error
 
     def uids(self) -> set[str]:
         """Return the UIDs of all claims that have a spec file. An absent folder holds none."""
-        return {
-            name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-            for name in self._names(_PREFIX)
-            if name.endswith(_SUFFIX)
-        }
+        return self._of_files(_SUFFIX)
 
     def peers(self) -> set[str]:
         """Return the UIDs of the claims of which NVIDIA's driver has written a spec file."""
-        return {
-            name.removeprefix(_PREFIX).removesuffix(_PEER_SUFFIX)
-            for name in self._names(_PREFIX)
-            if name.endswith(_PEER_SUFFIX)
-        }
+        return self._of_files(_PEER_SUFFIX)
+
+    def _of_files(self, suffix: str) -> set[str]:
+        names = (name.removeprefix(_PREFIX) for name in self._names(_PREFIX))
+        return {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
 
     def delete_leftovers(self) -> int:
         """Delete temporary files that a killed driver left behind; return how many there were.

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import grpc
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health import HealthServicer
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError, UnavailableError
@@ -107,19 +108,9 @@ class RegistrationService(rpc.RegistrationServicer):
         return messages.RegistrationStatusResponse()
 
 
-class SocketHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Says on the service socket that this process answers there."""
-
-    def attach(self, server: grpc.Server) -> None:
-        """Add this service to a server that has not started."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
-
-    def Check(  # noqa: N802
-        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
-    ) -> health_pb2.HealthCheckResponse:
-        """Answer at once."""
-        del request, context
-        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+def _attach_health(server: grpc.Server) -> None:
+    """Have the service socket say that this process answers there."""
+    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(), server)
 
 
 class KubeletPlugin:
@@ -144,7 +135,7 @@ class KubeletPlugin:
         self._plugin = DraPlugin(calls, CLAIM_WORKERS)
         self._service = SocketServer(
             paths.service,
-            (self._plugin.attach, health.attach, SocketHealth().attach),
+            (self._plugin.attach, health.attach, _attach_health),
             name="service",
             workers=OTHER_WORKERS,
         )

@@ -115,9 +115,7 @@ class Steps:
                     f"remove `sharing` from the {config.kind if config else 'config'} of request "
                     f"{members[0].results[0].request}"
                 )
-            groups = [
-                _group(record, one, _units(one, entries, allocation.gpus), owed) for one in members
-            ]
+            groups = [_group(record, one, entries, allocation.gpus, owed) for one in members]
             steps += strategy.plan(groups, deadline)
         return tuple(steps)
 
@@ -234,33 +232,28 @@ def _by_strategy(
 def _group(
     claim: ClaimRecord,
     group: ConfigGroup,
-    units: tuple[Unit, ...],
+    entries: Mapping[str, DeviceRecord],
+    gpus: Mapping[GpuUuid, Gpu],
     owed: tuple[SharingStep, ...],
 ) -> Group:
+    # The same device can be in a group twice, for two requests.
+    results = {result.allocation_id: result for result in group.results}
     return Group(
         claim=claim.ref.uid,
         name=str(claim.ref),
         pods={pod.uid: pod.name for pod in claim.pods},
         pod_groups=tuple(group.name for group in claim.groups),
         config=group.config,
-        units=units,
+        units=tuple(
+            Unit(
+                name=result.device,
+                request=result.request,
+                gpu=gpus[entries[allocation].device.gpu],
+                device=_as_if_made(entries[allocation].device),
+            )
+            for allocation, result in results.items()
+        ),
         owed=owed,
-    )
-
-
-def _units(
-    group: ConfigGroup, entries: Mapping[str, DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
-) -> tuple[Unit, ...]:
-    # The same device can be in a group twice, for two requests.
-    members = {result.allocation_id: result for result in group.results}
-    return tuple(
-        Unit(
-            name=result.device,
-            request=result.request,
-            gpu=gpus[entries[allocation].device.gpu],
-            device=_as_if_made(entries[allocation].device),
-        )
-        for allocation, result in members.items()
     )
 
 

@@ -16,16 +16,6 @@ from dra_driver.host.listeners import Listeners
 from dra_driver.host.worker import Worker
 
 
-class NewsTiming(Struct, frozen=True, kw_only=True):
-    """How late claims are told of. All in seconds."""
-
-    look: float = 0.5
-    """From one look for notes to the next."""
-
-    longest: float = 3.0
-    """For calls to leave time; then it is told beside them."""
-
-
 class _Notes(Struct):
     prepared: dict[ClaimUid, ClaimRef] = field(default_factory=dict)
     unprepared: dict[ClaimUid, ClaimRef] = field(default_factory=dict)
@@ -41,13 +31,20 @@ class ClaimNews(Worker):
         released: a claim has given something back.
     """
 
-    def __init__(self, busy: Callable[[], float], *, timing: NewsTiming = NewsTiming()) -> None:
-        """Take what says for how many seconds calls should be left alone."""
+    def __init__(
+        self, busy: Callable[[], float], *, look_seconds: float = 0.5, longest: float = 3.0
+    ) -> None:
+        """Take what says for how many seconds calls should be left alone.
+
+        Notes are looked for every `look_seconds`, and told beside calls that leave no time for so
+        many seconds.
+        """
         super().__init__("claim-news")
         self.changed: Listeners[[Collection[ClaimRef], Collection[ClaimRef]]] = Listeners()
         self.released: Listeners[[]] = Listeners()
         self._busy = busy
-        self._timing = timing
+        self._look_seconds = look_seconds
+        self._longest = longest
         self._lock = threading.Lock()
         self._notes = _Notes()
         self._waited = 0.0
@@ -70,13 +67,13 @@ class ClaimNews(Worker):
 
     def look(self) -> None:
         """Pass on what is noted, if calls leave time for it or have not for long."""
-        self._waited += self._timing.look
-        if self._waited >= self._timing.longest or not self._busy():
+        self._waited += self._look_seconds
+        if self._waited >= self._longest or not self._busy():
             self._waited = 0.0
             self._tell()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._timing.look):
+        while not self._stop.wait(self._look_seconds):
             self.look()
         self._tell()
 

@@ -107,8 +107,8 @@ def test_monitoring_finds_the_device_that_the_claims_status_names(kind: str) -> 
     gpu, device, share = KINDS[kind]
     record = prepared(gpu, device)
     devices = published(gpu, share)
-    (answered,) = record.answer  # what the kubelet tells in PodResources
-    found = mapped(devices, answered.pool_name, answered.device_name)
+    (answered,) = record.devices  # what the kubelet tells in PodResources
+    found = mapped(devices, answered.pool, answered.name)
     (entry,) = entries(record, make.inventory(gpu))
     mig: Any = entry.data.get("mig")
     assert found is not None
@@ -124,9 +124,9 @@ def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them(
     made = replace(MIG, made_here=True)
     record = prepared(gpu, make.device(made))
     devices = published(gpu, ShareOffer(), MigOffer())
-    (answered,) = record.answer
-    assert answered.device_name in {one["name"] for one in devices}
-    assert mapped(devices, answered.pool_name, answered.device_name) is None
+    (answered,) = record.devices
+    assert answered.name in {one["name"] for one in devices}
+    assert mapped(devices, answered.pool, answered.name) is None
     (entry,) = entries(record, make.inventory(gpu))
     assert entry.data["uuid"] == made.uuid
 
@@ -134,5 +134,5 @@ def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them(
 def test_the_first_cdi_id_is_each_devices_own() -> None:
     several = [replace(ALL, share=replace(PART, share_id=one)) for one in "ab"]
     record = prepared(WHOLE, ALL, *equal_shares(ALL.base, FOUR), *several)
-    first = [one.cdi_device_ids[0] for one in record.answer]
+    first = [one.cdi_device_ids[0] for one in record.devices]
     assert len(set(first)) == len(first) == 7

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.report.news import ClaimNews, NewsTiming
+from dra_driver.claims.report.news import ClaimNews
 
 A, B = (ClaimRef(uid=ClaimUid(uid), namespace="ns", name=uid) for uid in "ab")
 
@@ -15,7 +15,7 @@ class Told:
         self.busy = 0.0
         self.claims: list[tuple[list[str], list[str]]] = []
         self.released = 0
-        self.news = ClaimNews(lambda: self.busy, timing=NewsTiming(look=look, longest=3.0))
+        self.news = ClaimNews(lambda: self.busy, look_seconds=look, longest=3.0)
         self.news.changed.add(self._changed)
         self.news.released.add(self._released)
 

@@ -233,7 +233,7 @@ def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
     (third,) = of_mig.limits.values()
     assert (third.memory_mib, third.active_thread_percentage) == ({MIG.uuid: 4096}, 50)
     record = decode((GOLDEN / "v1-parts.json").read_bytes())
-    assert [one.share_id for one in record.answer] == [
+    assert [one.share_id for one in record.devices] == [
         f"{letter}671734a-e8e5-11e4-8fde-42010af09327" for letter in "abc"
     ]
     assert [one.device for one in record.devices] == [one.device for one in with_parts()[0].shares]
