@@ -66,7 +66,7 @@ def use(record: ClaimRecord) -> None:
     """Whatever others do with a record at once."""
     assert isinstance(record.held_gpus, tuple)
     assert isinstance(record.touched_gpus, tuple)
-    assert len(record.answer) == len(record.devices)
+    assert isinstance(record.devices, tuple)
     assert record.is_complete in {True, False}
     assert all(cleanup.of.name and cleanup.of.gpus is not None for cleanup in record.pending)
     assert hash((record.ref, record.boot_id)) is not None
