@@ -21,8 +21,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dra_driver.cdi.model import Edits, merged
-from dra_driver.cdi.nodes import character_major, character_node, node_edits, renamed
+from dra_driver.cdi.nodes import character_major, character_node, node_edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.device import MigIds
 from dra_driver.devices.model import Gpu
@@ -71,31 +73,28 @@ def _drm_folder(gpu: Gpu, roots: Roots) -> Path:
 
 
 def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
-    try:
-        return sorted(os.listdir(_drm_folder(gpu, roots)))  # noqa: PTH208 (names are what is wanted)
-    except OSError:
-        return []  # a compute-only kernel driver has no DRM part
+    return _names(_drm_folder(gpu, roots))  # a compute-only kernel driver has no DRM part
 
 
 def _by_path(gpu: Gpu, roots: Roots, present: Mapping[str, Edits]) -> Iterator[Edits]:
-    """Yield the DRM nodes that are there under their names by PCI address."""
-    for link, target in _by_path_links(gpu, roots):
-        found = present.get(target.rpartition("/")[2])
-        for node in found.device_nodes if found else ():
-            yield Edits(device_nodes=(renamed(node, f"/dev/{link}"),))
-
-
-def _by_path_links(gpu: Gpu, roots: Roots) -> Iterator[tuple[str, str]]:
-    """Yield name below /dev and text of the links that udev made for the GPU."""
+    """Yield the DRM nodes that are there under the names by PCI address that udev gave them."""
     folder = roots.dev / _BY_PATH
+    for name in _names(folder):
+        if not name.startswith(f"pci-{gpu.pci_address}-"):
+            continue
+        with suppress(OSError):  # gone meanwhile, or no link
+            edits = present.get((folder / name).readlink().name)
+            for node in edits.device_nodes if edits else ():
+                host_path = node.host_path or node.path
+                shown = replace(node, path=f"/dev/{_BY_PATH}/{name}", host_path=host_path)
+                yield Edits(device_nodes=(shown,))
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+        return sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
     except OSError:
-        return
-    for name in names:
-        if name.startswith(f"pci-{gpu.pci_address}-"):
-            with suppress(OSError):  # gone meanwhile, or no link
-                yield f"{_BY_PATH}/{name}", str((folder / name).readlink())
+        return []
 
 
 _CAPABILITIES = "nvidia-caps"

@@ -13,7 +13,7 @@ and the hook program makes links only at paths that the other way leaves alone: 
 made where something is mounted.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from dra_driver.cdi import hooks
 from dra_driver.cdi.driver_libraries import DriverLibraries, Link
@@ -54,11 +54,18 @@ def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | N
 
 def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mount]:
     """Return one mount per container path; of two for the same path the first stands."""
-    wanted = [*_read_only(files), *_at_their_place(files.libraries)]
+    libraries = files.libraries
+    wanted = [(library.source, library.path) for library in libraries.libraries]
+    wanted += [
+        (file.source, file.container_path)
+        for file in (*files.programs, *files.firmware, *files.configs)
+    ]
+    wanted += [
+        (link.library, link.path) for link in libraries.links if _is_mounted(link, libraries)
+    ]
     if hookless:
         wanted += [
-            (source, f"{HOOKLESS_LIBRARIES}/{name}")
-            for name, source in files.libraries.by_name().items()
+            (source, f"{HOOKLESS_LIBRARIES}/{name}") for name, source in libraries.by_name().items()
         ]
     mounts: dict[str, Mount] = {}
     for options, pairs in (
@@ -71,21 +78,6 @@ def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mou
                 shown, Mount(host_path=host_path, container_path=shown, options=options)
             )
     return mounts.values()
-
-
-def _read_only(files: DriverFiles) -> Iterator[tuple[str, str]]:
-    """Yield source and container path of each file."""
-    for library in files.libraries.libraries:
-        yield library.source, library.path
-    for file in (*files.programs, *files.firmware, *files.configs):
-        yield file.source, file.container_path
-
-
-def _at_their_place(libraries: DriverLibraries) -> Iterator[tuple[str, str]]:
-    """Yield source and container path of the links that are mounts, whether hookless or not."""
-    for link in libraries.links:
-        if _is_mounted(link, libraries):
-            yield link.library, link.path
 
 
 def _is_mounted(link: Link, libraries: DriverLibraries) -> bool:

@@ -1,8 +1,8 @@
 """The parts of a CDI spec that this driver writes, as frozen values.
 
-Field meanings and rules: Container Device Interface, SPEC.md. Comes from cdi/driver_root.py and
-sharing/, goes to cdi/spec.py, which checks and serialises. Paths of the host are as the container
-runtime sees them, paths of the container as the container sees them.
+Fields, their names and rules: Container Device Interface, SPEC.md. Comes from cdi/driver_root.py
+and sharing/, goes to cdi/spec.py, which checks and serialises. Paths of the host are as the
+container runtime sees them, paths of the container as the container sees them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from msgspec import Struct, field
 T = TypeVar("T")
 
 
-class DeviceNode(Struct, frozen=True, kw_only=True):
+class DeviceNode(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A character device that the container may use. With `major` the host needs no node of it."""
 
     path: str
@@ -25,15 +25,15 @@ class DeviceNode(Struct, frozen=True, kw_only=True):
     gid: int | None = None
 
 
-class Mount(Struct, frozen=True, kw_only=True):
+class Mount(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A bind mount into the container."""
 
     host_path: str
     container_path: str
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
 
-class Hook(Struct, frozen=True, kw_only=True):
+class Hook(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """An OCI hook; `path` is resolved on the host."""
 
     hook_name: Literal["createRuntime", "createContainer"]
@@ -42,7 +42,7 @@ class Hook(Struct, frozen=True, kw_only=True):
     env: tuple[str, ...] = ()
 
 
-class Edits(Struct, frozen=True, kw_only=True):
+class Edits(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """Container edits. `env` entries are `NAME=value`."""
 
     env: tuple[str, ...] = ()

@@ -57,11 +57,6 @@ _MOST_DIGITS = 9  # a major number has 12 bits
 _NUMBERED = re.compile(r"(?:nvidia|(?P<drm>dri/(?:card|renderD)))(?P<minor>[0-9]+)")
 
 
-def renamed(node: DeviceNode, path: str) -> DeviceNode:
-    """Return a node of the host as another path in the container."""
-    return replace(node, path=path, host_path=node.host_path or node.path)
-
-
 def node_edits(roots: Roots, name: str) -> Edits | None:
     """Return the edits for the node `name`, such as `nvidia0` or `dri/card1`; None without it.
 

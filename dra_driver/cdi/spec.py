@@ -10,8 +10,12 @@ newer than itself. No file is touched here.
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec
+import msgspec
+from msgspec.structs import replace
+
+from dra_driver.cdi.model import DeviceNode, Edits, Spec
 from dra_driver.errors import StateError
 
 VENDOR = "k8s.gpu.nvidia.com"
@@ -153,57 +157,15 @@ def _is_empty(edits: Edits) -> bool:
 def _edits(edits: Edits) -> dict[str, object]:
     nodes = sorted(edits.device_nodes, key=lambda node: _depth_first(node.path))
     mounts = sorted(edits.mounts, key=lambda mount: _depth_first(mount.container_path))
-    return _without_empty(
-        {
-            "env": list(edits.env),
-            "deviceNodes": [_node(node) for node in nodes],
-            "mounts": [_mount(mount) for mount in mounts],
-            "hooks": [_hook(hook) for hook in edits.hooks],
-            "additionalGids": sorted({gid for gid in edits.additional_gids if gid}),
-        }
+    gids = sorted({gid for gid in edits.additional_gids if gid})
+    ordered = replace(
+        edits, device_nodes=tuple(nodes), mounts=tuple(mounts), additional_gids=tuple(gids)
     )
+    document: dict[str, Any] = msgspec.to_builtins(ordered)
+    for node in document.get("deviceNodes", ()):
+        node |= {"type": "c", "permissions": "rwm"}
+    return document
 
 
 def _depth_first(path: str) -> tuple[int, str]:
     return path.count("/"), path
-
-
-def _node(node: DeviceNode) -> dict[str, object]:
-    # Zero is what a loader takes for an absent number, so a minor of 0 may be left out or written.
-    return _without_empty(
-        {
-            "path": node.path,
-            "hostPath": node.host_path,
-            "type": "c",
-            "major": node.major,
-            "minor": node.minor,
-            "fileMode": node.file_mode,
-            "permissions": "rwm",
-            "gid": node.gid,
-        }
-    )
-
-
-def _mount(mount: Mount) -> dict[str, object]:
-    return _without_empty(
-        {
-            "hostPath": mount.host_path,
-            "containerPath": mount.container_path,
-            "options": list(mount.options),
-        }
-    )
-
-
-def _hook(hook: Hook) -> dict[str, object]:
-    return _without_empty(
-        {
-            "hookName": hook.hook_name,
-            "path": hook.path,
-            "args": list(hook.args),
-            "env": list(hook.env),
-        }
-    )
-
-
-def _without_empty(fields: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value not in (None, [], "")}

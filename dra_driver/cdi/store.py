@@ -187,7 +187,7 @@ def _layout(value: object) -> str:
         case dict() if any(map(_is_nested, value.values())):
             members = (f"{json.dumps(key)}: {_layout(member)}" for key, member in value.items())
             return _block("{", members, "}")
-        case list() if _is_nested(value):
+        case list() | tuple() if _is_nested(value):
             return _block("[", map(_layout, value), "]")
     return json.dumps(value)
 
@@ -199,6 +199,6 @@ def _block(opening: str, members: Iterable[str], closing: str) -> str:
 
 def _is_nested(value: object) -> bool:
     """Tell an object, or a list of objects, from a list of plain values."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict | _Json)

@@ -53,11 +53,8 @@ class Ownership:
         if mark.exists():
             return  # also on a disk that cannot be written
         try:
-            try:
-                _touch(mark)
-            except FileNotFoundError:
-                mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _touch(mark)
+            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mark.touch(mode=0o600)
         except OSError as error:
             raise _failed(mark, error) from error
 
@@ -202,10 +199,6 @@ def _names(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise _failed(folder, error) from error
-
-
-def _touch(mark: Path) -> None:
-    os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _write(note: Path, text: str) -> None:

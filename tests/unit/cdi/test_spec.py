@@ -1,5 +1,8 @@
 """The rules a container runtime applies to a CDI spec, each broken once."""
 
+import json
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -24,6 +27,12 @@ def node(**changes: object) -> DeviceNode:
     return replace(DeviceNode(path="/dev/nvidia0"), **changes)  # type: ignore[arg-type]
 
 
+def rendered(wanted: Spec) -> dict[str, Any]:
+    """What is rendered, as a runtime reads it."""
+    read: dict[str, Any] = json.loads(json.dumps(render(wanted)))
+    return read
+
+
 def test_a_whole_gpu_is_laid_out_as_the_cdi_fields_say() -> None:
     device = Edits(
         device_nodes=(
@@ -43,7 +52,7 @@ def test_a_whole_gpu_is_laid_out_as_the_cdi_fields_say() -> None:
         mounts=(Mount(host_path="/h", container_path="/c", options=("ro",)),),
     )
 
-    assert render(spec(device, common=common)) == {
+    assert rendered(spec(device, common=common)) == {
         "cdiVersion": "0.7.0",
         "kind": "k8s.gpu.nvidia.com/claim",
         "devices": [
@@ -97,8 +106,8 @@ def test_mounts_and_nodes_are_sorted_by_depth_then_path_and_env_is_not() -> None
             Mount(host_path="/h", container_path=path, options=()) for path in ("/a/b", "/b", "/a")
         ),
     )
-    [device] = render(spec(edits))["devices"]  # type: ignore[misc]
-    edited = device["containerEdits"]  # type: ignore[has-type]
+    [device] = rendered(spec(edits))["devices"]
+    edited = device["containerEdits"]
 
     assert edited["env"] == ["B=1", "A=2"]
     assert edited["deviceNodes"][1] == {"path": "/dev/b", "type": "c", "permissions": "rwm"}
@@ -188,7 +197,7 @@ def test_a_broken_rule_is_named(broken: Spec, problem: str) -> None:
 def test_the_largest_numbers_are_written() -> None:
     largest = {"major": 2**63 - 1, "minor": 2**63 - 1, "file_mode": 2**32 - 1, "gid": 2**32 - 1}
     edits = Edits(device_nodes=(node(**largest),), additional_gids=(2**32 - 1,))
-    written = render(spec(edits))["devices"][0]["containerEdits"]  # type: ignore[index]
+    written = rendered(spec(edits))["devices"][0]["containerEdits"]
     assert [one["major"] for one in written["deviceNodes"]] == [2**63 - 1]
     assert written["additionalGids"] == [2**32 - 1]
 
