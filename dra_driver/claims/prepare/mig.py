@@ -106,18 +106,8 @@ class MigDevices:
         self._check_mode(place.slot)
         return place
 
-    def made(self, place: Mig) -> Mig:
-        """Return the MIG device that has been made at a place for a claim."""
-        found = self._hardware.find(place.slot)
-        if not isinstance(found, MigDevice):
-            raise TransientError(
-                f"the MIG device that was made at {place.placement.start} of {place.gpu} is gone: "
-                "something else on the node destroyed it; this is retried"
-            )
-        return mig_of(replace(found, made_here=True))
-
-    def do(self, step: MigStep) -> None:
-        """Make MIG devices, turning MIG mode on for the first; or turn MIG mode off.
+    def do(self, step: MigStep) -> tuple[Mig, ...]:
+        """Make MIG devices and return them, MIG mode turned on for the first; or turn it off.
 
         May be repeated. Raises ConflictError if others have MIG devices on a GPU that is to be used
         as a whole, DeviceError if NVML refuses, TransientError if other instances or processes are
@@ -125,12 +115,11 @@ class MigDevices:
         """
         match step:
             case MakeMigDevices():
-                for place in step.places:
-                    self._ownership.note(place.slot, step.claim)
-                    self._make(place.slot, step.claim)
+                return tuple(self._make(place.slot, step.claim) for place in step.places)
             case TurnMigModeOff():
                 self._hardware.set_mode(step.gpu, MigMode.DISABLED)
                 self._ownership.forget_mode(step.gpu)
+                return ()
             case _:
                 assert_never(step)
 
@@ -168,7 +157,6 @@ class MigDevices:
         former, found = mig.instance, self._hardware.find(mig.slot)
         if not isinstance(found, MigDevice) and former.made_here:
             log.warning("mig device made again", claim=str(record.ref), device=entry.name)
-            self._ownership.note(mig.slot, record.ref.uid)
             now: Mig | None = self._make(mig.slot, record.ref.uid)
         elif isinstance(found, MigDevice):
             now = mig_of(replace(found, made_here=former.made_here))
@@ -251,6 +239,7 @@ class MigDevices:
     # Steps
 
     def _make(self, slot: MigSlot, uid: ClaimUid) -> Mig:
+        self._ownership.note(slot, uid)
         place = self._place(slot)
         if place is None:
             raise TransientError(

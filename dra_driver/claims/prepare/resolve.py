@@ -36,13 +36,11 @@ def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) ->
     return replace(draft, devices=devices, steps=steps)
 
 
-def made(mig: MigDevices, record: ClaimRecord) -> ClaimRecord:
-    """Return a record whose devices have been made, with these devices."""
+def with_made(record: ClaimRecord, made: Iterable[Mig]) -> ClaimRecord:
+    """Return a record with the MIG devices that have been made at its places."""
+    at = {place_of(mig): mig for mig in made}
     devices = tuple(
-        entry
-        if entry.device.exists or not isinstance(entry.device.base, Mig)
-        else _with_base(entry, mig.made(entry.device.base))
-        for entry in record.devices
+        _with_base(entry, at.get(entry.device.base, entry.device.base)) for entry in record.devices
     )
     return replace(record, devices=devices)
 

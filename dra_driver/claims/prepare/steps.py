@@ -11,8 +11,10 @@ side, because eight GPUs should take no longer than one. Callers hold the GPUs' 
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,12 +24,12 @@ from dra_driver.claims.model.claim import Result
 from dra_driver.claims.model.config import ConfigGroup
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.model.steps import ClaimStep, MigStep
-from dra_driver.claims.prepare import parallel
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.devices.device import Device, DeviceKey, Mig, MigIds
 from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
 from dra_driver.errors import ConfigError, DriverError, try_all
+from dra_driver.host.turns import waiting
 from dra_driver.sharing.base import EXCLUSIVE, Doer, Group, Planner, Unit, strategy_name
 from dra_driver.sharing.steps import (
     JoinDomain,
@@ -40,6 +42,9 @@ from dra_driver.sharing.steps import (
 
 NO_WAIT = -math.inf
 """A deadline by which nothing is waited for."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Failures = list[tuple[ClaimStep, DriverError]]
 
@@ -127,17 +132,22 @@ class Steps:
                 found[key] = found.get(key, Edits()) + edits
         return found
 
-    def do(self, steps: Sequence[ClaimStep], deadline: float) -> None:
-        """Bring steps about; the first DriverError of any is raised when all others have ended."""
+    def do(self, steps: Sequence[ClaimStep], deadline: float) -> list[Mig]:
+        """Bring steps about; return the MIG devices that were made.
 
-        def lane(members: Sequence[ClaimStep]) -> None:
+        The first DriverError of any is raised when all others have ended.
+        """
+
+        def lane(members: Sequence[ClaimStep]) -> list[Mig]:
+            made: list[Mig] = []
             for step in members:
                 if isinstance(step, MigStep):
-                    self._mig.do(step)
+                    made += self._mig.do(step)
                 else:
                     self._sharing.doer(step).do(step, deadline)
+            return made
 
-        parallel.all_or_error(_lanes(steps), lane)
+        return [mig for each in _all_or_error(_lanes(steps), lane) for mig in each]
 
     def ensure(self, steps: Sequence[ClaimStep]) -> None:
         """See to it that what was done still is. Raises DeviceError or TransientError."""
@@ -148,9 +158,7 @@ class Steps:
     ) -> None:
         """Wait until containers can start with the steps. Raises DeviceError or TransientError."""
         daemons = [step for step in sharing_steps(steps) if step.lives_by_itself]
-        parallel.all_or_error(
-            daemons, lambda step: self._sharing.doer(step).wait(step, deadline, given_up)
-        )
+        _all_or_error(daemons, lambda step: self._sharing.doer(step).wait(step, deadline, given_up))
 
     def end(self, steps: Iterable[ClaimStep], deadline: float) -> bool:
         """Undo what lives by itself, waiting for its end, and tell whether all has ended.
@@ -158,7 +166,7 @@ class Steps:
         Needs no GPU's lock; `undo` follows.
         """
         daemons = [step for step in sharing_steps(steps) if step.lives_by_itself]
-        return not parallel.failures(daemons, lambda step: self._undo(step, deadline))
+        return not _failures(daemons, lambda step: self._undo(step, deadline))
 
     def undo(self, steps: Sequence[ClaimStep], deadline: float) -> Failures:
         """Take steps back, from behind; return those that could not be, with the reasons.
@@ -175,7 +183,7 @@ class Steps:
                     failed.append((step, error))
             return failed
 
-        return [one for each in parallel.all_or_error(_lanes(steps), lane) for one in each]
+        return [one for each in _all_or_error(_lanes(steps), lane) for one in each]
 
     def claims(self) -> set[str]:
         """Return the UIDs of claims for which something is there that lives by itself."""
@@ -185,7 +193,7 @@ class Steps:
         """Undo all that is there for a claim without a record; return what could not be."""
         daemons = self._sharing.daemons
         names = [name for name, doer in daemons.items() if uid in doer.claims()]
-        return parallel.failures(names, lambda name: daemons[name].sweep(uid, deadline))
+        return _failures(names, lambda name: daemons[name].sweep(uid, deadline))
 
     def _undo(self, step: ClaimStep, deadline: float) -> None:
         if isinstance(step, MigStep):
@@ -265,3 +273,37 @@ def _as_if_made(device: Device) -> Device:
     uuid = MigUuid(f"MIG-to-be-made-{base.gpu}-{base.profile_id}-{base.placement.start}")
     ids = MigIds(gpu_instance=0, compute_instance=0, uuid=uuid, made_here=True)
     return replace(device, base=replace(base, instance=ids))
+
+
+def _all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:
+    """Call for each value on a thread of its own; return the results when all have ended.
+
+    Raises the first DriverError that one of the calls raised.
+    """
+    results: list[R] = []
+    for outcome in _outcomes(values, call):
+        if isinstance(outcome, DriverError):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+def _failures(values: Sequence[T], call: Callable[[T], object]) -> list[tuple[T, DriverError]]:
+    """Call for each value on a thread of its own; return those that failed when all have ended."""
+    ends = zip(values, _outcomes(values, call), strict=True)
+    return [(value, end) for value, end in ends if isinstance(end, DriverError)]
+
+
+def _outcomes(values: Sequence[T], call: Callable[[T], R]) -> list[R | DriverError]:
+    def outcome(value: T) -> R | DriverError:
+        try:
+            return call(value)
+        except DriverError as error:
+            return error
+
+    if len(values) <= 1:
+        return [outcome(value) for value in values]
+    # Each with what this thread's log lines say of the claim.
+    contexts = [copy_context() for _ in values]
+    with waiting(), ThreadPoolExecutor(len(values), thread_name_prefix="claim-step") as pool:
+        return list(pool.map(lambda context, value: context.run(outcome, value), contexts, values))

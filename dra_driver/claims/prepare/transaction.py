@@ -85,11 +85,12 @@ class Transaction:
         self._step("marked")
         if record.steps:
             self._intend(record)
-            if making := mig_steps(record.steps):
-                self._steps.do(making, deadline)
+            making = mig_steps(record.steps)
+            made = self._steps.do(making, deadline)
+            if making:
                 self._step("made")
             if not record.is_complete:
-                record = resolve.made(self._mig, record)
+                record = resolve.with_made(record, made)
                 sharing = self._steps.plan(record, allocation, owed, deadline)
                 if sharing:
                     record = replace(record, steps=(*record.steps, *sharing))

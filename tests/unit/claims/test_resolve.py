@@ -137,9 +137,9 @@ def test_a_place_where_nothing_is_has_a_mig_device_made_that_takes_its_place(nod
     record = node.resolve(claim(PLACE, OTHER_PLACE, PLACE))
     step = MakeMigDevices(devices=(PLACE, OTHER_PLACE), claim=ClaimUid("uid-1"))
     assert record.steps == (step,)
-    node.mig.do(step)
+    made = node.mig.do(step)
     here, there = (make.device(replace(one, made_here=True)) for one in (FOUND, OTHER))
-    assert devices(resolve.made(node.mig, record)) == [here, there, here]
+    assert devices(resolve.with_made(record, made)) == [here, there, here]
     node.mig.undo(step)
     assert node.there == {}
 

@@ -104,8 +104,9 @@ class Node:
         node: Any = self
         self.steps = Steps(node, self.sharing)
 
-    def do(self, step: MigStep) -> None:
+    def do(self, step: MigStep) -> tuple[Mig, ...]:
         self.made.append(("do", step))
+        return ()
 
     def undo(self, step: MigStep) -> None:
         self.made.append(("undo", step))
