@@ -177,13 +177,8 @@ class Backend(StrEnum):
 
     def words(self) -> str | None:
         """Return the backend for people; None for nothing."""
-        match self:
-            case Backend.CONTROL_GROUPS:
-                return "control groups (NVML)"
-            case Backend.MPS:
-                return "MPS"
-            case Backend.NOTHING:
-                return None
+        words = {Backend.CONTROL_GROUPS: "control groups (NVML)", Backend.MPS: "MPS"}
+        return words.get(self)
 
 
 class MemoryPart(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -32,12 +32,12 @@ from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid, is_label
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
-from dra_driver.claims.state.records import check_uid
+from dra_driver.claims.state.records import check_uid, disk_refused
 from dra_driver.devices.device import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined
-from dra_driver.errors import ConfigError, StateError
+from dra_driver.errors import ConfigError
 from dra_driver.host.files import Look, look_of, read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
 
@@ -187,7 +187,7 @@ class MetadataFiles:
             for one in (self._root, folder):
                 _make_folder(one)
         except OSError as error:
-            raise _failed("write", folder, error) from error
+            raise disk_refused(f"write device metadata {folder}", error) from error
         files = {self.path(uid, request): document for request, document in documents.items()}
         are_new = [self._write(path, document) for path, document in files.items()]
         self._written[uid] = {path.name for path in files}
@@ -205,7 +205,7 @@ class MetadataFiles:
         try:
             _remove(folder)
         except OSError as error:
-            raise _failed("delete", folder, error) from error
+            raise disk_refused(f"delete device metadata {folder}", error) from error
 
     def uids(self) -> set[ClaimUid]:
         """Return the claims that have a folder here. Raises StateError."""
@@ -214,7 +214,7 @@ class MetadataFiles:
         except (FileNotFoundError, NotADirectoryError):
             return set()
         except OSError as error:
-            raise _failed("read", self._root, error) from error
+            raise disk_refused(f"read device metadata {self._root}", error) from error
         found: set[ClaimUid] = set()
         for name in names:
             with suppress(ConfigError):  # nothing of a claim's
@@ -249,7 +249,7 @@ class MetadataFiles:
                 _remove(path)
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
         except OSError as error:
-            failed = _failed("write", path, error)
+            failed = disk_refused(f"write device metadata {path}", error)
             if found is None:
                 raise failed from error
             # Of the same devices, and of an earlier day: no reason to keep a container from them.
@@ -303,10 +303,3 @@ def _remove(path: Path) -> None:
         path.rmdir()
     except OSError:
         shutil.rmtree(path)
-
-
-def _failed(verb: str, path: Path, error: OSError) -> StateError:
-    return StateError(
-        f"cannot {verb} device metadata {path}: {error.strerror or error}; check the free space "
-        "and the permissions of the driver's directory on the node"
-    )

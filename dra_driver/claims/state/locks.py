@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
+from dra_driver.claims.state.records import disk_refused
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.host import ofd_lock
 from dra_driver.host.turns import acquired, waiting
@@ -108,10 +109,7 @@ class NodeLocks:
                 try:
                     self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 except OSError as error:
-                    raise StateError(
-                        f"cannot open the lock file {self._path}: {error.strerror}; check the free "
-                        "space and the permissions of the driver's directory on the node"
-                    ) from error
+                    raise disk_refused(f"open the lock file {self._path}", error) from error
             return self._file
 
     def _set(self, call: Callable[[int, int, int], bool | None], name: str) -> bool | None:

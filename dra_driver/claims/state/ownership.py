@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.state.records import check_uid
+from dra_driver.claims.state.records import check_uid, disk_refused
 from dra_driver.devices.model import GpuUuid, MigSlot, Refusal
 from dra_driver.errors import StateError
 from dra_driver.host.files import write_whole
@@ -223,7 +223,4 @@ def _remove(note: Path) -> None:
 
 
 def _failed(path: Path, error: OSError) -> StateError:
-    return StateError(
-        f"cannot keep track of who has which GPU: {path}: {error.strerror or error}; check the "
-        "free space and the permissions of the driver's directory on the node"
-    )
+    return disk_refused(f"keep track of who has which GPU: {path}", error)

@@ -60,6 +60,14 @@ def check_uid(uid: str) -> ClaimUid:
     return ClaimUid(uid)
 
 
+def disk_refused(what: str, error: OSError) -> StateError:
+    """Return the error for what the disk of the driver's directory does not let be done."""
+    return StateError(
+        f"cannot {what}: {error.strerror or error}; check the free space and the permissions of "
+        "the driver's directory on the node"
+    )
+
+
 class RecordStore:
     """The record files below one directory. Safe for several threads and processes per claim lock.
 
@@ -166,7 +174,7 @@ class RecordStore:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _failed("change", path, error) from error
+            raise disk_refused(f"change {path}", error) from error
 
     def write(self, record: ClaimRecord, *, durable: bool = True) -> None:
         """Store the record so that it outlives a crash, and a power cut if `durable`."""
@@ -178,7 +186,7 @@ class RecordStore:
                 self._make_folders()
                 write_whole(path, data, mode=_MODE, durable=durable)
         except OSError as error:
-            raise _failed("write", path, error) from error
+            raise disk_refused(f"write {path}", error) from error
         self._keep(record, look_of(path))
 
     def delete(self, uid: ClaimUid) -> None:
@@ -191,7 +199,7 @@ class RecordStore:
             temporary_of(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise _failed("delete", path, error) from error
+            raise disk_refused(f"delete {path}", error) from error
         self._peeked.pop(uid, None)
 
     def uids(self) -> set[ClaimUid]:
@@ -217,7 +225,7 @@ class RecordStore:
         try:
             found = read_whole(path)
         except OSError as error:
-            raise _failed("read", path, error) from error
+            raise disk_refused(f"read {path}", error) from error
         if found is None:
             return None
         if not found[0]:
@@ -247,7 +255,7 @@ class RecordStore:
             self._make_folders()
             path.replace(target)
         except OSError as error:
-            raise _failed("quarantine", path, error) from error
+            raise disk_refused(f"quarantine {path}", error) from error
         self.quarantined += 1
         log.error("record quarantined", file=str(target), reason=reason)
 
@@ -297,7 +305,7 @@ def stored_records(directory: Path) -> StoredRecords:
             try:
                 found = read_whole(folder / name)
             except OSError as error:
-                damaged[name] = str(_failed("read", folder / name, error))
+                damaged[name] = str(disk_refused(f"read {folder / name}", error))
                 continue
             if found is None or not found[0]:
                 continue  # unprepared meanwhile, or written just before a power cut
@@ -328,10 +336,3 @@ def _names(folder: Path) -> list[str]:
             f"cannot list the records of claims in {folder}: {error.strerror or error}; "
             f"{listing_advice(error)}"
         ) from error
-
-
-def _failed(verb: str, path: Path, error: OSError) -> StateError:
-    return StateError(
-        f"cannot {verb} {path}: {error.strerror or error}; check the free space and "
-        "the permissions of the driver's directory on the node"
-    )
