@@ -258,7 +258,6 @@ class DraPlugin:
         request: PrepareRequest,
         context: grpc.ServicerContext,
     ) -> PrepareResponse:
-        """Answer devices or an error for each claim."""
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
         return _prepared(answer(), answers)
 
@@ -268,7 +267,6 @@ class DraPlugin:
         request: UnprepareRequest,
         context: grpc.ServicerContext,
     ) -> UnprepareResponse:
-        """Answer an empty entry or an error for each claim."""
         answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
         response = answer()
         for uid, outcome in answers.items():

@@ -274,7 +274,6 @@ def _check_holds(unit: Unit, wanted: int) -> None:
 
 
 def _check_lower(unit: Unit, what: str, wanted: int, share: int | None, of: str) -> None:
-    """Check that a config asks for no more than the share."""
     if share is None:
         raise ConfigError(
             f'{what} is not possible: on device "{unit.name}" ({unit.gpu.product_name}) nothing '

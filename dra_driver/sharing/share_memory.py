@@ -143,7 +143,6 @@ def _without_groups(gpu: Gpu, strategy: ShareStrategy, why: str) -> Choice:
 
 
 def _only_pod(claim: Group) -> str:
-    """Return the UID of a claim's pod."""
     if claim.pod_groups:
         raise ConfigError(
             f"claim {claim.name} has a share of GPU memory and is reserved for PodGroup "

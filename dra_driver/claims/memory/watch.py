@@ -50,10 +50,8 @@ NO_MEMORY = "NoGPUMemory"
 ESCAPED = "GPUMemoryLimitRestored"
 """Reason of the Event of a pod one of whose containers its limit did not bind."""
 
-
 NOT_IN_FORCE = "GPUMemoryLimitNotInForce"
 """Reason of the Event of a pod whose limit cannot be set again."""
-
 
 _LOCK_SECONDS = 1.0
 """How long to wait for a claim that the kubelet is busy with."""

@@ -432,7 +432,6 @@ class ClaimPreparer:
 
 
 def _facts(record: ClaimRecord) -> dict[str, object]:
-    """Return what a log line says of a claim."""
     return {
         "claim": str(record.ref),
         "claim_uid": record.ref.uid,

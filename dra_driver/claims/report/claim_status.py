@@ -204,7 +204,6 @@ def key_of(entry: Mapping[str, Any]) -> Key:
 def _devices(
     wanted: Iterable[Entry], since: Mapping[tuple[Key, object, object], str], now: str
 ) -> list[Object]:
-    """Return entries in the form of the API."""
 
     def condition(key: Key, one: Condition) -> Object:
         status = "Unknown" if one.status is None else str(one.status)

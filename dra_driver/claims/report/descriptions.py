@@ -65,7 +65,6 @@ def _memory_limit(step: SharingStep, device: DeviceRecord) -> int | None:
 
 
 def _steps_of(record: ClaimRecord, device: DeviceRecord) -> Iterator[SharingStep]:
-    """Yield the steps that share a device."""
     if not device.admin_access:
         for step in record.steps:
             if not isinstance(step, MigStep) and step.is_about(device.device):

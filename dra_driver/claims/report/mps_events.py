@@ -32,7 +32,6 @@ DEATH = "MPSDaemonDied"
 FAULT = "MPSServerFault"
 FILE_NAME = "reported-deaths.json"
 
-
 BETWEEN_EVENTS = 60.0
 """Seconds between two events of one reason for one claim."""
 

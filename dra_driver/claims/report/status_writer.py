@@ -71,10 +71,8 @@ _LATER = "claim status not written yet"
 MANAGER = f"{DRIVER_NAME}/dra-driver"
 """The field manager; there is one for the drivers of all nodes, as a claim is on one at a time."""
 
-
 _ALLOCATION = "status.allocation"
 """The field that the API server names when it takes an applied status for a change of it."""
-
 
 # Seconds. Records that nobody has told of are looked at once in a period; they are read from disk.
 _PERIOD = 30.0
@@ -250,7 +248,6 @@ class StatusWriter(Worker):
         self._next = min(self._next, due)
 
     def _tried(self, told: _Told, work: Callable[[], None]) -> float:
-        """Do it; return when to try again."""
         now = self._clock()
         try:
             work()

@@ -54,7 +54,6 @@ PUT_ASIDE = "checkpoint.json.put-aside"
 _THEIR_LOCKS = ("pu.lock", "cp.lock")
 _LOCK_SECONDS = 5.0
 
-
 STUCK = (
     "its pods keep running; start NVIDIA's DRA driver again and remove it once they have ended, or "
     "drain the node and run dra-driver cleanup there"
@@ -319,7 +318,6 @@ def _say(record: ClaimRecord) -> None:
 
 
 def _advice(error: DriverError) -> str:
-    """Return what to do about an error."""
     if isinstance(error, ConflictError):
         return "remove NVIDIA's DRA driver from this node; this driver retries"
     if isinstance(error, TransientError):
