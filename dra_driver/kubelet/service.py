@@ -259,7 +259,20 @@ class DraPlugin:
         context: grpc.ServicerContext,
     ) -> PrepareResponse:
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        return _prepared(answer(), answers)
+        response = answer()
+        for uid, outcome in answers.items():
+            entry = response.claims[uid]
+            entry.error = outcome.error
+            for device in outcome.devices:
+                added = entry.devices.add(
+                    request_names=device.request_names,
+                    pool_name=device.pool,
+                    device_name=device.name,
+                    cdi_device_ids=device.cdi_device_ids,
+                )
+                if isinstance(added, v1.Device) and device.share_id is not None:
+                    added.share_id = device.share_id
+        return response
 
     def _unprepare(
         self,
@@ -279,23 +292,6 @@ def on_threads(threads: futures.ThreadPoolExecutor, method: Callable[_P, _R]) ->
     call = partial(method)
     call.experimental_thread_pool = threads  # type: ignore[attr-defined]
     return call
-
-
-def _prepared(response: PrepareResponse, answers: Mapping[ClaimUid, Answer]) -> PrepareResponse:
-    """Fill in and return a response; version v1beta1 has no share ids."""
-    for uid, answer in answers.items():
-        entry = response.claims[uid]
-        entry.error = answer.error
-        for device in answer.devices:
-            added = entry.devices.add(
-                request_names=device.request_names,
-                pool_name=device.pool,
-                device_name=device.name,
-                cdi_device_ids=device.cdi_device_ids,
-            )
-            if isinstance(added, v1.Device) and device.share_id is not None:
-                added.share_id = device.share_id
-    return response
 
 
 def _refs(

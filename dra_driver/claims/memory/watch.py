@@ -102,7 +102,8 @@ class MemoryWatch(Worker):
     def look(self) -> None:
         """Look at all claims that control groups limit, and at unshared GPUs. Raises StateError."""
         self._api_is_away = False
-        limited = [one.ref.uid for one in self._claims.records.readable() if self._is_limited(one)]
+        records = self._claims.records.readable()
+        limited = [record.ref.uid for record in records if any(_limited(record))]
         self._asked_at = {uid: at for uid, at in self._asked_at.items() if uid in limited}
         self._told = {uid: told for uid, told in self._told.items() if uid in limited}
         self._not_in_force.intersection_update(limited)
@@ -130,11 +131,6 @@ class MemoryWatch(Worker):
                 log.warning("memory limits not checked", of=subject, reason=str(error))
         else:
             self._once.forget(subject)
-
-    def _is_limited(self, record: ClaimRecord) -> bool:
-        found: list[bool] = []
-        self._try(f"claim {record.ref}", lambda: found.append(any(_limited(record))))
-        return any(found)
 
     def _look_at(self, uid: ClaimUid) -> None:
         now = self._asked(uid)

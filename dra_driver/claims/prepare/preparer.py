@@ -267,10 +267,8 @@ class ClaimPreparer:
         known = record if record and self._claims.holdings.is_prepared(record) else None
         try:
             claim = self._read(ref, end, known)
-        except ConfigError:
-            raise
         except DriverError as error:
-            if known is None or isinstance(error, NotFoundError | ConflictError):
+            if known is None or isinstance(error, ConfigError | NotFoundError | ConflictError):
                 raise
             # A sandbox is made again while the API server is away: containers need not notice.
             log.warning("claim answered from record", claim=str(ref), reason=str(error))
