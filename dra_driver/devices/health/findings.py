@@ -65,7 +65,7 @@ class Cause(StrEnum):
     REFUSED = "refused"
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True):
     """One thing that is wrong with a GPU.
 
     Attributes:
@@ -110,21 +110,15 @@ has changed, 63 that memory is to be replaced, 171 and 172 where an error of 48 
 
 
 def _xid(number: int, severity: Severity, remedy: Remedy, reason: str) -> Finding:
-    return Finding(
-        cause=Cause.XID,
-        value=str(number),
-        severity=severity,
-        remedy=remedy,
-        reason=f"XID {number}: {reason}",
-    )
+    return Finding(Cause.XID, str(number), severity, remedy, f"XID {number}: {reason}")
 
 
 _NVLINK = "an NVLink has failed"
 
 XIDS = MappingProxyType(
     {
-        int(one.value): one
-        for one in (
+        int(finding.value): finding
+        for finding in (
             _xid(46, FAULT, Remedy.RESET, "the GPU stopped processing"),
             _xid(48, FAULT, Remedy.RESET, "an error of its memory could not be corrected"),
             _xid(62, FAULT, Remedy.RESET, "its power management unit halted"),
@@ -163,13 +157,7 @@ def unknown_xid(number: int) -> Finding:
 
 
 def _action(value: str, severity: Severity, remedy: Remedy, wanted: str) -> Finding:
-    return Finding(
-        cause=Cause.RECOVERY,
-        value=value,
-        severity=severity,
-        remedy=remedy,
-        reason=f"the GPU driver wants {wanted}",
-    )
+    return Finding(Cause.RECOVERY, value, severity, remedy, f"the GPU driver wants {wanted}")
 
 
 RECOVERY_ACTIONS = MappingProxyType(
@@ -188,37 +176,31 @@ RECOVERY_ACTIONS = MappingProxyType(
 UNKNOWN_ACTION = _action("unknown", FAULT, Remedy.REBOOT, "something this driver does not know")
 
 ROWS_FAILED = Finding(
-    cause=Cause.ROW_REMAP,
-    value="failed",
-    severity=FAULT,
-    remedy=Remedy.REPLACE,
-    reason="bad memory of the GPU could not be replaced by spare memory",
+    Cause.ROW_REMAP,
+    "failed",
+    FAULT,
+    Remedy.REPLACE,
+    "bad memory of the GPU could not be replaced by spare memory",
 )
 ROWS_PENDING = Finding(
-    cause=Cause.ROW_REMAP,
-    value="pending",
-    severity=WARNING,
-    remedy=Remedy.RESET,
-    reason="bad memory of the GPU is put out of use, and is replaced at its next reset",
+    Cause.ROW_REMAP,
+    "pending",
+    WARNING,
+    Remedy.RESET,
+    "bad memory of the GPU is put out of use, and is replaced at its next reset",
 )
 UNCORRECTED = Finding(
-    cause=Cause.ECC,
-    value="uncorrected",
-    severity=WARNING,
-    remedy=Remedy.RESET,
-    reason="errors of its memory could not be corrected since the GPU driver was loaded",
+    Cause.ECC,
+    "uncorrected",
+    WARNING,
+    Remedy.RESET,
+    "errors of its memory could not be corrected since the GPU driver was loaded",
 )
 
 
 def _slowdown(value: str, reason: str) -> Finding:
-    return Finding(
-        cause=Cause.SLOWDOWN,
-        value=value,
-        severity=WARNING,
-        remedy=Remedy.NONE,
-        reason=f"the GPU is slowed down: {reason}",
-        has_to_last=True,
-    )
+    reason = f"the GPU is slowed down: {reason}"
+    return Finding(Cause.SLOWDOWN, value, WARNING, Remedy.NONE, reason, has_to_last=True)
 
 
 SLOWDOWNS = MappingProxyType(
@@ -231,14 +213,8 @@ SLOWDOWNS = MappingProxyType(
 
 
 def _fabric(value: str, remedy: Remedy, reason: str) -> Finding:
-    return Finding(
-        cause=Cause.FABRIC,
-        value=value,
-        severity=FAULT,
-        remedy=remedy,
-        reason=f"the GPU has not joined its NVLink fabric, so CUDA cannot start on it: {reason}",
-        has_to_last=True,
-    )
+    reason = f"the GPU has not joined its NVLink fabric, so CUDA cannot start on it: {reason}"
+    return Finding(Cause.FABRIC, value, FAULT, remedy, reason, has_to_last=True)
 
 
 FABRIC_STATES = MappingProxyType(
@@ -252,27 +228,9 @@ FABRIC_STATES = MappingProxyType(
 FABRIC_DONE = 3
 FABRIC_FAILED = _fabric("failed", Remedy.RESET, "it tried and failed; check Fabric Manager's log")
 
-LOST = Finding(
-    cause=Cause.LOST,
-    value="",
-    severity=LOSS,
-    remedy=Remedy.REBOOT,
-    reason="the GPU is out of reach",
-)
-SILENT = Finding(
-    cause=Cause.SILENT,
-    value="",
-    severity=FAULT,
-    remedy=Remedy.REBOOT,
-    reason="the GPU does not answer NVML",
-)
-REFUSED = Finding(
-    cause=Cause.REFUSED,
-    value="",
-    severity=FAULT,
-    remedy=Remedy.RESET,
-    reason="NVML cannot describe the GPU",
-)
+LOST = Finding(Cause.LOST, "", LOSS, Remedy.REBOOT, "the GPU is out of reach")
+SILENT = Finding(Cause.SILENT, "", FAULT, Remedy.REBOOT, "the GPU does not answer NVML")
+REFUSED = Finding(Cause.REFUSED, "", FAULT, Remedy.RESET, "NVML cannot describe the GPU")
 
 POLLED = frozenset({Cause.RECOVERY, Cause.ROW_REMAP, Cause.ECC, Cause.SLOWDOWN, Cause.FABRIC})
 """What each look reads of a GPU that answers."""
@@ -296,9 +254,9 @@ def known() -> tuple[Finding, ...]:
 
 def finding_of(cause: Cause, value: str) -> Finding:
     """Return the finding of a cause and value as they stand in a record, or raise ValueError."""
-    for one in (*known(), UNKNOWN_ACTION):
-        if one.key == (cause, value):
-            return one
+    for finding in (*known(), UNKNOWN_ACTION):
+        if finding.key == (cause, value):
+            return finding
     if cause is Cause.XID and value.isdecimal():
         return unknown_xid(int(value))
     raise ValueError(f"there is no finding {cause} {value!r}")
@@ -323,8 +281,7 @@ def examined(vitals: Vitals) -> Examination:
     """Return what is wrong with a GPU that answers."""
     found: list[Finding] = []
     if vitals.recovery_action:
-        action = RECOVERY_ACTIONS.get(vitals.recovery_action, UNKNOWN_ACTION)
-        found.append(action)
+        found.append(RECOVERY_ACTIONS.get(vitals.recovery_action, UNKNOWN_ACTION))
     if vitals.rows_failed:
         found.append(ROWS_FAILED)
     if vitals.rows_pending:
@@ -346,12 +303,7 @@ def examined(vitals: Vitals) -> Examination:
 
 def out_of_reach(sick: SickGpu) -> Examination:
     """Return what is wrong with a GPU that NVML counts and cannot describe."""
-    if sick.is_lost:
-        what = LOST
-    elif sick.is_silent:
-        what = SILENT
-    else:
-        what = REFUSED
+    what = LOST if sick.is_lost else SILENT if sick.is_silent else REFUSED
     return Examination(
         findings=(replace(what, reason=f"{what.reason} ({sick.reason})"),),
         unanswered=POLLED,
