@@ -17,17 +17,10 @@ from dra_driver.devices.device import Device, DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import StateError
+from dra_driver.mps.domain import Daemon
 from dra_driver.usage.processes import ContainerName, SeenProcess
 
 _MIB = 1024**2
-
-
-class Daemon(Struct, frozen=True, kw_only=True):
-    """An MPS daemon, by the supervisor's word, and the MPS domain that it serves."""
-
-    pid: int
-    start_ticks: int
-    domain: str
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -174,12 +167,12 @@ def _device(
     ]
     mine = [(one, seen[one.pid]) for one in load.processes if one.pid in seen and _on(one, mig)]
     kind = DeviceKind.GPU if mig is None else DeviceKind.MIG
-    by_daemon = {(one.pid, one.start_ticks) for one in known.daemons}
-    daemons = {pid for pid, start in by_daemon}
+    daemons = {(one.pid, one.start_ticks) for one in known.daemons}
+    parents = {pid for pid, _ in daemons}
     servers = [
         (one, who)
         for one, who in mine
-        if (who.pid, who.start_ticks) in by_daemon or who.parent in daemons
+        if (who.pid, who.start_ticks) in daemons or who.parent in parents
     ]
     of_pods = [(one, who) for one, who in mine if who.pod is not None and (one, who) not in servers]
     others = [pair for pair in mine if pair not in servers and pair not in of_pods]

@@ -16,7 +16,7 @@ from dra_driver.devices.load import GpuLoad
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
-from dra_driver.usage.model import Daemon, Known, NodeUse
+from dra_driver.usage.model import Known, NodeUse
 from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container_names, now_ticks
 from dra_driver.usage.reserved import ReservedPods
 
@@ -122,8 +122,7 @@ def known_below(
         except StateError:
             continue  # its servers count as processes of no pod
         if status is not None and status.daemon is not None:
-            at = status.daemon
-            daemons.append(Daemon(pid=at.pid, start_ticks=at.start_ticks, domain=str(domain)))
+            daemons.append(status.daemon)
     return Known(
         records=found,
         reserved={} if reserved is None else reserved.of(found),

@@ -9,8 +9,9 @@ from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.devices.model import MigUuid
+from dra_driver.mps.domain import Daemon
 from dra_driver.ops.usage_metrics import UsageMetric
-from dra_driver.usage.model import Daemon, DeviceUse, GpuUse, Known, NodeUse, Process, User, used
+from dra_driver.usage.model import DeviceUse, GpuUse, Known, NodeUse, Process, User, used
 from dra_driver.usage.processes import ContainerName, PodProcess, SeenProcess
 from dra_driver.usage.series import series
 
@@ -165,7 +166,7 @@ def test_a_pod_that_has_ended_is_idle_no_more_but_its_last_process_is_still_its_
 
 
 def test_the_server_of_mps_is_told_apart_by_its_daemon() -> None:
-    known = Known(daemons=[Daemon(pid=50, start_ticks=150, domain="d")])
+    known = Known(daemons=[Daemon(pid=50, start_ticks=150)])
     (device,) = used(
         load(on_gpu(60), on_gpu(7, kind=ProcessKind.MPS)),
         {60: seen(60, parent=50), 7: seen(7, "uid-a", ID_A)},
