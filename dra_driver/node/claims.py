@@ -12,7 +12,6 @@ from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.steps import MIG
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.report.device_health import Reported, conditions, reported
 from dra_driver.claims.report.mps_events import MpsEvents
 from dra_driver.claims.report.news import ClaimNews
@@ -60,7 +59,6 @@ class ClaimWork:
             clock=context.clock,
             on_release=changes.released,
         )
-        self.events = ClaimEvents(context.kube, node=settings.node_name)
         self._gpus = gpus
         self.calls = ClaimCalls(self.preparer, context.metrics, clock=context.clock)
         self.news = ClaimNews(self.calls.busy)
@@ -76,7 +74,7 @@ class ClaimWork:
             busy=self.calls.busy,
             may_begin=watcher.wait_until_looked,
         )
-        self._unlimited = UnlimitedMemory(self.claims.records, self.events)
+        self._unlimited = UnlimitedMemory(self.claims.records, context.events)
         changes.inventory.add(self._ring)
         changes.health.add(self._ring)
         self.news.changed.add(self._tell)
@@ -111,7 +109,7 @@ class ClaimWork:
             pods=offers.memory.pods,
             inventory=self._gpus.watcher,
             locks=self.locks,
-            events=self.events,
+            events=context.events,
             clock=context.clock,
             period=context.settings.rescan_interval,
         )
@@ -119,7 +117,7 @@ class ClaimWork:
         daemons = MpsEvents(
             self.sharing.requests,
             self.claims.records,
-            self.events,
+            context.events,
             folder=context.mps_folder,
             clock=context.clock,
         )

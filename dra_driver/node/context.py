@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from dra_driver.cdi.roots import Roots, roots_of
+from dra_driver.claims.report.claim_events import ClaimEvents
 from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
@@ -60,6 +61,7 @@ class NodeContext(Struct, frozen=True, kw_only=True):
     own_node: OwnNode
     server_version: ServerVersion
     metrics: Metrics
+    events: ClaimEvents
     holdings: Holdings
     changes: Changes
     clock: Callable[[], float] = time.monotonic
@@ -98,6 +100,7 @@ def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeCont
         own_node=OwnNode(kube, settings.node_name, clock=clock, random=random.random),
         server_version=ServerVersion(kube, clock=clock),
         metrics=metrics,
+        events=ClaimEvents(kube, node=settings.node_name),
         holdings=open_holdings(paths.data_directory, boot_id=boot_id, version=ours),
         changes=Changes(),
     )

@@ -140,7 +140,7 @@ class Driver:
         with suppress(StateError):
             work.device_health()  # so that the first look tells already what claims have lost
         gpus.watcher.start()
-        gpus.health.start(context.metrics, work.events)
+        gpus.health.start()
         if self._has_checkpoint:
             self._take_over.run_first(gpus.watcher, FIRST_LOOK_SECONDS)
         self._plugin.start()

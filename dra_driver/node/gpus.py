@@ -61,6 +61,8 @@ class NodeGpus:
             settings,
             self.session,
             holders=context.holdings,
+            metrics=context.metrics,
+            events=context.events,
             directory=context.directory,
             boot_id=context.boot_id,
             on_change=changes.health,

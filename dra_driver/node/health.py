@@ -8,12 +8,12 @@ status of claims.
 
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import structlog
-from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord
@@ -47,10 +47,11 @@ _MOST_WAITING = 256
 _RETRY_SECONDS = 15.0
 
 
-class _News(Struct, frozen=True, kw_only=True):
-    uuid: str
-    gpu: GpuHealth
-    condition: GpuCondition
+_News = tuple[str, GpuHealth, GpuCondition]
+"""The GPU's UUID, as what people know it, and what is wrong."""
+
+_Letter = tuple[ClaimRef, str]
+"""A claim, and what it is to be told."""
 
 
 class NodeHealth:
@@ -62,6 +63,8 @@ class NodeHealth:
         session: DriverSession,
         *,
         holders: Holdings,
+        metrics: Metrics,
+        events: ClaimEvents,
         directory: Path,
         boot_id: str,
         on_change: Callable[[], None],
@@ -75,7 +78,7 @@ class NodeHealth:
         if the list of XIDs to ignore holds something else.
         """
         self._session = session
-        self._holders = holders
+        self._metrics = metrics
         self.watcher = InventoryWatcher(
             self.look, rescan_seconds=settings.rescan_interval, on_change=on_inventory
         )
@@ -95,10 +98,15 @@ class NodeHealth:
             on_begin=self._begun,
         )
         self._presence = Presence(holders.still_holds)
-        self._listener: Listener | None = None
         self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
-        self._teller: HealthEvents | None = None
-        self._metrics: Metrics | None = None
+        self._listener = Listener(
+            session.next_event,
+            self._hear,
+            look=lambda: self.watcher.look_soon(),  # noqa: PLW0108 (whichever watcher it is then)
+            clock=time.monotonic,
+        )
+        self._teller = HealthEvents(self._news, holders, events)
+        metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
 
     def look(self) -> Inventory:
         """Look at all GPUs, for the watcher. Raises DeviceError."""
@@ -108,26 +116,15 @@ class NodeHealth:
         self._tracker.look(inventory)
         return inventory
 
-    def start(self, metrics: Metrics, events: ClaimEvents) -> None:
+    def start(self) -> None:
         """Begin to listen and to tell. It is started once."""
-        self._metrics = metrics
-        metrics.watch_conditions(tuple(Cause), tuple(Severity), self._count)
-        self._listener = Listener(
-            self._session.next_event,
-            self._hear,
-            look=self.watcher.look_soon,
-            clock=time.monotonic,
-        )
-        self._teller = HealthEvents(self._news, self._holders, events)
         self._listener.start()
         self._teller.start()
 
     def stop(self, timeout: float) -> None:
         """End the threads, waiting at most so many seconds for each."""
-        if self._listener is not None:
-            self._listener.stop(timeout)
-        if self._teller is not None:
-            self._teller.stop(timeout)
+        self._listener.stop(timeout)
+        self._teller.stop(timeout)
 
     def current(self) -> Inventory:
         """Return the latest inventory as it is published: with GPUs out of reach as they were."""
@@ -159,31 +156,30 @@ class NodeHealth:
         excluded = self.watcher.current().excluded
         if any(one.uuid == event.gpu and not one.is_in_use for one in excluded):
             return False  # it is none of this driver's
-        if self._metrics is not None and event.xid is not None:
+        if event.xid is not None:
             self._metrics.xid_heard()
         return self._tracker.hear(event)
 
-    def _begun(self, uuid: str, gpu: GpuHealth, one: GpuCondition) -> None:
-        if one.finding.severity in {Severity.REMARK, Severity.WARNING}:
+    def _begun(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> None:
+        if condition.finding.severity in {Severity.REMARK, Severity.WARNING}:
             return
         try:
-            self._news.put_nowait(_News(uuid=uuid, gpu=gpu, condition=one))
+            self._news.put_nowait((uuid, gpu, condition))
         except queue.Full:
             log.warning("event not created", regarding=gpu.name, reason="too many are waiting")
 
     def _count(self) -> Mapping[tuple[str, str], int]:
-        counts: dict[tuple[str, str], int] = {}
-        for conditions in self._tracker.in_force().values():
-            for one in conditions:
-                key = (str(one.finding.cause), str(one.finding.severity))
-                counts[key] = counts.get(key, 0) + 1
-        return counts
+        return Counter(
+            (str(one.finding.cause), str(one.finding.severity))
+            for conditions in self._tracker.in_force().values()
+            for one in conditions
+        )
 
 
 class HealthEvents(Worker):
     """A thread that tells the claims and pods that have a GPU that it has become sick."""
 
-    def __init__(self, news: "queue.Queue[_News]", holders: Holdings, events: ClaimEvents) -> None:
+    def __init__(self, news: queue.Queue[_News], holders: Holdings, events: ClaimEvents) -> None:
         super().__init__("health-events")
         self._news = news
         self._holders = holders
@@ -195,47 +191,40 @@ class HealthEvents(Worker):
         while not self._stop.is_set():
             letters: list[_Letter] = []
             with suppress(queue.Empty):
-                letters = self._letters(self._news.get(timeout=1.0))
+                letters = self._letters(*self._news.get(timeout=1.0))
             if late and time.monotonic() >= retry_at:
                 letters, late = letters + late, []
-            for one in letters:
+            for letter in letters:
                 if self._stop.is_set():
                     return
-                pause = self._sent(one)
+                pause = self._sent(*letter)
                 if pause is not None:
-                    late.append(one)
+                    late.append(letter)
                     retry_at = time.monotonic() + pause
             if len(late) > _MOST_WAITING:
                 log.warning("events not created", count=len(late) - _MOST_WAITING)
                 late = late[-_MOST_WAITING:]
 
-    def _letters(self, one: _News) -> "list[_Letter]":
+    def _letters(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> list[_Letter]:
         """Return what to tell whom."""
         try:
-            records = self._holders.users_of(GpuUuid(one.uuid))
+            records = self._holders.users_of(GpuUuid(uuid))
         except DriverError as error:
-            log.warning("event not created", regarding=one.gpu.name, reason=str(error))
+            log.warning("event not created", regarding=gpu.name, reason=str(error))
             return []
-        note = f"{one.gpu.name}: {one.condition.finding.text}"
+        note = f"{gpu.name}: {condition.finding.text}"
         return [
-            _Letter(ref=record.ref, note=note)
+            (record.ref, note)
             for record in records
-            if any(concerns(one.condition, entry.device) for entry in record.devices)
+            if any(concerns(condition, entry.device) for entry in record.devices)
         ]
 
-    def _sent(self, one: "_Letter") -> float | None:
+    def _sent(self, ref: ClaimRef, note: str) -> float | None:
         """Tell one claim; return after how many seconds to try again, None for never."""
         try:
-            self._events.tell(one.ref, reason=REASON, action="TaintingDevice", note=one.note)
+            self._events.tell(ref, reason=REASON, action="TaintingDevice", note=note)
         except UnavailableError as error:
             return max(_RETRY_SECONDS, error.retry_after or 0.0)
         except DriverError as error:
-            log.warning("event not created", regarding=str(one.ref), reason=str(error))
+            log.warning("event not created", regarding=str(ref), reason=str(error))
         return None
-
-
-class _Letter(Struct, frozen=True, kw_only=True):
-    """What a claim is to be told."""
-
-    ref: ClaimRef
-    note: str

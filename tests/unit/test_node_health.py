@@ -52,6 +52,8 @@ class World:
             Settings(node_name="n"),
             self,
             holders=self,
+            metrics=Metrics(driver="gpu.nvidia.com", node="n", version="1"),
+            events=self,
             directory=folder,
             boot_id="boot-1",
             on_change=lambda: None,
@@ -99,8 +101,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     world.health.look()
-    metrics = Metrics(driver="gpu.nvidia.com", node="n", version="1")
-    world.health.start(metrics, world)
+    world.health.start()
     yield world
     world.health.stop(10)
 
