@@ -70,11 +70,9 @@ class Holders:
 
     def _look(self) -> Mapping[int, tuple[Holder, ...]]:
         for proc in self._procs:
-            try:
+            with suppress(OSError):
                 own = str((proc / "self").readlink())  # our PID as this procfs counts
-            except OSError:
-                continue
-            return self._look_in(proc, own)
+                return self._look_in(proc, own)
         return {}
 
     def _look_in(self, proc: Path, own: str) -> Mapping[int, tuple[Holder, ...]]:

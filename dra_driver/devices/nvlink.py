@@ -8,6 +8,7 @@ that an admin has put into MIG mode has no peer access over NVLink (MIG User Gui
 group; one that this driver switches as claims come and go keeps its place.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 
@@ -52,31 +53,25 @@ def joined(gpus: Iterable[Gpu]) -> Mapping[GpuUuid, Joined]:
 def _links(gpus: Collection[Gpu]) -> _Links:
     """Count the links between each two GPUs, as the end says that sees more of them."""
     at = {gpu.pci_address: gpu.uuid for gpu in gpus}
-    seen: dict[tuple[GpuUuid, GpuUuid], int] = {}
-    to_switch: dict[GpuUuid, int] = {}
+    seen: Counter[tuple[GpuUuid, GpuUuid]] = Counter()
+    to_switch: Counter[GpuUuid] = Counter()
     for gpu in gpus:
         for link in gpu.nvlinks:
             if not link.is_active:
                 continue
             peer = at.get(link.peer) if link.peer is not None else None
             if peer is not None and peer != gpu.uuid:
-                seen[gpu.uuid, peer] = seen.get((gpu.uuid, peer), 0) + 1
+                seen[gpu.uuid, peer] += 1
             elif link.to_switch:
-                to_switch[gpu.uuid] = to_switch.get(gpu.uuid, 0) + 1
-    found: dict[frozenset[GpuUuid], int] = {}
-    for (one, other), count in seen.items():
-        pair = frozenset((one, other))
-        found[pair] = max(found.get(pair, 0), count)
-    for one_gpu, other_gpu in combinations(gpus, 2):
-        if (
-            one_gpu.uuid in to_switch
-            and other_gpu.uuid in to_switch
-            and _switched(one_gpu, other_gpu)
-        ):
-            pair = frozenset((one_gpu.uuid, other_gpu.uuid))
-            count = min(to_switch[one_gpu.uuid], to_switch[other_gpu.uuid])
-            found[pair] = max(found.get(pair, 0), count)
-    return found
+                to_switch[gpu.uuid] += 1
+    links: Counter[frozenset[GpuUuid]] = Counter()  # of which a union has the most
+    for pair, count in seen.items():
+        links |= Counter({frozenset(pair): count})
+    for one, other in combinations(gpus, 2):
+        if _switched(one, other):
+            count = min(to_switch[one.uuid], to_switch[other.uuid])
+            links |= Counter({frozenset((one.uuid, other.uuid)): count})
+    return links
 
 
 def _switched(one: Gpu, other: Gpu) -> bool:

@@ -8,25 +8,10 @@ tree (Documentation/ABI/testing/sysfs-bus-pci) and may be missing in virtual mac
 import re
 from pathlib import Path
 
-from msgspec import Struct
-
 from dra_driver.devices.model import PciAddress
 
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _ROOT = re.compile(r"(?:^|/)devices/(pci[0-9a-f]{4,}:[0-9a-f]{2})/")
-
-
-class PciFacts(Struct, frozen=True, kw_only=True):
-    """A device's place: `pcie_root` such as `pci0000:64`, `numa_node` counted from 0."""
-
-    pcie_root: str | None
-    numa_node: int | None
-
-
-def pci_facts(sys_root: Path, address: PciAddress) -> PciFacts:
-    """Return what is known of a device; a device that is not there has no facts."""
-    device = sys_root / "bus" / "pci" / "devices" / address
-    return PciFacts(pcie_root=_pcie_root(device), numa_node=_numa_node(device))
 
 
 def pci_address(bus_id: str) -> PciAddress:
@@ -42,17 +27,23 @@ def pci_order(address: str) -> str:
     return address.zfill(len("00000000:00:00.0"))
 
 
-def _pcie_root(device: Path) -> str | None:
+def pcie_root(sys_root: Path, address: PciAddress) -> str | None:
+    """Return a device's root complex, such as `pci0000:64`; None if /sys does not know it."""
     try:
-        match = _ROOT.search(str(device.readlink()))
+        match = _ROOT.search(str(_device(sys_root, address).readlink()))
     except OSError:
         return None
     return match[1] if match else None
 
 
-def _numa_node(device: Path) -> int | None:
+def numa_node(sys_root: Path, address: PciAddress) -> int | None:
+    """Return a device's NUMA node, counted from 0; None if /sys does not know it."""
     try:
-        node = int((device / "numa_node").read_text())
+        node = int((_device(sys_root, address) / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None  # the kernel says -1 for "no node"
+
+
+def _device(sys_root: Path, address: PciAddress) -> Path:
+    return sys_root / "bus" / "pci" / "devices" / address

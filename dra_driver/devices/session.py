@@ -29,7 +29,7 @@ from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.nvml.mig import MigCalls
-from dra_driver.devices.pci import pci_facts, pci_order
+from dra_driver.devices.pci import numa_node, pci_order, pcie_root
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, LostError, SilenceError, TransientError
 
@@ -65,8 +65,9 @@ def discover(nvml: NvmlLibrary, sys_root: Path) -> Inventory:
             )
         else:
             if gpu.product_name not in _DISPLAY_ONLY:
-                place = pci_facts(sys_root, gpu.pci_address)
-                gpus.append(replace(gpu, pcie_root=place.pcie_root, numa_node=place.numa_node))
+                place = sys_root, gpu.pci_address
+                gpu = replace(gpu, pcie_root=pcie_root(*place), numa_node=numa_node(*place))
+                gpus.append(gpu)
     return Inventory(
         driver_version=nvml.driver_version(),
         cuda_version=nvml.cuda_version(),
@@ -277,7 +278,8 @@ class DriverSession:
                     raise
         library = self._opening or self._resting
         if library is None:
-            library = NvmlLibrary(self._find_library(), self._calls)
+            path = find_library(self._driver_root, running_driver(self._proc_root))
+            library = NvmlLibrary(path, self._calls)
         self._opening = library
         try:
             library.open()
@@ -294,9 +296,6 @@ class DriverSession:
         except DeviceError:
             self.close()
             raise
-
-    def _find_library(self) -> Path:
-        return find_library(self._driver_root, running_driver(self._proc_root))
 
     def _is_time_to_reopen(self) -> bool:
         """Tell whether a sick GPU may be seen well by a fresh NVML: ever more rarely."""

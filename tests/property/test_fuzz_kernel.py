@@ -22,7 +22,7 @@ from dra_driver.cdi.nodes import character_major, node_edits
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.devices.device import mig_of
 from dra_driver.devices.model import PciAddress
-from dra_driver.devices.pci import pci_facts
+from dra_driver.devices.pci import numa_node, pcie_root
 from dra_driver.errors import DriverError
 from dra_driver.host.boot import read_boot_id
 from dra_driver.mps import processes
@@ -109,12 +109,12 @@ def test_the_tree_of_pci_devices_may_be_anything(root: Path, link: bytes, node: 
         device.unlink()
     shutil.rmtree(device, ignore_errors=True)
     device.symlink_to(os.fsdecode(link))
-    facts = pci_facts(root / "sys", ADDRESS)
-    assert facts.pcie_root is None or facts.pcie_root.startswith("pci")
+    found = pcie_root(root / "sys", ADDRESS)
+    assert found is None or found.startswith("pci")
     device.unlink()
     write(device / "numa_node", node)
-    facts = pci_facts(root / "sys", ADDRESS)
-    assert facts.numa_node is None or facts.numa_node >= 0
+    number = numa_node(root / "sys", ADDRESS)
+    assert number is None or number >= 0
 
 
 @given(content=st.binary(max_size=60))

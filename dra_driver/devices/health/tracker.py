@@ -78,10 +78,10 @@ class HealthTracker:
         """Return what is wrong now, by UUID of GPUs that are not well, the gravest first."""
         with self._lock:
             if self._in_force is None:  # asked for each device of each claim
-                known = self._known().items()
-                found = {uuid: debounce.in_force(one.conditions) for uuid, one in known}
                 self._in_force = {
-                    uuid: conditions for uuid, conditions in found.items() if conditions
+                    uuid: conditions
+                    for uuid, gpu in self._known().items()
+                    if (conditions := debounce.in_force(gpu.conditions))
                 }
             return self._in_force
 

@@ -104,35 +104,26 @@ class Refusals(Worker):
 
         `user` may be any text; `given_up` gets it too.
         """
-        now = self._clock()
-        with self._lock:
-            known = self._gpus.get(slot.gpu)
-            if known is None or known.is_over(self._timing, now):
-                known = _Refusing(minor=error.minor, first=now, last=now)
-                self._gpus[slot.gpu] = known
-            known.last = now
-            known.waiting[slot] = user
-            if known.reason is None and now - known.first >= self._timing.patience:
-                known.reason = str(error)
-                seconds = round(known.end(self._timing) - now)
-                log.warning(
-                    "mig partitions withdrawn", gpu=slot.gpu, reason=known.reason, seconds=seconds
-                )
-                self.ring()
-        self._tell()
+        self._note(slot, user, str(error), minor=error.minor)
 
     def barred(self, slot: MigSlot, user: str, error: BarredError) -> None:
         """Take note that NVML made no device on a GPU in MIG mode, and would for nobody."""
-        now = self._clock()
+        self._note(slot, user, str(error), minor=None)
+
+    def _note(self, slot: MigSlot, user: str, reason: str, *, minor: int | None) -> None:
+        now, is_barred = self._clock(), minor is None
         with self._lock:
             known = self._gpus.get(slot.gpu)
-            if known is None or known.minor is not None or known.is_over(self._timing, now):
-                known = self._gpus[slot.gpu] = _Refusing(minor=None, first=now, last=now)
+            is_news = known is None or (is_barred and known.minor is not None)
+            if known is None or is_news or known.is_over(self._timing, now):
+                known = self._gpus[slot.gpu] = _Refusing(minor=minor, first=now, last=now)
             known.last = now
             known.waiting[slot] = user
-            if known.reason is None:
-                known.reason = str(error)
-                log.warning("mig partitions withdrawn", gpu=slot.gpu, reason=known.reason)
+            lasts = is_barred or now - known.first >= self._timing.patience
+            if known.reason is None and lasts:
+                known.reason = reason
+                until = {} if is_barred else {"seconds": round(known.end(self._timing) - now)}
+                log.warning("mig partitions withdrawn", gpu=slot.gpu, reason=reason, **until)
                 self.ring()
         self._tell()
 
@@ -152,10 +143,11 @@ class Refusals(Worker):
         off = {gpu.uuid for gpu in inventory.gpus if gpu.mig_mode is not MigMode.ENABLED}
         there = {gpu.uuid for gpu in inventory.gpus}
         with self._lock:
-            waits = {
-                uuid: off if one.minor is not None else there for uuid, one in self._gpus.items()
-            }
-        for uuid in (uuid for uuid, among in waits.items() if uuid not in among):
+            refusing = self._gpus.items()
+            over = [
+                uuid for uuid, one in refusing if uuid not in (there if one.minor is None else off)
+            ]
+        for uuid in over:
             self._forget(uuid, "it is in MIG mode, or gone")
 
     def check(self) -> float:

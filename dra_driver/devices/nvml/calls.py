@@ -80,7 +80,8 @@ class NvmlCalls:
         if seconds is None:
             hurry = self.silent and self.answer_seconds > HURRIED_SECONDS
             seconds = HURRIED_SECONDS if hurry else self.answer_seconds
-        lane = self._lane(subject)
+        with self._mutex:
+            lane = self._lanes.setdefault(subject, _Lane(subject))
         self._enter(lane, seconds)
         lane.asked_at = self._clock()
         lane.end = end = lane.asked_at + seconds
@@ -140,11 +141,8 @@ class NvmlCalls:
             if end >= lane.end:
                 break
             end = lane.end
-        raise _again(lane.silence or _silence(lane.subject, seconds))
-
-    def _lane(self, subject: str) -> _Lane:
-        with self._mutex:
-            return self._lanes.setdefault(subject, _Lane(subject))
+        # Another one each time: raised by several threads, it would gather their tracebacks.
+        raise SilenceError(str(lane.silence or _silence(lane.subject, seconds)))
 
     def _thread(self) -> _Inbox:
         """Return where a thread that does nothing else takes its next call from."""
@@ -196,8 +194,3 @@ def _silence(subject: str, seconds: float) -> SilenceError:
         f"{what} does not answer since {since} UTC (NVML was given {seconds:.0f} s); look for NVRM "
         "and Xid lines in dmesg: if it does not answer again by itself, the node has to be rebooted"
     )
-
-
-def _again(silence: SilenceError) -> SilenceError:
-    """Return the same error again: raised by several threads, one would gather their tracebacks."""
-    return SilenceError(str(silence))

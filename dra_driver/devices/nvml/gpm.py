@@ -38,7 +38,6 @@ class GpmCount:
     """
 
     def __init__(self, nvml: NvmlLibrary, uuid: str, gpu_instance: int | None = None) -> None:
-        """Take what is counted; nothing is asked yet."""
         self._nvml = nvml
         self._uuid = uuid
         self._instance = gpu_instance
@@ -50,10 +49,8 @@ class GpmCount:
 
     def stop(self) -> GpmUsage:
         """Take the second sample; return what lies between the two."""
-        if self._first is None:
-            return GpmUsage()
-        found = self._in_time(self._between)
-        return GpmUsage() if found is None else GpmUsage(busy_sms=found[0], bandwidth=found[1])
+        usage: GpmUsage | None = self._first and self._in_time(self._between)
+        return usage or GpmUsage()
 
     def _in_time(self, call: Any) -> Any:
         def ask() -> Any:
@@ -82,7 +79,7 @@ class GpmCount:
             pynvml.nvmlGpmSampleFree(sample)
             raise
 
-    def _between(self) -> list[float | None]:
+    def _between(self) -> GpmUsage:
         asked = pynvml.c_nvmlGpmMetricsGet_t()
         asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         asked.numMetrics = len(_METRICS)
@@ -96,7 +93,8 @@ class GpmCount:
                 pynvml.nvmlGpmSampleFree(asked.sample2)
         finally:
             pynvml.nvmlGpmSampleFree(self._first)
-        return [_percent(metric) for metric in asked.metrics[: len(_METRICS)]]
+        busy_sms, bandwidth = map(_percent, asked.metrics[: len(_METRICS)])
+        return GpmUsage(busy_sms=busy_sms, bandwidth=bandwidth)
 
 
 def _percent(metric: Any) -> float | None:

@@ -19,6 +19,7 @@ import structlog
 from dra_driver.devices.model import Fabric, GpuEvent, InstanceId, Vitals
 from dra_driver.devices.nvml.calls import ANSWER_SECONDS, HEARING, NvmlCalls
 from dra_driver.devices.nvml.errors import nvml_errors, told
+from dra_driver.devices.nvml.load import instance_number
 from dra_driver.errors import DeviceError, TransientError
 
 _RECOVERY = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -39,8 +40,6 @@ _WANTED = (
     | pynvml.nvmlEventTypeGpuRecoveryAction
 )
 """All but XIDs say only that it is time for a look."""
-
-_NO_INSTANCE = 0xFFFFFFFF
 
 AGAIN_SECONDS = 30.0
 """Until a GPU that could not be registered for events is tried again."""
@@ -73,13 +72,13 @@ def _field_values(handle: object) -> dict[int, int]:
     """Return the fields that the card has, of one call for all."""
     values = told(lambda one: pynvml.nvmlDeviceGetFieldValues(one, list(_FIELDS)), handle)
     return {
-        int(value.fieldId): _number(value)
+        int(value.fieldId): field_number(value)
         for value in values or ()
         if value.nvmlReturn == pynvml.NVML_SUCCESS
     }
 
 
-def _number(value: Any) -> int:
+def field_number(value: Any) -> int:
     """Return a field's number, which lies in the part of a union that its type says."""
     if value.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
         return int(value.value.uiVal)
@@ -194,10 +193,8 @@ def _address(handle: Any) -> int | None:
 
 
 def _instance(data: Any) -> InstanceId | None:
-    if data.gpuInstanceId == _NO_INSTANCE:
+    number = instance_number(data.gpuInstanceId)
+    if number is None:
         return None
-    compute = int(data.computeInstanceId)
-    return InstanceId(
-        gpu_instance=int(data.gpuInstanceId),
-        compute_instance=None if compute == _NO_INSTANCE else compute,
-    )
+    compute_instance = instance_number(data.computeInstanceId)
+    return InstanceId(gpu_instance=number, compute_instance=compute_instance)

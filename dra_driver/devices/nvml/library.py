@@ -26,7 +26,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, MigFacts, MigMode, is_gpu_uui
 from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml.errors import NOT_TOLD, nvml_errors, optional
 from dra_driver.devices.nvml.health import GpuEvents, read_vitals
-from dra_driver.devices.nvml.load import Busy, Clocks, read_busy, read_clocks, read_load
+from dra_driver.devices.nvml.load import Busy, Clocks, memory_v2, read_busy, read_clocks, read_load
 from dra_driver.devices.nvml.memory_limits import (
     FIRST_DRIVER,
     MemoryLimits,
@@ -34,7 +34,7 @@ from dra_driver.devices.nvml.memory_limits import (
     read_limits,
     write_limit,
 )
-from dra_driver.devices.nvml.mig import MigCalls
+from dra_driver.devices.nvml.mig import MigCalls, mig_mode
 from dra_driver.devices.nvml.nvlink import NvLinkReader, read_fabric
 from dra_driver.devices.pci import pci_address
 from dra_driver.errors import DeviceError, SilenceError
@@ -222,6 +222,9 @@ class NvmlLibrary:
 
         return self._calls.about(subject, ask)
 
+    def _ask_gpu(self, uuid: str, question: Callable[[object], T]) -> T:
+        return self._ask(self._subject(uuid), lambda: question(self.handle(uuid)))
+
     def _facts(self, index: int) -> Gpu:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
@@ -241,7 +244,7 @@ class NvmlLibrary:
             cuda_compute_capability=(int(major), int(minor)),
             memory_bytes=None if memory is None else int(memory.total),
             memory_reserved_bytes=_reserved_bytes(handle),
-            mig_mode=_mig_mode(handle),
+            mig_mode=mig_mode(handle),
             addressing_mode=_addressing_mode(handle),
             is_persistent=None if persistence is None else bool(persistence),
             mig=self._mig(handle, uuid),
@@ -271,10 +274,7 @@ class NvmlLibrary:
 
         None for a card that has no compute modes.
         """
-        mode = self._ask(
-            self._subject(uuid),
-            lambda: optional(pynvml.nvmlDeviceGetComputeMode, self.handle(uuid)),
-        )
+        mode = self._ask_gpu(uuid, lambda gpu: optional(pynvml.nvmlDeviceGetComputeMode, gpu))
         return None if mode is None else int(mode)
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -282,30 +282,28 @@ class NvmlLibrary:
 
         DeviceError: NVML refuses, as it always does for a GPU in MIG mode.
         """
-        self._ask(
-            self._subject(uuid),
-            lambda: pynvml.nvmlDeviceSetComputeMode(self.handle(uuid), mode),
-        )
+        self._ask_gpu(uuid, lambda gpu: pynvml.nvmlDeviceSetComputeMode(gpu, mode))
 
     def clocks(self, uuid: str) -> Clocks:
         """Return a GPU's clocks."""
-        return self._ask(self._subject(uuid), lambda: read_clocks(self.handle(uuid)))
+        return self._ask_gpu(uuid, read_clocks)
 
     def busy(self, uuid: str) -> Busy:
         """Return how busy a GPU is."""
-        return self._ask(self._subject(uuid), lambda: read_busy(self.handle(uuid)))
+        return self._ask_gpu(uuid, read_busy)
 
     def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
         """Return the memory limits that hold for a control group on a GPU (`read_limits`)."""
-        return self._ask(self._subject(uuid), lambda: read_limits(self.handle(uuid), group))
+        return self._ask_gpu(uuid, lambda gpu: read_limits(gpu, group))
 
     def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
         """Set or clear a control group's memory limit on a GPU, in bytes (`write_limit`)."""
-        return self.in_time(uuid, lambda: self._set_limit(uuid, group, hard_bytes))
 
-    def _set_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
-        with nvml_errors():
-            return write_limit(self.handle(uuid), group, hard_bytes)
+        def limit() -> MemoryLimits:
+            with nvml_errors():
+                return write_limit(self.handle(uuid), group, hard_bytes)
+
+        return self.in_time(uuid, limit)
 
     def knows_memory_limits(self) -> bool:
         """Tell whether the driver is new enough for memory limits; if not, none is in force."""
@@ -322,11 +320,10 @@ class NvmlLibrary:
             return f"the GPU driver {self.driver_version()} is older than R{FIRST_DRIVER}"
         if group is None:
             return "the node has no control groups of cgroup v2, or this process does not see them"
-        return self._ask(self._subject(uuid), lambda: self._limit_obstacle(uuid, group))
+        return self._ask_gpu(uuid, lambda gpu: self._limit_obstacle(gpu, uuid, group))
 
-    def _limit_obstacle(self, uuid: str, group: Path) -> str | None:
-        handle = self.handle(uuid)
-        if _mig_mode(handle) is MigMode.ENABLED:
+    def _limit_obstacle(self, handle: object, uuid: str, group: Path) -> str | None:
+        if mig_mode(handle) is MigMode.ENABLED:
             return "the GPU is in MIG mode, in which the GPU driver limits no memory"
         if (uuid, group) in self._limitable:
             return None
@@ -351,24 +348,12 @@ class NvmlLibrary:
         return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def _mig_mode(handle: object) -> MigMode:
-    modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
-    if modes is None:
-        return MigMode.UNSUPPORTED
-    current, _pending = modes
-    return MigMode.ENABLED if current == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
-
-
 def _reserved_bytes(handle: object) -> int:
     """Return what the driver keeps of a GPU's memory for itself; 0 where NVML has no word for it.
 
     The first version of the call counts it as used, in a number that changes with every process.
     """
-    memory = optional(
-        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2),
-        handle,
-        absent=NOT_TOLD,
-    )
+    memory = optional(memory_v2, handle, absent=NOT_TOLD)
     return 0 if memory is None else min(int(memory.reserved), int(memory.total))
 
 

@@ -80,7 +80,11 @@ def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProces
         for one in _again(ask, handle) or ():
             if one.pid == 0:
                 continue
-            key = (int(one.pid), _instance(one.gpuInstanceId), _instance(one.computeInstanceId))
+            key = (
+                int(one.pid),
+                instance_number(one.gpuInstanceId),
+                instance_number(one.computeInstanceId),
+            )
             known = found.get(key)
             amounts = [known.memory_bytes if known else None, one.usedGpuMemory]
             found[key] = GpuProcess(
@@ -140,12 +144,15 @@ def read_memory(handle: Any) -> Memory | None:
 
     None for the whole of a GPU in MIG mode, where this process may not monitor all of it.
     """
-    found = optional(
-        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2),
-        handle,
-        absent=NOT_TOLD,
-    ) or optional(pynvml.nvmlDeviceGetMemoryInfo, handle, absent=NOT_TOLD)
-    return found and Memory(total_bytes=int(found.total), used_bytes=int(found.used))
+    memory = optional(memory_v2, handle, absent=NOT_TOLD) or optional(
+        pynvml.nvmlDeviceGetMemoryInfo, handle, absent=NOT_TOLD
+    )
+    return memory and Memory(total_bytes=int(memory.total), used_bytes=int(memory.used))
+
+
+def memory_v2(handle: object) -> Any:
+    """Return a GPU's memory by version 2 of the call, which tells apart what is reserved."""
+    return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
 def _again(ask: Callable[[Any], Any], handle: Any) -> Any:
@@ -160,7 +167,8 @@ def _share(percent: int) -> float | None:
     return percent / 100 if percent <= 100 else None
 
 
-def _instance(number: int | None) -> int | None:
+def instance_number(number: int | None) -> int | None:
+    """Return the id of a MIG instance; None where NVML says that there is none."""
     return None if number is None or number == _NO_INSTANCE else int(number)
 
 

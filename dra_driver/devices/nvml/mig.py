@@ -108,7 +108,7 @@ class MigCalls:
         """Return the GPU instances of a GPU as they are now."""
         with nvml_errors(f"listing MIG devices of {gpu}"):
             handle = self.gpus.handle(gpu)
-            if not _is_on(handle):
+            if mig_mode(handle) is not MigMode.ENABLED:
                 return ()
             found, problem = self.look(handle, gpu)
         if problem is not None:
@@ -119,11 +119,7 @@ class MigCalls:
     def mode(self, gpu: GpuUuid) -> MigMode:
         """Return the MIG mode that a GPU is in."""
         with nvml_errors(f"reading the MIG mode of {gpu}"):
-            handle = self.gpus.handle(gpu)
-            modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
-        if modes is None:
-            return MigMode.UNSUPPORTED
-        return MigMode.ENABLED if modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
+            return mig_mode(self.gpus.handle(gpu))
 
     @_in_time
     def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
@@ -213,9 +209,12 @@ class MigCalls:
             pynvml.nvmlGpuInstanceDestroy(found)
 
 
-def _is_on(handle: object) -> bool:
+def mig_mode(handle: object) -> MigMode:
+    """Return the MIG mode that a GPU is in."""
     modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
-    return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    if modes is None:
+        return MigMode.UNSUPPORTED
+    return MigMode.ENABLED if modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
 
 
 @contextmanager
@@ -306,7 +305,7 @@ def _instances(
         devices.setdefault(parent, []).append((compute, uuid, _is_undivided(device)))
     found: list[Instance] = []
     for profile in profiles:
-        for info in _gpu_instances(handle, profile):
+        for info in gpu_instances(handle, profile.id, profile.instances):
             place = Placement(start=int(info.placement.start), size=int(info.placement.size))
             inside = sorted(devices.get(int(info.id), ()))
             found.append(_instance(gpu, profile, place, int(info.id), inside))
@@ -339,10 +338,11 @@ def _instance(
     )
 
 
-def _gpu_instances(handle: object, profile: MigProfile) -> Iterator[Any]:
-    count = c_uint(profile.instances)
-    found = (pynvml.c_nvmlGpuInstance_t * profile.instances)()
-    pynvml.nvmlDeviceGetGpuInstances(handle, profile.id, byref(found), byref(count))
+def gpu_instances(handle: object, profile_id: int, most: int) -> Iterator[Any]:
+    """Yield what NVML says of each GPU instance of a profile, `most` at the most."""
+    count = c_uint(most)
+    found = (pynvml.c_nvmlGpuInstance_t * most)()
+    pynvml.nvmlDeviceGetGpuInstances(handle, profile_id, byref(found), byref(count))
     for entry in found[: count.value]:
         yield pynvml.nvmlGpuInstanceGetInfo(entry)
 

@@ -88,7 +88,7 @@ def read_fabric(handle: object) -> Fabric | None:
 
     Raises NVMLError only if the GPU is out of reach.
     """
-    info = told(_fabric, handle)
+    info = told(fabric_info, handle)
     if info is None:
         return None
     cluster = uuids.UUID(bytes=bytes(info.clusterUuid))
@@ -100,7 +100,8 @@ def read_fabric(handle: object) -> Fabric | None:
     )
 
 
-def _fabric(handle: object) -> Any:
+def fabric_info(handle: object) -> Any:
+    """Return what NVML says of a GPU's fabric; raises NVMLError."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
     return info

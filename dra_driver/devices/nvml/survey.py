@@ -15,6 +15,10 @@ from typing import Any
 import pynvml
 
 from dra_driver.devices.nvml.calls import NVML, NvmlCalls
+from dra_driver.devices.nvml.health import field_number
+from dra_driver.devices.nvml.load import memory_v2
+from dra_driver.devices.nvml.mig import gpu_instances
+from dra_driver.devices.nvml.nvlink import fabric_info
 from dra_driver.errors import SilenceError
 
 Answer = dict[str, Any]
@@ -74,16 +78,11 @@ _PROFILE = (
 def survey(calls: NvmlCalls) -> Document:
     """Return what NVML says of the driver and of each GPU, by its index. For an open library."""
     asked = _Asked(calls, NVML)
-    count = asked("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount)
-    system = {
-        "nvmlSystemGetDriverVersion": asked("", pynvml.nvmlSystemGetDriverVersion),
-        "nvmlSystemGetNVMLVersion": asked("", pynvml.nvmlSystemGetNVMLVersion),
-        "nvmlSystemGetCudaDriverVersion": asked("", pynvml.nvmlSystemGetCudaDriverVersion),
-        "nvmlDeviceGetCount_v2": count,
-    }
-    number = count.get("value", 0)
+    for name in ("DriverVersion", "NVMLVersion", "CudaDriverVersion"):
+        asked(f"nvmlSystemGet{name}", getattr(pynvml, f"nvmlSystemGet{name}"))
+    number = asked("nvmlDeviceGetCount_v2", pynvml.nvmlDeviceGetCount).get("value", 0)
     return {
-        "system": system,
+        "system": asked.answers,
         "gpus": [_Gpu(calls, index).look() for index in range(number)],
         "topology": list(_topology(calls, number)),
     }
@@ -151,7 +150,9 @@ class _Gpu:
         if found.get("code") != _SUCCESS:
             return document
         self._ask_plain()
-        document["fields"] = self._fields()
+        document["fields"] = self._asked(
+            "nvmlDeviceGetFieldValues", _field_values, self._handle, _FIELDS
+        )
         document["nvlinks"] = list(self._links())
         document["migProfiles"] = list(self._profiles())
         document["gpuInstances"] = list(self._gpu_instances(document["migProfiles"]))
@@ -182,61 +183,50 @@ class _Gpu:
         for kind in _PROCESSES:
             asked(f"nvmlDeviceGet{kind}RunningProcesses_v3", _processes, kind, gpu)
 
-    def _fields(self) -> Answer:
-        return self._asked("nvmlDeviceGetFieldValues", _field_values, self._handle, _FIELDS)
+    def _ask(self, call: Callable[..., Any], *args: object) -> Answer:
+        """Return an answer that has a place of its own in the document."""
+        return self._asked("", call, self._handle, *args)
 
     def _links(self) -> Iterator[Document]:
         """Yield the links by number, up to the first that no card has."""
-        gpu = self._handle
+        wanted = pynvml.NVML_NVLINK_CAP_P2P_SUPPORTED
         for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            can = self._asked(
-                "",
-                pynvml.nvmlDeviceGetNvLinkCapability,
-                gpu,
-                number,
-                pynvml.NVML_NVLINK_CAP_P2P_SUPPORTED,
-            )
+            can = self._ask(pynvml.nvmlDeviceGetNvLinkCapability, number, wanted)
             if can.get("code") == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 return
             link: Document = {"number": number, "nvmlDeviceGetNvLinkCapability": can}
             if can.get("code") == _SUCCESS:
-                link["state"] = self._asked(
-                    "", _field_values, gpu, [(pynvml.NVML_FI_DEV_NVLINK_GET_STATE, number)]
-                )
+                field = pynvml.NVML_FI_DEV_NVLINK_GET_STATE
+                link["state"] = self._ask(_field_values, [(field, number)])
                 for name in ("State", "Version", "RemoteDeviceType"):
                     call = f"nvmlDeviceGetNvLink{name}"
-                    link[call] = self._asked("", getattr(pynvml, call), gpu, number)
-                link["nvmlDeviceGetNvLinkRemotePciInfo_v2"] = self._asked("", _remote, gpu, number)
+                    link[call] = self._ask(getattr(pynvml, call), number)
+                link["nvmlDeviceGetNvLinkRemotePciInfo_v2"] = self._ask(_remote, number)
             yield link
 
     def _profiles(self) -> Iterator[Document]:
         """Yield the GPU instance profiles, by NVML's enumeration."""
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-            info = self._asked("", _profile, self._handle, number)
+            info = self._ask(_profile, number)
             profile = {"index": number, "nvmlDeviceGetGpuInstanceProfileInfoV": info}
             if info.get("code") == _SUCCESS:
-                profile["nvmlDeviceGetGpuInstancePossiblePlacements_v2"] = self._asked(
-                    "", _placements, self._handle, info["value"]["id"]
-                )
+                places = self._ask(_placements, info["value"]["id"])
+                profile["nvmlDeviceGetGpuInstancePossiblePlacements_v2"] = places
             yield profile
 
     def _gpu_instances(self, profiles: Iterable[Document]) -> Iterator[Document]:
         for profile in profiles:
             value = profile["nvmlDeviceGetGpuInstanceProfileInfoV"].get("value")
             if value is not None:
-                yield {
-                    "profile": value["id"],
-                    "nvmlDeviceGetGpuInstances": self._asked(
-                        "", _instances, self._handle, value["id"], value["instanceCount"]
-                    ),
-                }
+                answer = self._ask(_instances, value["id"], value["instanceCount"])
+                yield {"profile": value["id"], "nvmlDeviceGetGpuInstances": answer}
 
     def _compute_profiles(self, instances: Iterable[Document]) -> Iterator[Document]:
         """Yield what each GPU instance can be divided into, by NVML's enumeration."""
         found = (one["nvmlDeviceGetGpuInstances"].get("value") or () for one in instances)
         for number in sorted(instance["id"] for each in found for instance in each):
             for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-                answer = self._asked("", _compute_profile, self._handle, number, index)
+                answer = self._ask(_compute_profile, number, index)
                 yield {
                     "gpuInstance": number,
                     "index": index,
@@ -246,12 +236,10 @@ class _Gpu:
     def _mig_devices(self) -> Iterator[Document]:
         most = self._asked.answers["nvmlDeviceGetMaxMigDeviceCount"].get("value") or 0
         for number in range(most):
-            answer = self._asked("", _mig_device, self._handle, number)
+            answer = self._ask(_mig_device, number)
             device = {"index": number, "nvmlDeviceGetMigDeviceHandleByIndex": answer}
             if answer.get("code") == _SUCCESS:
-                device["nvmlDeviceGetMemoryInfo_v2"] = self._asked(
-                    "", _mig_memory, self._handle, number
-                )
+                device["nvmlDeviceGetMemoryInfo_v2"] = self._ask(_mig_memory, number)
             yield device
 
 
@@ -270,8 +258,7 @@ def _told(name: str, handle: Any, *args: object) -> bool:
 
 
 def _memory(handle: Any) -> Document:
-    info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    return _part(info, ("total", "reserved", "used"))
+    return _part(memory_v2(handle), ("total", "reserved", "used"))
 
 
 def _processes(kind: str, handle: Any) -> int:
@@ -279,8 +266,7 @@ def _processes(kind: str, handle: Any) -> int:
 
 
 def _fabric(handle: Any) -> Document:
-    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+    info = fabric_info(handle)
     cluster = bytes(info.clusterUuid).hex()
     return {**_part(info, ("state", "status", "cliqueId", "healthMask")), "clusterUuid": cluster}
 
@@ -293,20 +279,12 @@ def _memory_limits(handle: Any) -> None:
 def _field_values(handle: Any, wanted: Iterable[Any]) -> list[Document]:
     values = pynvml.nvmlDeviceGetFieldValues(handle, list(wanted))
     found = []
-    for one in values:
-        field: Document = {"field": int(one.fieldId), "code": int(one.nvmlReturn)}
-        if one.nvmlReturn == _SUCCESS:
-            field["value"] = _number(one)
+    for value in values:
+        field: Document = {"field": int(value.fieldId), "code": int(value.nvmlReturn)}
+        if value.nvmlReturn == _SUCCESS:
+            field["value"] = field_number(value)
         found.append(field)
     return found
-
-
-def _number(field: Any) -> int:
-    if field.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
-        return int(field.value.uiVal)
-    if field.valueType == pynvml.NVML_VALUE_TYPE_SIGNED_INT:
-        return int(field.value.siVal)
-    return int(field.value.ullVal)
 
 
 def _remote(handle: Any, number: int) -> Document:
@@ -328,13 +306,10 @@ def _placements(handle: Any, profile: int) -> list[list[int]]:
 
 
 def _instances(handle: Any, profile: int, most: int) -> list[Document]:
-    count = c_uint(most)
-    found = (pynvml.c_nvmlGpuInstance_t * most)()
-    pynvml.nvmlDeviceGetGpuInstances(handle, profile, byref(found), byref(count))
-    infos = [pynvml.nvmlGpuInstanceGetInfo(one) for one in found[: count.value]]
+    infos = sorted(gpu_instances(handle, profile, most), key=lambda info: int(info.id))
     return [
-        {"id": int(one.id), "start": int(one.placement.start), "size": int(one.placement.size)}
-        for one in sorted(infos, key=lambda one: int(one.id))
+        {"id": int(info.id), "start": int(info.placement.start), "size": int(info.placement.size)}
+        for info in infos
     ]
 
 

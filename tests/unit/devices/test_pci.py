@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.devices.model import PciAddress
-from dra_driver.devices.pci import PciFacts, pci_facts
+from dra_driver.devices.pci import numa_node, pcie_root
 
 ADDRESS = PciAddress("0000:65:00.0")
 
@@ -22,7 +22,8 @@ def test_root_and_numa_node_are_read_from_the_device_tree(tmp_path: Path) -> Non
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     add_device(tmp_path, "1\n", "../../../devices/pci0000:64/0000:64:00.0/0000:65:00.0")
 
-    assert pci_facts(tmp_path, ADDRESS) == PciFacts(pcie_root="pci0000:64", numa_node=1)
+    assert pcie_root(tmp_path, ADDRESS) == "pci0000:64"
+    assert numa_node(tmp_path, ADDRESS) == 1
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", "none\n"])
@@ -30,15 +31,17 @@ def test_no_numa_node_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     add_device(tmp_path, text, "../../../devices/pci0000:64/0000:65:00.0")
 
-    assert pci_facts(tmp_path, ADDRESS).numa_node is None
+    assert numa_node(tmp_path, ADDRESS) is None
 
 
 def test_a_device_that_is_not_there_has_no_place(tmp_path: Path) -> None:
-    assert pci_facts(tmp_path, ADDRESS) == PciFacts(pcie_root=None, numa_node=None)
+    assert pcie_root(tmp_path, ADDRESS) is None
+    assert numa_node(tmp_path, ADDRESS) is None
 
 
 def test_a_device_below_another_kind_of_bus_has_no_pcie_root(tmp_path: Path) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     add_device(tmp_path, "0\n", "../../../devices/platform/0000:65:00.0")
 
-    assert pci_facts(tmp_path, ADDRESS) == PciFacts(pcie_root=None, numa_node=0)
+    assert pcie_root(tmp_path, ADDRESS) is None
+    assert numa_node(tmp_path, ADDRESS) == 0
