@@ -162,7 +162,6 @@ class Connections:
     """Sends requests to one server; safe to use from many threads."""
 
     def __init__(self, connect: Connect, host: str, port: int) -> None:
-        """Take how to connect, and to what. Nothing is sent yet."""
         self.host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._connect = connect
         self._lock = threading.Lock()

@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -19,7 +19,6 @@ import yaml
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, kube_config
-from msgspec import Struct
 
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import Credentials, KubeClient
@@ -36,7 +35,7 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
     configuration = Configuration(host="")
     named = os.pathsep.join(map(str, paths))
     try:
-        files = [_File(path=path, content=_content(path)) for path in paths]
+        files = {path: _content(path) for path in paths}
         used = context or _current_context(files)
         if context:
             _check_context(files, context, named)
@@ -120,11 +119,8 @@ class _ConfiguredToken:
         """Nothing to forget: expiry is the package's own affair here."""
 
 
-class _File(Struct, frozen=True, kw_only=True):
-    """A kubeconfig file and what it holds."""
-
-    path: Path
-    content: Mapping[str, Any]
+_Files = Mapping[Path, Mapping[str, Any]]
+"""What kubeconfig files hold, in the order in which they were named."""
 
 
 def _content(path: Path) -> Mapping[str, Any]:
@@ -134,39 +130,39 @@ def _content(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _current_context(files: Sequence[_File]) -> str:
+def _current_context(files: _Files) -> str:
     """Return the first current context; the package would take the last one, unlike kubectl."""
-    named = (one.content.get("current-context") for one in files)
-    found = next((name for name in named if name), None)
-    if found is None:
-        raise LookupError("it has no current-context")
-    return str(found)
+    for content in files.values():
+        if name := content.get("current-context"):
+            return str(name)
+    raise LookupError("it has no current-context")
 
 
-def _check_context(files: Sequence[_File], context: str, named: str) -> None:
-    known = sorted(name for one in files for name in _entries(one, "contexts"))
+def _check_context(files: _Files, context: str, named: str) -> None:
+    known = sorted(name for content in files.values() for name in _entries(content, "contexts"))
     if context not in known:
         there = ", ".join(known) or "none"
         raise SetupError(f"{named} has no context {context!r}; there are: {there}")
 
 
-def _entries(file: _File, kind: str) -> dict[str, Mapping[str, Any]]:
+def _entries(content: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
     """Return the contexts or users of a file, by name."""
-    return {entry["name"]: entry[kind[:-1]] for entry in file.content.get(kind) or ()}
+    return {entry["name"]: entry[kind[:-1]] for entry in content.get(kind) or ()}
 
 
-def _context(files: Sequence[_File], name: str) -> Mapping[str, Any]:
+def _context(files: _Files, name: str) -> Mapping[str, Any]:
     """Return a context, as the first file says it that has it."""
-    return next(found[name] for one in files if name in (found := _entries(one, "contexts")))
+    contexts = (_entries(content, "contexts") for content in files.values())
+    return next(known[name] for known in contexts if name in known)
 
 
-def _token_file(files: Sequence[_File], context: str) -> Path | None:
+def _token_file(files: _Files, context: str) -> Path | None:
     """Return the `tokenFile` of a context's user, unless an inline token comes first."""
     name = _context(files, context).get("user")
-    for one in files:
-        users = _entries(one, "users")
+    for path, content in files.items():
+        users = _entries(content, "users")
         if name in users:
             user = users[name] or {}
             file = None if user.get("token") else user.get("tokenFile")
-            return None if file is None else one.path.parent / str(file)
+            return None if file is None else path.parent / str(file)
     return None

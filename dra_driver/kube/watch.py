@@ -9,7 +9,6 @@ closed at once on stop(). The client library's own informer does neither.
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import structlog
 from msgspec import Struct
@@ -18,6 +17,7 @@ from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
 from dra_driver.fields import at, entries
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import Resource
 from dra_driver.kube.stream import WatchStream
 
@@ -44,20 +44,6 @@ class Changed(Struct, frozen=True, kw_only=True):
     object: dict[str, object]
 
 
-class WatchApi(Protocol):
-    """What a watch needs of the API server's client."""
-
-    def list(
-        self, resource: Resource, *, query: Mapping[str, str], timeout: float
-    ) -> dict[str, object]:
-        """Return a collection."""
-        ...
-
-    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> WatchStream:
-        """Open a stream of events."""
-        ...
-
-
 class Watch(Worker):
     """Follows one selection on a thread of its own.
 
@@ -67,7 +53,7 @@ class Watch(Worker):
 
     def __init__(
         self,
-        api: WatchApi,
+        api: KubeClient,
         resource: Resource,
         *,
         selectors: Mapping[str, str],
@@ -121,7 +107,8 @@ class Watch(Worker):
                 self._version = None
             if self._stop.is_set():
                 return 0
-            self._note_trouble(error)
+            if self._once.is_new(str(error)):
+                log.warning("watch interrupted", resource=str(self._resource), error=str(error))
             asked = error.retry_after if isinstance(error, UnavailableError) else None
             return max(asked or 0.0, self._backoff.delay())
 
@@ -130,8 +117,8 @@ class Watch(Worker):
         version = at(answer, "metadata", "resourceVersion")
         if not isinstance(version, str):
             raise UnavailableError(f"the list of {self._resource} has no resourceVersion")
-        found = entries(answer, "items")
-        self._tell(Listed(items=tuple(one for one in found if isinstance(one, dict))))
+        items = entries(answer, "items")
+        self._tell(Listed(items=tuple(item for item in items if isinstance(item, dict))))
         self._version = version
 
     def _follow(self) -> float:
@@ -147,7 +134,8 @@ class Watch(Worker):
             self._stream = stream
             if self._stop.is_set():
                 stream.close()
-        self._note_recovery()
+        if self._once.forget():
+            log.info("watch resumed", resource=str(self._resource))
         lively = False
         try:
             for event in stream:
@@ -169,12 +157,3 @@ class Watch(Worker):
             self._version = version
         if isinstance(told, dict) and kind in {"ADDED", "MODIFIED", "DELETED"}:
             self._tell(Changed(type=str(kind), object=told))
-
-    def _note_trouble(self, error: DriverError) -> None:
-        """Say each cause once, not each time it comes back."""
-        if self._once.is_new(str(error)):
-            log.warning("watch interrupted", resource=str(self._resource), error=str(error))
-
-    def _note_recovery(self) -> None:
-        if self._once.forget():
-            log.info("watch resumed", resource=str(self._resource))
