@@ -93,11 +93,6 @@ def ids_in(folder: Path) -> set[DomainId]:
     }
 
 
-def folders_in(folder: Path) -> set[DomainId]:
-    """Return the ids that have a folder here."""
-    return {DomainId(name) for name in names_in(folder)}
-
-
 def read_file(path: Path) -> bytes | None:
     """Return a file's bytes, None when it is absent."""
     try:

@@ -47,7 +47,6 @@ class SharedDomains:
     def __init__(
         self, directory: Path, requests: DomainRequests, clock: Callable[[], float]
     ) -> None:
-        """Take the MPS directory, and what asks for domains there."""
         self._files = MpsFiles(root=directory)
         self._requests = requests
         self._clock = clock
@@ -119,7 +118,8 @@ class SharedDomains:
         """
         ended: set[DomainId] = set()
         errors: list[StateError] = []
-        for domain in sorted(self._domains() | self._asked_for()):
+        asked_for = set(filter(_is_shared_id, ids_in(self._files.desired_folder)))
+        for domain in sorted(self._domains() | asked_for):
             try:
                 if not self.members(domain) and self._end_unused(domain):
                     ended.add(domain)
@@ -160,9 +160,6 @@ class SharedDomains:
     def _domains(self) -> set[DomainId]:
         """Return the domains that have a folder of members, which may be empty."""
         return set(map(DomainId, filter(_is_shared_id, names_in(self._files.members_folder))))
-
-    def _asked_for(self) -> set[DomainId]:
-        return set(filter(_is_shared_id, ids_in(self._files.desired_folder)))
 
     def _member(self, domain: DomainId, claim: str) -> Path:
         if not is_shared(domain):

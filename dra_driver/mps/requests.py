@@ -125,7 +125,10 @@ class DomainRequests:
     def status(self, domain: DomainId) -> Status | None:
         """Return the domain's last status; None if there is none, or its file is damaged."""
         data = read_file(self._files.status(domain))
-        return _not_seen(domain) if _is_unanswered(data) else _sound(data, decode_status)
+        if not _is_unanswered(data):
+            return _sound(data, decode_status)
+        reason = "the MPS supervisor has not noticed yet that it is no longer wanted"
+        return Status(id=domain, state=State.STOPPING, supervisor="", reason=reason)
 
     def list(self) -> frozenset[DomainId]:
         """Return the ids of all domains that are asked for, or not removed yet."""
@@ -287,15 +290,6 @@ class DomainRequests:
         else:
             reason = status.reason or f"the MPS supervisor says it is {status.state}"
         return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is retried"
-
-
-def _not_seen(domain: DomainId) -> Status:
-    return Status(
-        id=domain,
-        state=State.STOPPING,
-        supervisor="",
-        reason="the MPS supervisor has not noticed yet that it is no longer wanted",
-    )
 
 
 def _check_knows_shared(wanted: Domain, status: Status) -> None:

@@ -29,6 +29,7 @@ from dra_driver.mps.daemon import mounts, probe_client
 from dra_driver.mps.daemon.control import Control
 from dra_driver.mps.domain import Daemon, Domain
 from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.processes import has_ended
 
 _PROGRAM = probe_client.__file__
 _ALARM_SECONDS = 10  # beyond the limit: only where nobody is left to kill it
@@ -137,9 +138,7 @@ class Probe:
         if self.is_gone():
             return
         self._kill()
-        poll = select.poll()
-        poll.register(self.descriptor, select.POLLIN)
-        if poll.poll(seconds * 1000):
+        if has_ended(self.descriptor, seconds):
             self.is_gone()
 
     def _kill(self) -> None:

@@ -54,19 +54,15 @@ class NvmlModes:
             self._library = None
 
     def _call(self, call: Callable[[NvmlLibrary], T]) -> T:
-        library = self._opened()
-        try:
-            return call(library)
-        except DeviceError:
-            self.close()  # its driver may have been replaced
-            raise
-
-    def _opened(self) -> NvmlLibrary:
         if self._library is None:
             library = NvmlLibrary(find_library(self._root, running_driver(self._proc)))
             library.open()
             self._library = library
-        return self._library
+        try:
+            return call(self._library)
+        except DeviceError:
+            self.close()  # its driver may have been replaced
+            raise
 
 
 class ComputeModes:

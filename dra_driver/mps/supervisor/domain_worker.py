@@ -200,7 +200,9 @@ class DomainWorker(Worker):
             self._serving_since = self._clock()
         self._serving = serving
         if fault:
-            self._report_fault(fault)
+            if self.state is not State.FAULTED:
+                self._log.warning("mps server faulted", cause=fault)
+            self._report(State.FAULTED, fault)
             return self._soon()
         self._report_ready(serving)
         self._context.step(self.domain, "reported")
@@ -218,11 +220,6 @@ class DomainWorker(Worker):
         else:
             self._life.keep_limits(wanted, states)
         return fault or self._hang.look(wanted, states)
-
-    def _report_fault(self, fault: str) -> None:
-        if self.state is not State.FAULTED:
-            self._log.warning("mps server faulted", cause=fault)
-        self._report(State.FAULTED, fault)
 
     def _is_settled(self) -> bool:
         return self._clock() >= self._serving_since + self._timing.settled

@@ -12,13 +12,13 @@ from pathlib import Path
 import structlog
 
 from dra_driver.errors import StateError, VersionError
-from dra_driver.host.files import is_of_the_disk
+from dra_driver.host.files import Look, is_of_the_disk, look_of
 from dra_driver.host.inotify import FolderWatch
 from dra_driver.host.ofd_lock import NamedLock, holder_of
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.mps.daemon.health import WorkerTiming
 from dra_driver.mps.domain import Domain, DomainId, State, decode_domain, is_id
-from dra_driver.mps.files import folders_in, ids_in, read_file
+from dra_driver.mps.files import ids_in, names_in, read_file
 from dra_driver.mps.supervisor.domain_worker import (
     Desired,
     DomainWorker,
@@ -52,7 +52,7 @@ class Supervisor(Worker):
         self._timing = timing
         self._clock = clock
         self._workers: dict[DomainId, DomainWorker] = {}
-        self._versions: dict[DomainId, tuple[int, ...]] = {}
+        self._looks: dict[DomainId, Look] = {}
         self._lock = NamedLock(context.files.lock)
         self._watch = FolderWatch(context.files.desired_folder)
 
@@ -133,8 +133,8 @@ class Supervisor(Worker):
 
     def _left_over(self) -> set[DomainId]:
         """Return the domains that may have something to undo, whether they are asked for or not."""
-        found = folders_in(self._files.domains_folder) | ids_in(self._files.status_folder)
-        return {domain for domain in found if is_id(domain)}
+        found = {*names_in(self._files.domains_folder), *ids_in(self._files.status_folder)}
+        return set(map(DomainId, filter(is_id, found)))
 
     def _look(self) -> None:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if is_id(domain)}
@@ -144,15 +144,13 @@ class Supervisor(Worker):
         }
         for domain in sorted(wanted):
             path = self._files.desired(domain)
-            version = _file_version(path)
-            if version is not None and self._versions.get(domain) != version:
-                self._versions[domain] = version
-                self._tell(domain, _read(path, domain))
-        for domain in sorted(
-            (set(self._workers) | set(self._versions) | self._left_over()) - wanted
-        ):
-            if domain in self._versions or domain not in self._workers:
-                self._versions.pop(domain, None)
+            look = look_of(path)
+            if look is not None and self._looks.get(domain) != look:
+                self._looks[domain] = look
+                self._tell(domain, _desired(path, domain))
+        for domain in sorted((set(self._workers) | set(self._looks) | self._left_over()) - wanted):
+            if domain in self._looks or domain not in self._workers:
+                self._looks.pop(domain, None)
                 self._tell(domain, None)
 
     def _tell(self, domain: DomainId, desired: Desired) -> None:
@@ -178,16 +176,7 @@ class Supervisor(Worker):
         log.info("mps supervisor stopped", daemons="go on")
 
 
-def _file_version(path: Path) -> tuple[int, ...] | None:
-    """Return what changes whenever a file is replaced; None if there is no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _read(path: Path, domain: DomainId) -> Desired:
+def _desired(path: Path, domain: DomainId) -> Desired:
     try:
         data = read_file(path)
         desired: Domain | None = None if data is None else decode_domain(data)
