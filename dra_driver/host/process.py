@@ -38,7 +38,6 @@ class Shutdown:
     """Waits for the reason to end. Watch before the threads of the process are started."""
 
     def __init__(self) -> None:
-        """Watch for nothing yet."""
         # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
         self._reasons: queue.SimpleQueue[ShutdownReason] = queue.SimpleQueue()
         # Open for as long as the process lives: signals are written there at any time.

@@ -40,7 +40,6 @@ class NodeExclusion:
         ownership: Ownership,
         on_change: Callable[[], None],
     ) -> None:
-        """Take what decides, and listen to the labels; nothing is asked yet."""
         self._labels = labels
         self._setting = setting
         self._directory = directory

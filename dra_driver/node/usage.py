@@ -62,7 +62,6 @@ class NodeUsage:
     """The metrics of who uses the GPUs. For any thread."""
 
     def __init__(self, look: Callable[[], NodeUse]) -> None:
-        """Take what looks; nothing is looked at before somebody asks."""
         self._sampler = Sampler(look)
         self._once = LogOnce()
 

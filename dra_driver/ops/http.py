@@ -66,7 +66,6 @@ class HttpEndpoint(Worker):
         *,
         request_seconds: float = REQUEST_SECONDS,
     ) -> None:
-        """Take the address and the pages by path; nothing happens before `start`."""
         super().__init__("http")
         self._request_seconds = request_seconds
         self._endpoint = endpoint
@@ -110,7 +109,7 @@ class _Site:
     """The WSGI application that passes a request on to the page of its path."""
 
     def __init__(self, pages: Mapping[str, "WSGIApplication"]) -> None:
-        self._pages = {**pages, "/healthz": _healthy}
+        self._pages = pages
 
     def __call__(
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
@@ -125,6 +124,8 @@ class _Site:
         if method not in ("GET", "HEAD"):
             return _text("501 Not Implemented")
         path = environ["PATH_INFO"]
+        if path == "/healthz":
+            return _text("200 OK", "ok")
         page = self._pages.get(path)
         if page is None:
             return _text("404 Not Found")
@@ -142,13 +143,9 @@ class _Site:
         return (*answers[-1], body)
 
 
-def _text(status: str) -> _Answer:
-    return status, [("Content-Type", "text/plain; charset=utf-8")], f"{status[4:]}\n".encode()
-
-
-def _healthy(_environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    start_response("200 OK", [("Content-Type", "text/plain; charset=utf-8")])
-    return [b"ok\n"]
+def _text(status: str, text: str = "") -> _Answer:
+    body = f"{text or status[4:]}\n".encode()
+    return status, [("Content-Type", "text/plain; charset=utf-8")], body
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -84,7 +84,7 @@ class _Forgiving:
 def _json() -> list[Processor]:
     return [
         structlog.processors.format_exc_info,
-        _first("timestamp", "level", "event"),
+        _in_order,
         structlog.processors.JSONRenderer(serializer=_dump),
     ]
 
@@ -101,14 +101,11 @@ def _printable(
     return {key: printable(one) if isinstance(one, str) else one for key, one in event.items()}
 
 
-def _first(*keys: str) -> Processor:
-    def order(
-        _logger: object, _method: str, event: structlog.types.EventDict
-    ) -> structlog.types.EventDict:
-        head = {key: event[key] for key in keys if key in event}
-        return {**head, **event}
-
-    return order
+def _in_order(
+    _logger: object, _method: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    head = {key: event[key] for key in ("timestamp", "level", "event") if key in event}
+    return {**head, **event}
 
 
 def _console(stream: TextIO) -> list[Processor]:

@@ -91,7 +91,6 @@ class Metrics(_Registered):
     """The driver's metrics. Safe to use from any thread."""
 
     def __init__(self, *, driver: str, node: str, version: str) -> None:
-        """Declare everything, with zero where nothing happened yet."""
         super().__init__(driver)
         self._node = node
         self._declare_requests()
@@ -318,7 +317,6 @@ class MpsMetrics(_Registered):
     """The metrics of the MPS supervisor, a process of its own. Safe to use from any thread."""
 
     def __init__(self, *, driver: str, version: str) -> None:
-        """Declare everything, with zero where nothing happened yet."""
         super().__init__(driver)
         self._domains = self._gauge(
             "nvidia_dra_mps_domains", "MPS domains on this node, by state.", "state"

@@ -57,7 +57,7 @@ class UsageMetric(Enum):
     )
 
 
-class UsageSeries(Struct, frozen=True, kw_only=True):
+class UsageSeries(Struct, frozen=True):
     """One value. `labels` in the order of the metric's."""
 
     metric: UsageMetric
@@ -69,7 +69,6 @@ class UsageCollector(Collector):
     """Asks for all series at each scrape."""
 
     def __init__(self, driver: str, series: Callable[[], Iterable[UsageSeries]]) -> None:
-        """Take the driver's name, and what knows the series now."""
         self._driver = driver
         self._series = series
 
@@ -80,8 +79,8 @@ class UsageCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return all series."""
         families = _families()
-        for one in self._series():
-            families[one.metric].add_metric((self._driver, *one.labels), one.value)
+        for series in self._series():
+            families[series.metric].add_metric((self._driver, *series.labels), series.value)
         yield from families.values()
 
 

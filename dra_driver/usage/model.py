@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import memory_limit
-from dra_driver.devices.device import Device, DeviceKind
+from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import StateError
@@ -163,7 +163,7 @@ def _device(
         for record in known.records
         if record.state is not RecordState.RELEASED
         for entry in record.devices
-        if _is_of(entry.device, load, mig)
+        if entry.device.uuid == (load if mig is None else mig).uuid
     ]
     mine = [(one, seen[one.pid]) for one in load.processes if one.pid in seen and _on(one, mig)]
     kind = DeviceKind.GPU if mig is None else DeviceKind.MIG
@@ -178,9 +178,9 @@ def _device(
     others = [pair for pair in mine if pair not in servers and pair not in of_pods]
     return DeviceUse(
         name=_name(load, mig, held),
-        uuid=load.uuid if mig is None else mig.uuid,
+        uuid=(load if mig is None else mig).uuid,
         kind=kind,
-        memory=load.memory if mig is None else mig.memory,
+        memory=(load if mig is None else mig).memory,
         users=tuple(_users(of_pods, held, known)),
         servers=tuple(_process(one, who) for one, who in servers),
         others=tuple(_process(one, who) for one, who in others),
@@ -202,10 +202,6 @@ def _on(process: GpuProcess, mig: MigLoad | None) -> bool:
         return process.gpu_instance is None
     here = (mig.gpu_instance, mig.compute_instance)
     return (process.gpu_instance, process.compute_instance) == here
-
-
-def _is_of(device: Device, load: GpuLoad, mig: MigLoad | None) -> bool:
-    return device.uuid == (load.uuid if mig is None else mig.uuid)
 
 
 def _users(

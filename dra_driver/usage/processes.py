@@ -207,7 +207,8 @@ def _below(top: str, parts: list[str]) -> PodProcess | None:
     """Read what is below the group of all pods."""
     is_slice = top.endswith(_SLICE)
     stem = top.removesuffix(_SLICE)
-    if parts and parts[0] in [_child(stem, name, is_slice=is_slice) for name in _CLASSES]:
+    classes = [f"{stem}-{name}{_SLICE}" if is_slice else name for name in _CLASSES]
+    if parts and parts[0] in classes:
         stem = parts[0].removesuffix(_SLICE)
         parts = parts[1:]
     if not parts:
@@ -225,10 +226,6 @@ def _below(top: str, parts: list[str]) -> PodProcess | None:
         pod_uid=_uid(match[1]),
         container_id=(container[1] or container[2]) if container else None,
     )
-
-
-def _child(stem: str, name: str, *, is_slice: bool) -> str:
-    return f"{stem}-{name}{_SLICE}" if is_slice else name
 
 
 def _uid(text: str) -> str:

@@ -41,9 +41,8 @@ class ReservedTiming(Struct, frozen=True, kw_only=True):
     """For a claim, after it refused it, as rights may be granted later."""
 
 
-class _Answer(Struct, frozen=True, kw_only=True):
-    at: float
-    pods: tuple[ConsumerPod, ...]
+_Answer = tuple[float, tuple[ConsumerPod, ...]]
+"""When it came, and the pods."""
 
 
 class ReservedPods:
@@ -75,7 +74,7 @@ class ReservedPods:
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
         self._refused_until = {uid: at for uid, at in self._refused_until.items() if uid in uids}
         self._ask(one for one in records if one.state is not RecordState.RELEASED and one.ref.name)
-        return {uid: one.pods for uid, one in self._answers.items() if one.pods}
+        return {uid: pods for uid, (_, pods) in self._answers.items() if pods}
 
     def _ask(self, records: Iterable[ClaimRecord]) -> None:
         """Ask for those whose answer is old, the longest untried first, until the time is over."""
@@ -98,11 +97,11 @@ class ReservedPods:
                 self._say(str(error))
             else:
                 self._once.forget()
-                self._answers[uid] = _Answer(at=self._clock(), pods=pods)
+                self._answers[uid] = self._clock(), pods
 
     def _is_due(self, record: ClaimRecord, now: float) -> bool:
         answer = self._answers.get(record.ref.uid)
-        is_old = answer is None or now - answer.at >= self._timing.fresh
+        is_old = answer is None or now - answer[0] >= self._timing.fresh
         return is_old and now >= self._refused_until.get(record.ref.uid, _NEVER)
 
     def _pods_of(self, record: ClaimRecord, *, timeout: float) -> tuple[ConsumerPod, ...]:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 import structlog
-from msgspec import Struct
 
 from dra_driver.errors import DriverError
 from dra_driver.host.worker import LogOnce
@@ -26,11 +25,6 @@ DEADLINE_SECONDS = 5.0
 log = structlog.get_logger()
 
 
-class _Look(Struct, frozen=True, kw_only=True):
-    at: float
-    use: NodeUse
-
-
 class Sampler:
     """Keeps the latest look. For any thread."""
 
@@ -42,13 +36,12 @@ class Sampler:
         fresh_seconds: float = FRESH_SECONDS,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
-        """Take what looks, and the clock, which counts monotonic seconds."""
         self._look = look
         self._clock = clock
         self._fresh_seconds = fresh_seconds
         self._deadline_seconds = deadline_seconds
         self._changed = threading.Condition()
-        self._latest: _Look | None = None
+        self._latest: tuple[float, NodeUse] | None = None  # and when it was
         self._is_looking = False
         self._once = LogOnce()
 
@@ -64,10 +57,10 @@ class Sampler:
             return self._fresh()
 
     def _fresh(self) -> NodeUse | None:
-        latest = self._latest
-        if latest is None or self._clock() - latest.at > self._fresh_seconds:
+        if self._latest is None:
             return None
-        return latest.use
+        at, use = self._latest
+        return use if self._clock() - at <= self._fresh_seconds else None
 
     def _run(self) -> None:
         found, reason = None, ""
@@ -79,7 +72,7 @@ class Sampler:
             with self._changed:
                 self._is_looking = False
                 if found is not None:
-                    self._latest = _Look(at=self._clock(), use=found)
+                    self._latest = self._clock(), found
                 self._changed.notify_all()
         if not reason:
             self._once.forget()

@@ -8,7 +8,7 @@ bound: the ones with the least memory are left out.
 from collections.abc import Iterable, Iterator, Sequence
 
 from dra_driver.ops.usage_metrics import UsageMetric, UsageSeries
-from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, Process, User, added
+from dra_driver.usage.model import DeviceUse, GpuUse, NodeUse, User, added
 
 MOST_CONTAINERS = 1000
 
@@ -18,7 +18,7 @@ def series(use: NodeUse | None, *, most: int = MOST_CONTAINERS) -> Iterator[Usag
     if use is None:
         return
     for index in use.silent:
-        yield _one(UsageMetric.UP, (str(index),), 0)
+        yield UsageSeries(UsageMetric.UP, (str(index),), 0)
     users = [
         (gpu, device, user)
         for gpu in use.gpus
@@ -28,13 +28,13 @@ def series(use: NodeUse | None, *, most: int = MOST_CONTAINERS) -> Iterator[Usag
     ]
     users.sort(key=lambda one: -(one[2].memory_bytes or 0))
     for gpu in use.gpus:
-        yield _one(UsageMetric.UP, (str(gpu.load.index),), 1)
+        yield UsageSeries(UsageMetric.UP, (str(gpu.load.index),), 1)
         for device in gpu.devices:
             yield from _of_device(gpu, device)
     yield from _together(
         one for gpu, device, user in users[:most] for one in _of_user(user, _place(gpu, device))
     )
-    yield _one(UsageMetric.LEFT_OUT, (), max(len(users) - most, 0))
+    yield UsageSeries(UsageMetric.LEFT_OUT, (), max(len(users) - most, 0))
 
 
 def _together(found: Iterable[UsageSeries]) -> Iterator[UsageSeries]:
@@ -43,41 +43,36 @@ def _together(found: Iterable[UsageSeries]) -> Iterator[UsageSeries]:
     for one in found:
         key = (one.metric, tuple(one.labels))
         before = values.get(key, 0.0)
-        both = before + one.value
-        values[key] = max(before, one.value) if one.metric is UsageMetric.CONTAINER_LIMIT else both
+        is_limit = one.metric is UsageMetric.CONTAINER_LIMIT
+        values[key] = max(before, one.value) if is_limit else before + one.value
     for (metric, labels), value in values.items():
-        yield _one(metric, labels, value)
+        yield UsageSeries(metric, labels, value)
 
 
 def _of_device(gpu: GpuUse, device: DeviceUse) -> Iterator[UsageSeries]:
     place = _place(gpu, device)
     if device.memory is not None:
-        yield _one(UsageMetric.MEMORY, place, device.memory.used_bytes)
-        yield _one(UsageMetric.MEMORY_TOTAL, place, device.memory.total_bytes)
+        yield UsageSeries(UsageMetric.MEMORY, place, device.memory.used_bytes)
+        yield UsageSeries(UsageMetric.MEMORY_TOTAL, place, device.memory.total_bytes)
     if gpu.load.busy is not None and device.uuid == gpu.load.uuid:
-        yield _one(UsageMetric.BUSY, place, gpu.load.busy)
+        yield UsageSeries(UsageMetric.BUSY, place, gpu.load.busy)
     for owner, processes in (("mps", device.servers), ("host", device.others)):
         memory = added(one.memory_bytes for one in processes)
         if processes and memory is not None:
-            yield _one(UsageMetric.OTHER_MEMORY, (*place, owner), memory)
+            yield UsageSeries(UsageMetric.OTHER_MEMORY, (*place, owner), memory)
 
 
 def _of_user(user: User, place: Sequence[str]) -> Iterator[UsageSeries]:
     who = (user.namespace, user.pod or user.pod_uid, user.container or user.container_id[:13])
     labels = (*who, ",".join(user.claims), *place)
-    processes: Sequence[Process] = user.processes
     if user.memory_bytes is not None:
-        yield _one(UsageMetric.CONTAINER_MEMORY, labels, user.memory_bytes)
+        yield UsageSeries(UsageMetric.CONTAINER_MEMORY, labels, user.memory_bytes)
     if user.limit_bytes is not None:
-        yield _one(UsageMetric.CONTAINER_LIMIT, labels, user.limit_bytes)
+        yield UsageSeries(UsageMetric.CONTAINER_LIMIT, labels, user.limit_bytes)
     if user.sm is not None:
-        yield _one(UsageMetric.CONTAINER_SM, labels, user.sm)
-    yield _one(UsageMetric.CONTAINER_PROCESSES, labels, len(processes))
+        yield UsageSeries(UsageMetric.CONTAINER_SM, labels, user.sm)
+    yield UsageSeries(UsageMetric.CONTAINER_PROCESSES, labels, len(user.processes))
 
 
 def _place(gpu: GpuUse, device: DeviceUse) -> tuple[str, str, str]:
     return str(gpu.load.index), device.name, device.uuid
-
-
-def _one(metric: UsageMetric, labels: Sequence[str], value: float) -> UsageSeries:
-    return UsageSeries(metric=metric, labels=tuple(labels), value=value)
