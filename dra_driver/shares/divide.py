@@ -71,14 +71,10 @@ def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
                 f"{resource.name} is not shared: its MIG devices are made on demand, for one claim "
                 "each; only those that exist are shared: make them by hand (--mig existing)"
             )
-        chosen = list(_chosen(resource, candidates, missing))
-        fitting: list[_Candidate] = []
-        for one in chosen:
-            reason = _why_not(config, resource, one, inventory)
-            if reason is None:
-                fitting.append(one)
-            else:
-                refused[one.place] = reason
+        chosen = _chosen(resource, candidates, missing)
+        reasons = {one: _why_not(config, resource, one, inventory) for one in chosen}
+        refused |= {one.place: reason for one, reason in reasons.items() if reason is not None}
+        fitting = [one for one, reason in reasons.items() if reason is None]
         division = _division(config, resource, fitting)
         divisions |= {one.place: division for one in fitting}
     serving = {

@@ -41,14 +41,15 @@ _MEMORY_SLICE = "memory-slice-"
 
 _MIB = 1024**2
 
-_ENGINES = {
-    "multiprocessors": "multiprocessors",
-    "copy-engines": "copy_engines",
-    "decoders": "decoders",
-    "encoders": "encoders",
-    "jpeg-engines": "jpeg_engines",
-    "ofa-engines": "ofa_engines",
-}
+_ENGINES = (
+    "multiprocessors",
+    "copy-engines",
+    "decoders",
+    "encoders",
+    "jpeg-engines",
+    "ofa-engines",
+)
+"""The fields of a profile that say how many there are have underscores in these names."""
 
 
 def counter_set_name(gpu: Gpu) -> str:
@@ -59,7 +60,7 @@ def counter_set_name(gpu: Gpu) -> str:
 def engines(profile: MigProfile) -> dict[str, int]:
     """Return the engines and the memory of an instance of this profile."""
     return {
-        **{name: int(getattr(profile, attribute)) for name, attribute in _ENGINES.items()},
+        **{name: int(getattr(profile, name.replace("-", "_"))) for name in _ENGINES},
         MEMORY: profile.memory_bytes,
     }
 

@@ -35,7 +35,6 @@ class CostWarning:
     """Warns once, where what is set costs the scheduler a lot of time: before Kubernetes 1.37."""
 
     def __init__(self, version: ServerVersion, event: str, *, advice: str) -> None:
-        """Take the event of the log line, and what to do about it; nothing is asked yet."""
         self._version = version
         self._event = event
         self._advice = advice

@@ -163,13 +163,11 @@ class Publication:
             # Without its counters, as Kubernetes 1.34 wants them in the same slice.
             alone = {key: value for key, value in device.items() if key != CONSUMES_COUNTERS}
             if not self._stores(alone, TAINTS, "api server refuses a device's taints"):
-                self._unsupported |= {TAINTS}
-                self.observer.fields_dropped(1)
-                log.warning(
+                self._lacks(
+                    TAINTS,
                     "gpus that are not well are left out",
                     reason="the API server does not store taints",
-                    advice="enable DRADeviceTaints on the API server and the scheduler, then "
-                    "restart this driver",
+                    gate="DRADeviceTaints",
                 )
             self._effects_known |= _effects(device)
         return without_taints(found) if TAINTS in self._unsupported else found
@@ -185,17 +183,22 @@ class Publication:
             device = next((one for one in found.devices if one.get(CONSUMES_COUNTERS)), None)
             refusal = "api server refuses devices that consume counters"
             if device is not None and not self._stores(device, CONSUMES_COUNTERS, refusal):
-                self._unsupported |= {CONSUMES_COUNTERS}
-                self.observer.fields_dropped(1)
-                log.warning(
+                self._lacks(
+                    CONSUMES_COUNTERS,
                     "devices published without counters",
                     reason="the API server does not store them: no MIG devices are made on demand,"
                     " and quotas by the counter memory admit nothing",
-                    advice="enable DRAPartitionableDevices on the API server and the scheduler,"
-                    " then restart this driver",
+                    gate="DRAPartitionableDevices",
                 )
             self._are_counters_known = True
         return CONSUMES_COUNTERS not in self._unsupported
+
+    def _lacks(self, field: str, event: str, *, reason: str, gate: str) -> None:
+        """Note that the API server does not store a field, and what it takes that it does."""
+        self._unsupported |= {field}
+        self.observer.fields_dropped(1)
+        advice = f"enable {gate} on the API server and the scheduler, then restart this driver"
+        log.warning(event, reason=reason, advice=advice)
 
     def _stores(self, device: WireDevice, field: str, refusal: str) -> bool:
         """Ask whether the API server keeps a field; `refusal` is logged if it takes no such device.
