@@ -49,10 +49,7 @@ class MigLoad(Struct, frozen=True, kw_only=True):
 
 
 class GpuLoad(Struct, frozen=True, kw_only=True):
-    """A GPU as it is used now. `index` is NVML's, `minor` that of /dev/nvidiaN.
-
-    `knows_sm` says whether NVML tells for this GPU which process is how busy.
-    """
+    """A GPU as it is used now. `index` is NVML's, `minor` that of /dev/nvidiaN."""
 
     index: int
     minor: int
@@ -60,6 +57,5 @@ class GpuLoad(Struct, frozen=True, kw_only=True):
     product_name: str
     memory: Memory | None
     busy: float | None
-    knows_sm: bool
     processes: tuple[GpuProcess, ...]
     migs: tuple[MigLoad, ...] = ()

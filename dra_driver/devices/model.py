@@ -154,12 +154,6 @@ class MigFacts(Struct, frozen=True, kw_only=True):
         """The MIG devices that exist."""
         return tuple(entry for entry in self.instances if isinstance(entry, MigDevice))
 
-    @property
-    def memory_slice_count(self) -> int:
-        """How many memory slices the card has."""
-        ends = (place.start + place.size for each in self.profiles for place in each.placements)
-        return max(ends, default=0)
-
 
 class NvLink(Struct, frozen=True, kw_only=True):
     """One NVLink of a GPU by which it could reach another one.

@@ -288,12 +288,7 @@ class KubeClient:
             options["preconditions"] = dict(preconditions)
         self._ask("DELETE", call, body=options, timeout=timeout)
 
-    def watch(
-        self,
-        resource: Resource,
-        *,
-        query: Mapping[str, str],
-    ) -> WatchStream:
+    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> WatchStream:
         """Open a watch and return its events as they come.
 
         `query` holds resourceVersion, selectors and timeoutSeconds; bookmarks are always asked for.

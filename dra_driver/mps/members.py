@@ -24,14 +24,7 @@ from dra_driver.errors import ConflictError, StateError, VersionError
 from dra_driver.host.files import file_error
 from dra_driver.host.turns import waiting
 from dra_driver.mps.domain import Domain, DomainId, State, encode_domain, is_id, is_shared
-from dra_driver.mps.files import (
-    MpsFiles,
-    delete_file,
-    ids_in,
-    members_in,
-    names_in,
-    write_file,
-)
+from dra_driver.mps.files import MpsFiles, delete_file, ids_in, members_in, names_in, write_file
 from dra_driver.mps.requests import DomainRequests
 
 LOCK_SECONDS = 10.0

@@ -16,13 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from dra_driver.devices.device import NodeDevice, Whole
-from dra_driver.devices.model import (
-    Gpu,
-    GpuUuid,
-    Inventory,
-    MigMode,
-    Refusal,
-)
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, Refusal
 from dra_driver.devices.nvlink import joined
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted

@@ -103,7 +103,6 @@ def test_a_claims_shares_of_a_gpu_have_one_limit_and_all_claims_no_more_than_its
         product_name=GPU.product_name,
         memory=None,
         busy=None,
-        knows_sm=True,
         processes=(),
     )
     found = used(load, {}, Known(records=records))

@@ -17,14 +17,7 @@ NVIDIA_SMI = "nvidia-smi"
 MPS_CONTROL = "nvidia-cuda-mps-control"
 MPS_SERVER = "nvidia-cuda-mps-server"
 
-PATH_FOLDERS = (
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-)
+PATH_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Those that a container's PATH has too."""
 
 _OTHER_FOLDERS = (

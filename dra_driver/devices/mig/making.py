@@ -18,22 +18,9 @@ from msgspec.structs import replace
 
 from dra_driver.devices.device import Mig, MigIds, mig_of
 from dra_driver.devices.holders import Holder
-from dra_driver.devices.model import (
-    BareInstance,
-    GpuUuid,
-    Instance,
-    MigDevice,
-    MigMode,
-    MigSlot,
-)
+from dra_driver.devices.model import BareInstance, GpuUuid, Instance, MigDevice, MigMode, MigSlot
 from dra_driver.devices.nvml.mig import MigCalls
-from dra_driver.errors import (
-    ConflictError,
-    DeviceError,
-    DriverError,
-    HeldError,
-    TransientError,
-)
+from dra_driver.errors import ConflictError, DeviceError, DriverError, HeldError, TransientError
 from dra_driver.words import named
 
 log = structlog.get_logger()

@@ -23,7 +23,7 @@ def why_not_partitioned(gpu: Gpu) -> str | None:
         return mig.problem
     if mig.is_virtual:
         return "it is a vGPU, which only its host can divide"
-    if not mig.memory_slice_count:
+    if not mig.profiles:
         return "NVML reports no MIG profile for it"
     if mig.needs_reset and gpu.mig_mode is not MigMode.ENABLED:
         return (

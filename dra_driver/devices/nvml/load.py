@@ -58,7 +58,6 @@ class Busy(Struct, frozen=True, kw_only=True):
 
 def read_load(handle: Any, index: int) -> GpuLoad:
     """Return who uses a GPU and how much; raises NVMLError only if it is out of reach."""
-    samples = _samples(handle)
     rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle, absent=NOT_TOLD)
     return GpuLoad(
         index=index,
@@ -67,8 +66,7 @@ def read_load(handle: Any, index: int) -> GpuLoad:
         product_name=str(pynvml.nvmlDeviceGetName(handle)),
         memory=read_memory(handle),
         busy=None if rates is None else _share(int(rates.gpu)),
-        knows_sm=samples is not None,
-        processes=_processes(handle, samples),
+        processes=_processes(handle, _samples(handle)),
         migs=tuple(_migs(handle)),
     )
 

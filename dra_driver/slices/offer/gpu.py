@@ -23,14 +23,7 @@ from dra_driver.devices.device import (
     whole,
 )
 from dra_driver.devices.mig import partitions as dividing
-from dra_driver.devices.model import (
-    Gpu,
-    GpuUuid,
-    Inventory,
-    MigDevice,
-    MigMode,
-    Refusal,
-)
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode, Refusal
 from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import Division, EqualShare
 from dra_driver.slices import counters, order

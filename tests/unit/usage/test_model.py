@@ -38,7 +38,6 @@ def load(*processes: GpuProcess, **facts: object) -> GpuLoad:
         product_name="NVIDIA H100 80GB HBM3",
         memory=Memory(total_bytes=80 * GIB, used_bytes=20 * GIB),
         busy=0.4,
-        knows_sm=True,
         processes=processes,
     )
     return replace(base, **facts)  # type: ignore[arg-type]
@@ -203,7 +202,6 @@ def test_a_process_on_a_mig_device_is_told_of_there() -> None:
             on_gpu(7, sm=None, gpu_instance=11, compute_instance=0),
             migs=(MIG_LOAD, replace(MIG_LOAD, uuid="MIG-2", gpu_instance=12)),
             busy=None,
-            knows_sm=False,
         ),
         {7: seen(7, "uid-a", ID_A)},
         Known(records=[mig_claim()], names=NAMES),

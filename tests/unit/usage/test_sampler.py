@@ -111,7 +111,6 @@ class TwoGpus:
             product_name="x",
             memory=None,
             busy=None,
-            knows_sm=False,
             processes=(),
         )
 
