@@ -238,38 +238,39 @@ class Metrics(_Registered):
 
     def watch_prepared(self, count: Callable[[], Mapping[DeviceType, int]]) -> None:
         """Ask `count` at each scrape how many devices are prepared, by type."""
+        name = "nvidia_dra_prepared_devices"
+        text = "Devices prepared for claims on this node."
 
-        def samples() -> Iterator[tuple[Sequence[str], float]]:
+        def samples() -> Iterator[_Sample]:
             counts = count()
-            for device_type in DeviceType:
-                labels = (self._node, self._driver, device_type)
-                yield labels, float(counts.get(device_type, 0))
+            for kind in DeviceType:
+                yield name, (self._node, self._driver, kind), float(counts.get(kind, 0))
 
-        self._registry.register(
-            _AtScrape(
-                "nvidia_dra_prepared_devices",
-                "Devices prepared for claims on this node.",
-                ("node", "driver", "device_type"),
-                samples,
-            )
-        )
+        labels = ("node", "driver", "device_type")
+        self._registry.register(_AtScrape([(name, text, labels)], samples))
 
     def watch_silence(self, seconds: Callable[[], Mapping[str, float]]) -> None:
         """Ask `seconds` at each scrape for how long each GPU has not answered NVML."""
-        self._registry.register(
-            _AtScrape(
-                "nvidia_dra_nvml_silent_seconds",
-                "How long NVML has not answered about a GPU; 0 while it does.",
-                ("driver", "gpu"),
-                lambda: [((self._driver, gpu), value) for gpu, value in seconds().items()],
-            )
-        )
+        name = "nvidia_dra_nvml_silent_seconds"
+        text = "How long NVML has not answered about a GPU; 0 while it does."
+
+        def samples() -> Iterator[_Sample]:
+            for gpu, value in seconds().items():
+                yield name, (self._driver, gpu), value
+
+        self._registry.register(_AtScrape([(name, text, ("driver", "gpu"))], samples))
 
     def watch_usage(self, series: "Callable[[], Iterable[UsageSeries]]") -> None:
         """Ask `series` at each scrape who uses the GPUs."""
-        from dra_driver.ops.usage_metrics import UsageCollector  # noqa: PLC0415 (off by default)
+        from dra_driver.ops.usage_metrics import UsageMetric  # noqa: PLC0415 (off by default)
 
-        self._registry.register(UsageCollector(self._driver, series))
+        gauges = [(one.full_name, one.value[1], ("driver", *one.value[2])) for one in UsageMetric]
+
+        def samples() -> Iterator[_Sample]:
+            for one in series():
+                yield one.metric.full_name, (self._driver, *one.labels), one.value
+
+        self._registry.register(_AtScrape(gauges, samples))
 
     def watch_quarantined(self, count: Callable[[], int]) -> None:
         """Ask `count` at each scrape how many records are in quarantine."""
@@ -344,23 +345,29 @@ def _count_of(count: Callable[[], Mapping[T, int]], key: T) -> float:
     return count().get(key, 0)
 
 
+_Sample = tuple[str, Sequence[str], float]
+"""The name of a metric, the values of its labels, and its own."""
+
+
 class _AtScrape(Collector):
-    """One gauge, whose samples are asked for at each scrape, so that none is ever stale."""
+    """Gauges whose samples are asked for at each scrape, so that none is ever stale."""
 
     def __init__(
         self,
-        name: str,
-        text: str,
-        labels: Sequence[str],
-        samples: Callable[[], Iterable[tuple[Sequence[str], float]]],
+        gauges: Sequence[tuple[str, str, Sequence[str]]],
+        samples: Callable[[], Iterable[_Sample]],
     ) -> None:
-        self._name, self._text, self._labels, self._samples = name, text, labels, samples
+        self._gauges, self._samples = gauges, samples
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        yield GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        return iter(self._families().values())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, value in self._samples():
-            family.add_metric(labels, value)
-        yield family
+        families = self._families()
+        for name, labels, value in self._samples():
+            families[name].add_metric(labels, value)
+        yield from families.values()
+
+    def _families(self) -> dict[str, GaugeMetricFamily]:
+        families = (GaugeMetricFamily(name, text, labels=keys) for name, text, keys in self._gauges)
+        return {family.name: family for family in families}

@@ -1,14 +1,12 @@
-"""The metrics of who uses GPUs; beside metrics.py the only module that imports prometheus_client.
+"""The metrics of who uses GPUs: what they are called, and their values as they are exported.
 
 Their labels come and go with containers, so nothing of them is kept between scrapes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from msgspec import Struct
-from prometheus_client.metrics_core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 _GPU = ("gpu", "device", "uuid")
 _CONTAINER = ("namespace", "pod", "container", "claim", *_GPU)
@@ -56,6 +54,11 @@ class UsageMetric(Enum):
         (),
     )
 
+    @property
+    def full_name(self) -> str:
+        """Its name as it is exported."""
+        return f"nvidia_dra_{self.value[0]}"
+
 
 class UsageSeries(Struct, frozen=True):
     """One value. `labels` in the order of the metric's."""
@@ -63,30 +66,3 @@ class UsageSeries(Struct, frozen=True):
     metric: UsageMetric
     labels: Sequence[str]
     value: float
-
-
-class UsageCollector(Collector):
-    """Asks for all series at each scrape."""
-
-    def __init__(self, driver: str, series: Callable[[], Iterable[UsageSeries]]) -> None:
-        self._driver = driver
-        self._series = series
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Name the metrics, without asking for any."""
-        return iter(_families().values())
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return all series."""
-        families = _families()
-        for series in self._series():
-            families[series.metric].add_metric((self._driver, *series.labels), series.value)
-        yield from families.values()
-
-
-def _families() -> dict[UsageMetric, GaugeMetricFamily]:
-    found = {}
-    for metric in UsageMetric:
-        name, text, labels = metric.value
-        found[metric] = GaugeMetricFamily(f"nvidia_dra_{name}", text, labels=("driver", *labels))
-    return found
