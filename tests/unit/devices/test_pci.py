@@ -22,8 +22,7 @@ def test_root_and_numa_node_are_read_from_the_device_tree(tmp_path: Path) -> Non
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     add_device(tmp_path, "1\n", "../../../devices/pci0000:64/0000:64:00.0/0000:65:00.0")
 
-    assert pcie_root(tmp_path, ADDRESS) == "pci0000:64"
-    assert numa_node(tmp_path, ADDRESS) == 1
+    assert (pcie_root(tmp_path, ADDRESS), numa_node(tmp_path, ADDRESS)) == ("pci0000:64", 1)
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", "none\n"])
@@ -35,13 +34,11 @@ def test_no_numa_node_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_a_device_that_is_not_there_has_no_place(tmp_path: Path) -> None:
-    assert pcie_root(tmp_path, ADDRESS) is None
-    assert numa_node(tmp_path, ADDRESS) is None
+    assert (pcie_root(tmp_path, ADDRESS), numa_node(tmp_path, ADDRESS)) == (None, None)
 
 
 def test_a_device_below_another_kind_of_bus_has_no_pcie_root(tmp_path: Path) -> None:
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     add_device(tmp_path, "0\n", "../../../devices/platform/0000:65:00.0")
 
-    assert pcie_root(tmp_path, ADDRESS) is None
-    assert numa_node(tmp_path, ADDRESS) == 0
+    assert (pcie_root(tmp_path, ADDRESS), numa_node(tmp_path, ADDRESS)) == (None, 0)
