@@ -146,7 +146,6 @@ def _check_context(files: _Files, context: str, named: str) -> None:
 
 
 def _entries(content: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
-    """Return the contexts or users of a file, by name."""
     return {entry["name"]: entry[kind[:-1]] for entry in content.get(kind) or ()}
 
 

@@ -204,7 +204,6 @@ class SharedDomains:
 
 
 def _open_made(folder: Path) -> int:
-    """Open a folder of members, which is made if it is not there."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         try:
@@ -230,7 +229,6 @@ def _is_still(folder: Path, descriptor: int) -> bool:
 
 
 def _make_member(member: Path) -> None:
-    """Make a member file, which has no content."""
     try:
         os.close(os.open(member, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     except OSError as error:

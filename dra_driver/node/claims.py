@@ -88,7 +88,6 @@ class ClaimWork:
         self._status.ring()
 
     def _tell(self, prepared: Collection[ClaimRef], unprepared: Collection[ClaimRef]) -> None:
-        """Have those look who tell of claims."""
         self.health_stream.ring()
         self._status.changed((*prepared, *unprepared))
         for ref in unprepared:
@@ -148,7 +147,6 @@ class ClaimWork:
         )
 
     def _measure(self, context: NodeContext) -> None:
-        """Have the metrics look at claims."""
         metrics, records = context.metrics, self.claims.records
         metrics.watch_prepared(lambda: prepared_by_type(self.claims.holdings))
         metrics.watch_quarantined(lambda: records.quarantined)

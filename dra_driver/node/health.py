@@ -206,7 +206,6 @@ class HealthEvents(Worker):
                 late = late[-_MOST_WAITING:]
 
     def _letters(self, uuid: str, gpu: GpuHealth, condition: GpuCondition) -> list[_Letter]:
-        """Return what to tell whom."""
         try:
             records = self._holders.users_of(GpuUuid(uuid))
         except DriverError as error:

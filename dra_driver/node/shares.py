@@ -223,7 +223,6 @@ def _divided(config: "NodeConfig | None", inventory: Inventory) -> ShareLayout:
 
 
 def _names(inventory: Inventory) -> dict[Base, str]:
-    """Return the names of all devices that can be divided."""
     names: dict[Base, str] = {}
     for gpu in inventory.gpus:
         names[Whole(gpu=gpu.uuid)] = gpu_name(gpu.minor)

@@ -249,7 +249,6 @@ def _user(
 
 
 def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
-    """Return the devices that a pod has here."""
     own = [one for one in held if one.name_of(uid) is not None]
     if own:
         return own

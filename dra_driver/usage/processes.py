@@ -204,7 +204,6 @@ def _is_top(part: str, above: str) -> bool:
 
 
 def _below(top: str, parts: list[str]) -> PodProcess | None:
-    """Read what is below the group of all pods."""
     is_slice = top.endswith(_SLICE)
     stem = top.removesuffix(_SLICE)
     classes = [f"{stem}-{name}{_SLICE}" if is_slice else name for name in _CLASSES]

@@ -100,18 +100,14 @@ class GpuEvents:
         self._calls = calls
         self._indices = indices
         self._clock = clock
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again: the library is being closed, and the event set ends with it."""
         self._set: Any = None
         self._gpus: dict[int | None, str] = {}
         self._settled: set[str] = set()
         self._refused: set[str] = set()
-        self._not_before = 0.0
-
-    def forget(self) -> None:
-        """Begin again: the library is being closed, and the event set ends with it."""
-        self._set = None
-        self._gpus = {}
-        self._settled = set()
-        self._refused = set()
         self._not_before = 0.0
 
     def wait(self, seconds: float) -> GpuEvent | None:

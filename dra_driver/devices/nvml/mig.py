@@ -296,7 +296,6 @@ def _profile(info: Any, placements: tuple[Placement, ...]) -> MigProfile:
 def _instances(
     handle: object, gpu: GpuUuid, profiles: tuple[MigProfile, ...]
 ) -> tuple[Instance, ...]:
-    """Return all GPU instances, each with the MIG devices in it."""
     devices: dict[int, list[tuple[int, MigUuid, bool]]] = {}
     for device in _mig_handles(handle):
         parent = int(pynvml.nvmlDeviceGetGpuInstanceId(device))

@@ -139,7 +139,6 @@ def _numbers(handle: object) -> list[int]:
 
 
 def _states(handle: object, numbers: list[int]) -> dict[int, bool]:
-    """Return which of the links are up."""
     if not numbers:
         return {}
     field = pynvml.NVML_FI_DEV_NVLINK_GET_STATE

@@ -123,7 +123,6 @@ class _Asked:
 
 
 def _plain(value: Any) -> Any:
-    """Return an answer as JSON has it."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, (list, tuple)):
@@ -327,7 +326,6 @@ def _mig_memory(handle: Any, number: int) -> Document:
 
 
 def _mig_device(handle: Any, number: int) -> Document:
-    """Return a MIG device, and the compute instance that it is."""
     device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
     parent = int(pynvml.nvmlDeviceGetGpuInstanceId(device))
     compute = int(pynvml.nvmlDeviceGetComputeInstanceId(device))

@@ -134,7 +134,6 @@ def in_private_mounts(
 
 
 def _enter(namespace: Path) -> None:
-    """Enter a mount namespace with this thread alone."""
     try:
         descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -43,7 +43,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _calls(cuda: ctypes.CDLL, ordinal: int) -> Iterator[tuple[str, int]]:
-    """Make the calls one after the other, and yield their results."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     yield "cuInit", _call(cuda, "cuInit", ctypes.c_uint(0))
     yield "cuDeviceGet", _call(cuda, "cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))

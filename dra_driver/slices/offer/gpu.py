@@ -354,7 +354,6 @@ def _publish(
     *,
     serves: str | None = None,
 ) -> Published:
-    """Return a device of the offer's GPU as it is published, without its counters."""
     is_in_one_piece = device == whole(offer.gpu) and not offer.has_shares
     found, omitted = wire_form(
         NodeDevice(gpu=offer.gpu, device=device),

@@ -140,15 +140,11 @@ def _match(
 
     for entry in sorted(existing, key=rank, reverse=True):
         index = _index(entry)
-        fits = (
-            index is not None
-            and index < len(desired.contents)
-            and at(entry, "spec", "pool", "name") == desired.node_name
-        )
-        if fits and index is not None and index not in kept:
-            kept[index] = entry
-        else:
+        is_of_pool = at(entry, "spec", "pool", "name") == desired.node_name
+        if index is None or index >= len(desired.contents) or index in kept or not is_of_pool:
             obsolete.append(entry)
+        else:
+            kept[index] = entry
     return kept, sorted(obsolete, key=_name)
 
 
