@@ -27,7 +27,7 @@ from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.health.listener import Listener
 from dra_driver.devices.health.presence import Presence
 from dra_driver.devices.health.record import GpuHealth, HealthFile
-from dra_driver.devices.health.tracker import HealthTracker
+from dra_driver.devices.health.tracker import HealthTracker, News
 from dra_driver.devices.model import GpuEvent, GpuUuid, Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
@@ -46,9 +46,6 @@ REASON = "GPUNotWell"
 _MOST_WAITING = 256
 _RETRY_SECONDS = 15.0
 
-
-_News = tuple[str, GpuHealth, GpuCondition]
-"""The GPU's UUID, as what people know it, and what is wrong."""
 
 _Letter = tuple[ClaimRef, str]
 """A claim, and what it is to be told."""
@@ -98,7 +95,7 @@ class NodeHealth:
             on_begin=self._begun,
         )
         self._presence = Presence(holders.still_holds)
-        self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
+        self._news: queue.Queue[News] = queue.Queue(_MOST_WAITING)
         self._listener = Listener(
             session.next_event,
             self._hear,
@@ -179,7 +176,7 @@ class NodeHealth:
 class HealthEvents(Worker):
     """A thread that tells the claims and pods that have a GPU that it has become sick."""
 
-    def __init__(self, news: queue.Queue[_News], holders: Holdings, events: ClaimEvents) -> None:
+    def __init__(self, news: queue.Queue[News], holders: Holdings, events: ClaimEvents) -> None:
         super().__init__("health-events")
         self._news = news
         self._holders = holders

@@ -28,11 +28,8 @@ from dra_driver.devices.pci import pci_order
 
 log = structlog.get_logger()
 
-_News = tuple[str, GpuHealth, GpuCondition]
+News = tuple[str, GpuHealth, GpuCondition]
 """The GPU's UUID, as what people know it, and what is wrong or was."""
-
-Change = Callable[[str, GpuHealth, GpuCondition], None]
-"""Told of a condition that has begun: the GPU's UUID, and as what people know it."""
 
 
 class HealthTracker:
@@ -47,7 +44,7 @@ class HealthTracker:
         remarks: bool = False,
         clock: Callable[[], float],
         on_change: Callable[[], None],
-        on_begin: Change,
+        on_begin: Callable[[str, GpuHealth, GpuCondition], None],
     ) -> None:
         """Take where it is kept; nothing is read yet.
 
@@ -190,7 +187,7 @@ class HealthTracker:
     def _now(self) -> int:
         return int(self._clock())
 
-    def _take(self, after: Mapping[str, GpuHealth]) -> tuple[list[_News], list[_News]]:
+    def _take(self, after: Mapping[str, GpuHealth]) -> tuple[list[News], list[News]]:
         """Make it what is known, and write it down; the caller holds the lock.
 
         Returns what has come into force, and what is no more.
@@ -198,8 +195,8 @@ class HealthTracker:
         before = self._known()
         self._gpus, self._in_force = dict(after), None
         self._file.write(self._gpus)
-        begun: list[_News] = []
-        passed: list[_News] = []
+        begun: list[News] = []
+        passed: list[News] = []
         for uuid in before.keys() | after.keys():
             was = _keys(before.get(uuid))
             now = _keys(after.get(uuid))
@@ -208,7 +205,7 @@ class HealthTracker:
             passed += [(uuid, gpu, one) for key, one in was.items() if key not in now]
         return begun, passed
 
-    def _tell(self, begun: Sequence[_News], passed: Sequence[_News]) -> None:
+    def _tell(self, begun: Sequence[News], passed: Sequence[News]) -> None:
         for uuid, gpu, one in passed:
             if one.finding.severity is not Severity.REMARK:
                 log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(one))
