@@ -207,12 +207,7 @@ class KubeClient:
         return self._ask("POST", call, body=body, query=query, timeout=timeout)
 
     def update(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, object],
-        *,
-        timeout: float,
+        self, resource: Resource, name: str, body: Mapping[str, object], *, timeout: float
     ) -> JsonObject:
         """Replace an object; StaleError if the body's `metadata.resourceVersion` is out of date."""
         call = Call(verb="update", resource=resource, name=name)

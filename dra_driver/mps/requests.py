@@ -187,12 +187,7 @@ class DomainRequests:
             if before is not None and is_shared(domain.id):
                 grace = math.inf  # others use it, and the wait is bounded all the same
             return self._wait(
-                domain.id,
-                deadline,
-                look,
-                waited_for="ready",
-                grace=grace,
-                given_up=given_up,
+                domain.id, deadline, look, waited_for="ready", grace=grace, given_up=given_up
             )
         except _OverdueError as error:
             # It was waited for as long as anybody should; to begin again would help nobody.

@@ -58,13 +58,7 @@ def node_memory(
         program = find_hook_program(roots, hook_path)
         return program.memory_limits(roots.driver_on_host, uuids) if program else ()
 
-    groups = MemoryGroups(
-        pods,
-        holdings.tenants,
-        holdings.parts_of_pod,
-        hooks,
-        is_wanted=by_groups,
-    )
+    groups = MemoryGroups(pods, holdings.tenants, holdings.parts_of_pod, hooks, is_wanted=by_groups)
     return NodeMemory(pods=pods, shares=ShareMemory(groups))
 
 

@@ -111,9 +111,7 @@ class Metrics(_Registered):
             registry=self._registry,
         )
         self._inflight = self._gauge(
-            "nvidia_dra_requests_inflight",
-            "Claims being prepared or unprepared now.",
-            "operation",
+            "nvidia_dra_requests_inflight", "Claims being prepared or unprepared now.", "operation"
         )
         self._errors: dict[Operation, Counter] = {}
         for operation in Operation:
@@ -134,9 +132,7 @@ class Metrics(_Registered):
             "nvidia_dra_kubelet_registered", "1 once the kubelet has accepted the driver, else 0."
         )
         self._gpus = self._gauge(
-            "nvidia_dra_gpus",
-            "GPUs that the GPU driver lists, by whether they answer.",
-            "state",
+            "nvidia_dra_gpus", "GPUs that the GPU driver lists, by whether they answer.", "state"
         )
         self._publish_time = self._gauge(
             "nvidia_dra_last_publish_timestamp_seconds",

@@ -52,10 +52,7 @@ class CostWarning:
             return
         self._is_given = True
         log.warning(
-            self._event,
-            kubernetes=named(kubernetes),
-            reason=COST_BEFORE_1_37,
-            advice=self._advice,
+            self._event, kubernetes=named(kubernetes), reason=COST_BEFORE_1_37, advice=self._advice
         )
 
 

@@ -117,11 +117,7 @@ def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator
         if one.finding.value:
             taint["value"] = one.finding.value
         began = datetime.fromtimestamp(one.since, tz=UTC)
-        yield {
-            **taint,
-            "effect": str(effect),
-            "timeAdded": began.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
+        yield {**taint, "effect": str(effect), "timeAdded": began.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def _has(source: NodeDevice, one: GpuCondition) -> bool:

@@ -222,8 +222,7 @@ def _below(top: str, parts: list[str]) -> PodProcess | None:
         return None
     container = _CONTAINER.fullmatch(parts[1]) if len(parts) > 1 else None
     return PodProcess(
-        pod_uid=_uid(match[1]),
-        container_id=(container[1] or container[2]) if container else None,
+        pod_uid=_uid(match[1]), container_id=(container[1] or container[2]) if container else None
     )
 
 

@@ -162,12 +162,7 @@ def _make(calls: MigCalls, place: Mig, found: BareInstance | None, undo: ExitSta
     else:
         number = found.gpu_instance
     compute_instance, uuid = calls.create_compute_instance(gpu, number)
-    return MigIds(
-        gpu_instance=number,
-        compute_instance=compute_instance,
-        uuid=uuid,
-        made_here=True,
-    )
+    return MigIds(gpu_instance=number, compute_instance=compute_instance, uuid=uuid, made_here=True)
 
 
 def _try(step: Callable[..., object], *args: object) -> None:
