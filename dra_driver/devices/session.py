@@ -76,15 +76,8 @@ def discover(nvml: NvmlLibrary, sys_root: Path) -> Inventory:
     )
 
 
-def _with_ownership(
-    inventory: Inventory, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[GpuUuid]
-) -> Inventory:
-    """Return the inventory with the instances and MIG modes marked that are this driver's doing."""
-    gpus = tuple(_owned(gpu, made_here, turned_on) for gpu in inventory.gpus)
-    return inventory if gpus == inventory.gpus else replace(inventory, gpus=gpus)
-
-
 def _owned(gpu: Gpu, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[GpuUuid]) -> Gpu:
+    """Return a GPU with the instances and the MIG mode marked that are this driver's doing."""
     if gpu.mig is None or gpu.mig_mode is not MigMode.ENABLED:
         return gpu
     instances = tuple(
@@ -155,7 +148,8 @@ class DriverSession:
         inventory = self._look()
         slots |= self._made_here()
         turned_on |= self._turned_on()
-        inventory = self._leave_out(_with_ownership(inventory, slots, turned_on))
+        gpus = tuple(_owned(gpu, slots, turned_on) for gpu in inventory.gpus)
+        inventory = self._leave_out(replace(inventory, gpus=gpus))
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
         if any(self._lets_go(gpu) for gpu in inventory.gpus):
             self._rest()
