@@ -140,13 +140,8 @@ class Control:
             processes.GENERATION: domain.daemon_generation,
             processes.TOKEN: token,
         }
-        binds = self._dev_binds(view)  # first, as /dev/shm is inside
-        binds |= {
-            Path(CONTAINER_PIPE_DIRECTORY): paths.own,
-            Path(CONTAINER_SHM): paths.shm,
-            _LOG_FOLDER: paths.log,
-            _LIBRARY_FOLDER: paths.libraries,
-        }
+        binds = self._binds(view, paths)
+        binds |= {_LOG_FOLDER: paths.log, _LIBRARY_FOLDER: paths.libraries}
         self._link_libraries(paths, view)
         said = ""
         for options in _users_options(domain):
@@ -175,9 +170,7 @@ class Control:
                 f"{_LIBCUDA} not found under {self._root}; install the GPU driver's compute "
                 "libraries"
             )
-        binds = self._dev_binds(own)
-        binds |= {Path(CONTAINER_PIPE_DIRECTORY): paths.own, Path(CONTAINER_SHM): paths.shm}
-        return rooted.outside(own.driver_root, library), binds
+        return rooted.outside(own.driver_root, library), self._binds(own, paths)
 
     def listening(self, paths: DomainPaths) -> Daemon | None:
         """Return the daemon that listens in its own folder, None if none does."""
@@ -218,11 +211,15 @@ class Control:
         folders = dict.fromkeys(str(path.parent) for path in there)
         return there[1], {"PATH": os.pathsep.join(folders), "LC_ALL": "C"}
 
-    def _dev_binds(self, view: View) -> dict[Path, Path]:
-        """Return the mount of a driver container's /dev; not of a simulated one, with only GPUs."""
+    def _binds(self, view: View, paths: DomainPaths) -> dict[Path, Path]:
+        """Return what daemons and clients see, and a driver container's /dev.
+
+        Not a simulated one, with only GPUs. It comes first, as /dev/shm is inside.
+        """
         seen_here, there = self._views[-1].dev(), view.dev()
         is_whole = seen_here is not None and (seen_here / "null").exists()
-        return {Path("/dev"): there} if there is not None and is_whole else {}
+        dev = {Path("/dev"): there} if there is not None and is_whole else {}
+        return dev | {Path(CONTAINER_PIPE_DIRECTORY): paths.own, Path(CONTAINER_SHM): paths.shm}
 
     def _link_libraries(self, paths: DomainPaths, view: View) -> None:
         """Make the folder in which the daemon's servers find the driver's libraries.
