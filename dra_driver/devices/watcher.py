@@ -27,11 +27,7 @@ _NOTHING_YET = Inventory(
 
 
 class InventoryWatcher(Worker):
-    """Looks for GPUs again and again.
-
-    Errors of our own tree are expected of `look` and handled. Anything else, and whatever
-    `on_change` raises, ends the thread through threading.excepthook: it is a fault in the program.
-    """
+    """Looks for GPUs again and again. Errors of our own tree are expected of `look`."""
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Container
 class Worker:
     """What the long-lived threads have in common: `_run` goes on until `_stop` is set.
 
+    What `_run` raises ends the process, through threading.excepthook: it is a fault in the program.
     The process does not wait for one at its end: a call into NVML may hang with its GPU.
     """
 

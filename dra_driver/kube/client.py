@@ -90,8 +90,6 @@ class KubeClient:
         """Take connections to the one server, and the path before its /api and /apis, if any.
 
         `namespace` is the one that people mean who name none: that of a kubeconfig's context.
-
-        Nothing is sent yet. `close` closes the connections.
         """
         self._connections = connections
         self._prefix = prefix

@@ -45,11 +45,7 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 
 class Watch(Worker):
-    """Follows one selection on a thread of its own.
-
-    Errors of our own tree are expected and retried. Whatever `tell` raises ends the thread through
-    threading.excepthook: it is a fault in the program.
-    """
+    """Follows one selection on a thread of its own. Errors of our own tree are retried."""
 
     def __init__(
         self,

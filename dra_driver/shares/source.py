@@ -2,10 +2,10 @@
 
 In: a path, a default name, and the Node's labels. Out: the latest state for any thread, a call for
 each change of it, and an Event on the Node of a config that cannot be taken: `kubectl describe
-node` shows it, where its author looks first. A node that runs never loses its
-config to a mistake: a file that is gone, damaged, half written or not named right leaves the last
-good one in place, and the state says why the newest could not be taken. Files are compared by
-content: a ConfigMap's volume is replaced behind symlinks, and an editor may write in place.
+node` shows it, where its author looks first. A node that runs never loses its config to a mistake:
+a file that is gone, damaged, half written or not named right leaves the last good one in place, and
+the state says why the newest could not be taken. Files are compared by content: a ConfigMap's
+volume is replaced behind symlinks, and an editor may write in place.
 """
 
 import threading
@@ -79,11 +79,7 @@ class _Look(Struct, frozen=True, kw_only=True):
 
 
 class ShareConfigs(Worker):
-    """Looks for this node's share config again and again.
-
-    Whatever `on_change` raises ends the thread through threading.excepthook: it is a fault in the
-    program.
-    """
+    """Looks for this node's share config again and again."""
 
     def __init__(  # noqa: PLR0913 (where to look, whom to tell, and what to keep)
         self,

@@ -1,9 +1,9 @@
 """The record of what is wrong with this node's GPUs: one file, whole or not at all.
 
 It is there for a restart of the driver, because NVML tells an XID once, and for `dra-driver
-status`. What another boot left behind is over, for a reboot is a reset
-of every GPU; what lasts longer is read again at the first look. A damaged file is put aside under
-another name, for people; a newer version's is left alone, and nothing is written until it is gone.
+status`. What another boot left behind is over, for a reboot is a reset of every GPU; what lasts
+longer is read again at the first look. A damaged file is put aside under another name, for people;
+a newer version's is left alone, and nothing is written until it is gone.
 """
 
 from collections.abc import Mapping

@@ -50,8 +50,7 @@ class PublisherTiming(Struct, frozen=True, kw_only=True):
 class SlicePublisher(Worker):
     """Publishes on a thread of its own; `update` and `start` may come in any order.
 
-    Errors of our own tree are expected and retried. Any other ends the thread through
-    threading.excepthook: it is a fault in the program.
+    Errors of our own tree are expected and retried.
     """
 
     def __init__(
