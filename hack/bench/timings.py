@@ -1,7 +1,6 @@
 """What is measured and what is said of it: durations in milliseconds, a process's CPU time."""
 
 import itertools
-import math
 import os
 import threading
 import time
@@ -9,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from dra_driver.bench.model import percentile
 
 Summary = dict[str, float | int]
 
@@ -21,12 +22,6 @@ def timed(action: Callable[[], object]) -> float:
     began = time.perf_counter()
     action()
     return (time.perf_counter() - began) * 1000
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of all values does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def summary(values: Sequence[float]) -> Summary:

@@ -5,16 +5,13 @@ namespace. Only what is done inside of its container is brought there by the clu
 """
 
 import itertools
-import os
 import random
-import signal
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -25,6 +22,7 @@ from testbed.claims import claim, gpu_config
 from testbed.commands import TestbedError, wait_until
 from testbed.node import GpuNode
 from testbed.pods import exec_in, make_namespace, wait_running
+from testbed.reboot import kill_all
 
 from chaos.odd_claims import odd, only, pod_of, with_configs
 from chaos.turns import OUTSIDE, Turn
@@ -206,10 +204,8 @@ class Intruder:
         """Kill the MPS daemons and servers of this tenant's claims and shares."""
         claims = self._node.cluster.api.all("ResourceClaim", NAMESPACE)
         mine = {self.domain, *(one["metadata"]["uid"] for one in claims)}
-        for pid, domain in mps.processes(self._node.place.plugins).items():
-            if domain in mine:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        found = mps.processes(self._node.place.plugins)
+        kill_all(pid for pid, domain in found.items() if domain in mine)
 
 
 def open_ports(address: str) -> list[str]:

@@ -5,6 +5,8 @@ import textwrap
 import time
 from collections.abc import Sequence
 
+from dra_driver.admin.table import aligned
+
 
 class Screen:
     """Prints to standard output at once, so that lines appear when they are true."""
@@ -32,11 +34,7 @@ class Screen:
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print rows in aligned columns."""
-        lines = [heads, *rows]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-        for line in lines:
-            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            self._print("    " + "  ".join(cells).rstrip())
+        self.text("\n".join(aligned([heads, *rows])))
 
     def _print(self, text: str) -> None:
         print(text, flush=True)

@@ -16,6 +16,7 @@ from testbed import mps
 from testbed.mounts import mounts_below, unmount_all
 
 from dra_driver.errors import StateError
+from dra_driver.mps.processes import environment_of
 
 MARK = "DRA_DRIVER_HARDWARE_RUN"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -24,16 +25,12 @@ _END_SECONDS = 20.0
 
 def of_run(run: str, folder: Path) -> set[int]:
     """Return the PIDs of a run's processes, but for this one."""
-    wanted = os.fsencode(f"{MARK}={run}")
     found = set(mps.processes(folder))
     for group in groups(run):
         with suppress(OSError):  # gone meanwhile
             found |= {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):  # another user's, or it has ended
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.add(int(entry.name))
+    pids = {int(entry.name) for entry in Path("/proc").glob("[0-9]*")}
+    found |= {pid for pid in pids if environment_of(pid).get(MARK) == run}
     return found - {0, os.getpid()}  # 0 is one that this PID namespace does not have
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dra_driver.mps.processes import environment_of
 from testbed.commands import TestbedError, run, wait_until
 from testbed.driver import Place
 
@@ -53,10 +54,13 @@ def ask(place: Place, claim: str, command: str) -> str:
 def processes(plugins: Path) -> dict[int, str]:
     """The PIDs of all MPS daemons and servers below a plugins folder, with their claims' UIDs."""
     found = {}
-    for pid, environment in _environments():
-        folder = Path(environment.get(MARK, "/"))
-        if plugins in folder.parents:
-            found[pid] = folder.name
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # it has ended
+            if name.read_bytes().startswith(b"nvidia-cuda-mps"):
+                pid = int(name.parent.name)
+                folder = Path(environment_of(pid).get(MARK, "/"))
+                if plugins in folder.parents:
+                    found[pid] = folder.name
     return found
 
 
@@ -94,17 +98,3 @@ def slow_start(driver_root: Path, seconds: float, *, gpu: str = "") -> Iterator[
     finally:
         real.replace(program)
         real.parent.rmdir()
-
-
-def _environments() -> Iterator[tuple[int, dict[str, str]]]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if not (entry / "comm").read_bytes().startswith(b"nvidia-cuda-mps"):
-                continue
-            content = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        words = (os.fsdecode(word).partition("=") for word in content.split(b"\0"))
-        yield int(entry.name), {name: value for name, _, value in words}

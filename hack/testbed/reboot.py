@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from cluster.processes import MARK
+
+from dra_driver.mps.processes import environment_of
 from testbed import mps
 from testbed.commands import run
 from testbed.machine import DRIVER
@@ -17,7 +20,6 @@ from testbed.mounts import mounts_below
 from testbed.node import GpuNode
 
 _SHIM = b"containerd-shim"
-_CLUSTER_MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
 
 
 def reboot(node: GpuNode) -> None:
@@ -55,11 +57,10 @@ def kill_all(pids: Iterable[int]) -> None:
 
 def _shims(state: str) -> list[int]:
     """The processes that stand between containerd and the containers of a cluster."""
-    mark = os.fsencode(f"{_CLUSTER_MARK}={state}")
     found = []
     for name in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):
-            environ = name.with_name("environ").read_bytes().split(b"\0")
-            if name.read_bytes().startswith(_SHIM) and mark in environ:
-                found.append(int(name.parent.name))
+            pid = int(name.parent.name)
+            if name.read_bytes().startswith(_SHIM) and environment_of(pid).get(MARK) == state:
+                found.append(pid)
     return found

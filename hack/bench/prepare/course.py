@@ -29,7 +29,8 @@ from bench.prepare.sharing import (
     supervisor,
 )
 from bench.prepare.stage import Stage, fake_stage, real_stage
-from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, percentile, summary, timed
+from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, summary, timed
+from dra_driver.bench.model import percentile
 
 MIB = 1024 * 1024
 FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
