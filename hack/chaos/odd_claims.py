@@ -53,11 +53,11 @@ def pod_of(name: str, *claims: str, labels: Mapping[str, str] | None = None) -> 
     return thing("Pod", name, spec=spec) | {"metadata": {"name": name, "labels": labels or {}}}
 
 
-def with_configs(one: Object, *configs: object, driver: str = DRIVER_NAME) -> Object:
+def with_configs(body: Object, *configs: object, driver: str = DRIVER_NAME) -> Object:
     """Return a claim with opaque configs for a driver."""
-    devices = one["spec"]["devices"]
+    devices = body["spec"]["devices"]
     more = opaque(*configs, driver=driver)
-    return one | {"spec": {"devices": devices | {"config": [*devices.get("config", []), *more]}}}
+    return body | {"spec": {"devices": devices | {"config": [*devices.get("config", []), *more]}}}
 
 
 class _Maker:
@@ -78,7 +78,7 @@ class _Maker:
     def each(self, *made: Object, is_hurried: bool = False) -> Odd:
         names = [f"{self.name}-{number}" for number in range(len(made))]
         pairs = zip(made, names, strict=True)
-        claims = tuple(one | {"metadata": {"name": name}} for one, name in pairs)
+        claims = tuple(body | {"metadata": {"name": name}} for body, name in pairs)
         return Odd(claims, tuple(pod_of(name, name) for name in names), is_hurried)
 
 

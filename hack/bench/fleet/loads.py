@@ -5,7 +5,7 @@ offer. Out: the objects to create. The pods of a load may differ; they take turn
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from testbed.api import Object, thing
 from testbed.claims import claim, mig_profile
@@ -52,12 +52,6 @@ class Workload:
     claims_before: int
 
 
-@dataclass(slots=True)
-class _Made:
-    claims: list[Object] = field(default_factory=list)
-    templates: dict[str, Object] = field(default_factory=dict)
-
-
 def smallest_profile(inventory: Inventory) -> str | None:
     """Return the name of the smallest partition of the GPUs; None when they know no MIG."""
     profiles = [
@@ -77,17 +71,23 @@ def workload(load: str, count: int, profile: str | None) -> Workload:
 
     Raises ValueError if the load asks for partitions, and `profile` is None.
     """
-    made = _Made()
     turns = LOADS[load]
     asked = [turns[number % len(turns)] for number in range(count)]
     if profile is None and any(one.part for one in asked):
         raise ValueError(f"the load {load} asks for partitions, and the GPUs have none")
-    pods = tuple(_pod(f"pod-{number}", one, profile, made) for number, one in enumerate(asked))
+    named = {f"pod-{number}": wish for number, wish in enumerate(asked)}
+    claims = (name for name, wish in named.items() if wish.by == "claim")
+    templates = dict.fromkeys(wish for wish in asked if wish.by == "template")
     return Workload(
-        pods=pods,
-        claims=tuple(made.claims),
-        templates=tuple(made.templates.values()),
-        claims_before=sum(one.by != "extended" for one in asked),
+        pods=tuple(_pod(name, wish) for name, wish in named.items()),
+        claims=tuple(
+            thing("ResourceClaim", name, spec=_claim_spec(named[name], profile)) for name in claims
+        ),
+        templates=tuple(
+            thing("ResourceClaimTemplate", _kind(wish), spec={"spec": _claim_spec(wish, profile)})
+            for wish in templates
+        ),
+        claims_before=sum(wish.by != "extended" for wish in asked),
     )
 
 
@@ -103,29 +103,25 @@ def plain_pod(name: str) -> Object:
     return thing("Pod", name, spec=spec)
 
 
-def _pod(name: str, asked: Asked, profile: str | None, made: _Made) -> Object:
+def _pod(name: str, wish: Asked) -> Object:
     pod = plain_pod(name)
     spec: Object = pod["spec"]
     container: Object = spec["containers"][0]
-    if asked.by == "extended":
+    if wish.by == "extended":
         container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
         return pod
-    wanted = _claim_spec(profile if asked.part else None)
-    if asked.by == "claim":
-        made.claims.append(thing("ResourceClaim", name, spec=wanted))
-        source = {"resourceClaimName": name}
-    else:
-        template = "mig" if asked.part else "gpu"
-        made.templates[template] = thing("ResourceClaimTemplate", template, spec={"spec": wanted})
-        source = {"resourceClaimTemplateName": template}
-    spec["resourceClaims"] = [{"name": "gpu", **source}]
+    own, template = {"resourceClaimName": name}, {"resourceClaimTemplateName": _kind(wish)}
+    spec["resourceClaims"] = [{"name": "gpu", **(own if wish.by == "claim" else template)}]
     container["resources"] = {"claims": [{"name": "gpu"}]}
     return pod
 
 
-def _claim_spec(profile: str | None) -> Object:
-    wanted = claim("")
-    if profile is not None:
-        wanted = claim("", device_class="mig.nvidia.com", selectors=mig_profile(profile))
-    spec: Object = wanted["spec"]
+def _kind(wish: Asked) -> str:
+    """What a template, and the DeviceClass that it asks for, are called after."""
+    return "mig" if wish.part else "gpu"
+
+
+def _claim_spec(wish: Asked, profile: str | None) -> Object:
+    selectors = {"selectors": mig_profile(profile)} if wish.part and profile else {}
+    spec: Object = claim("", device_class=f"{_kind(wish)}.nvidia.com", **selectors)["spec"]
     return spec

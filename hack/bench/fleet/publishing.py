@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
@@ -36,10 +35,8 @@ _JSON = "application/json"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    name: str
-    writes: tuple[Create, ...]
+_Writes = tuple[Create, ...]
+"""What one node sends."""
 
 
 def roll_out(stage: Stage, variant: Variant, inventory: Inventory) -> Object:
@@ -47,10 +44,7 @@ def roll_out(stage: Stage, variant: Variant, inventory: Inventory) -> Object:
     api_server = stage.cluster.pid("kube-apiserver")
     seconds, cpu, each = 0.0, 0.0, []
     waiting = iter(stage.nodes.items())
-    while wave := [
-        _Node(name=name, writes=_writes(variant, inventory, name, uid))
-        for name, uid in islice(waiting, WAVE)
-    ]:
+    while wave := [_writes(variant, inventory, *node) for node in islice(waiting, WAVE)]:
         cpu_before = cpu_seconds(api_server)
         took, nodes = _publish(stage, wave)
         cpu += cpu_seconds(api_server) - cpu_before
@@ -63,26 +57,26 @@ def roll_out(stage: Stage, variant: Variant, inventory: Inventory) -> Object:
     }
 
 
-def _writes(variant: Variant, inventory: Inventory, name: str, uid: str) -> tuple[Create, ...]:
+def _writes(variant: Variant, inventory: Inventory, name: str, uid: str) -> _Writes:
     pool = variant(on_node(inventory, name), name)
     writes = writes_for(pool, (), owner=Owner(name=name, uid=uid))
     return tuple(write for write in writes if isinstance(write, Create))
 
 
-def _publish(stage: Stage, wave: Sequence[_Node]) -> tuple[float, list[float]]:
+def _publish(stage: Stage, wave: Sequence[_Writes]) -> tuple[float, list[float]]:
     """Publish at once; return the seconds of all of them together, and of each."""
     start = threading.Barrier(len(wave) + 1, timeout=_TIMEOUT_S)
 
-    def publish(node: _Node) -> float:
+    def publish(writes: _Writes) -> float:
         with closing(from_kubeconfig(stage.kubeconfig)) as client:
             start.wait()
             began = time.perf_counter()
-            for write in node.writes:
+            for write in writes:
                 client.create(RESOURCE_SLICES, write.body, timeout=_TIMEOUT_S)
             return time.perf_counter() - began
 
     with ThreadPoolExecutor(len(wave), thread_name_prefix="node") as pool:
-        tasks = [pool.submit(publish, node) for node in wave]
+        tasks = [pool.submit(publish, writes) for writes in wave]
         start.wait()
         began = time.perf_counter()
         each = [task.result() for task in tasks]

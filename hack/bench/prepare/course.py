@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -135,9 +135,9 @@ def _measure(stage: Stage, program: Path, options: argparse.Namespace) -> Object
     log = logs / f"dra-bench-{os.getpid()}.log"
     env = {"SHARE_CONFIG": str(options.shares)} if options.shares else {}
     driver = DriverProcess(stage.place, log, env, program=program)
-    with ExitStack() as stack:
-        if not {"mps", "share-mps"}.isdisjoint(options.config):
-            stack.enter_context(supervisor(stage, logs / f"dra-bench-mps-{os.getpid()}.log"))
+    needs_mps = not {"mps", "share-mps"}.isdisjoint(options.config)
+    mps_log = logs / f"dra-bench-mps-{os.getpid()}.log"
+    with supervisor(stage, mps_log) if needs_mps else nullcontext():
         return _measure_driver(stage, driver, options)
 
 
