@@ -8,7 +8,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 
-class Resource(Struct, frozen=True, kw_only=True):
+class Resource(Struct, frozen=True):
     """A kind as the API server's URLs name it. The core group is the empty string.
 
     One without a version is no kind: `plural` is then the path of a page, such as `version`.
@@ -48,39 +48,27 @@ def _quoted(name: str) -> str:
     return quote(name, safe="", errors="replace")
 
 
-CLAIM_TEMPLATES = Resource(
-    group="resource.k8s.io", version="v1", plural="resourceclaimtemplates", namespaced=True
-)
-CONFIG_MAPS = Resource(group="", version="v1", plural="configmaps", namespaced=True)
-DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", namespaced=True)
-DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments", namespaced=True)
-DEVICE_CLASSES = Resource(group="resource.k8s.io", version="v1", plural="deviceclasses")
-DEVICE_TAINT_RULES = Resource(group="resource.k8s.io", version="v1", plural="devicetaintrules")
-EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)
-NAMESPACES = Resource(group="", version="v1", plural="namespaces")
-NODES = Resource(group="", version="v1", plural="nodes")
-PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
-POD_GROUPS = Resource(
-    group="scheduling.k8s.io", version="v1beta1", plural="podgroups", namespaced=True
-)
-POLICIES = Resource(
-    group="admissionregistration.k8s.io", version="v1", plural="validatingadmissionpolicies"
-)
+CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", namespaced=True)
+CONFIG_MAPS = Resource("", "v1", "configmaps", namespaced=True)
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", namespaced=True)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", namespaced=True)
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses")
+DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1", "devicetaintrules")
+EVENTS = Resource("events.k8s.io", "v1", "events", namespaced=True)
+NAMESPACES = Resource("", "v1", "namespaces")
+NODES = Resource("", "v1", "nodes")
+PODS = Resource("", "v1", "pods", namespaced=True)
+POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", namespaced=True)
+POLICIES = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
 POLICY_BINDINGS = Resource(
-    group="admissionregistration.k8s.io", version="v1", plural="validatingadmissionpolicybindings"
+    "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings"
 )
-RESOURCE_CLAIMS = Resource(
-    group="resource.k8s.io", version="v1", plural="resourceclaims", namespaced=True
-)
-RESOURCE_SLICES = Resource(group="resource.k8s.io", version="v1", plural="resourceslices")
-SECRETS = Resource(group="", version="v1", plural="secrets", namespaced=True)
-SELF_REVIEWS = Resource(
-    group="authorization.k8s.io", version="v1", plural="selfsubjectaccessreviews"
-)
-SUBJECT_REVIEWS = Resource(
-    group="authorization.k8s.io", version="v1", plural="subjectaccessreviews"
-)
-VERSION = Resource(group="", version="", plural="version")
+RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", namespaced=True)
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices")
+SECRETS = Resource("", "v1", "secrets", namespaced=True)
+SELF_REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews")
+SUBJECT_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
+VERSION = Resource("", "", "version")
 
 
 class Call(Struct, frozen=True, kw_only=True):

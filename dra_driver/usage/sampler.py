@@ -41,7 +41,7 @@ class Sampler:
         self._fresh_seconds = fresh_seconds
         self._deadline_seconds = deadline_seconds
         self._changed = threading.Condition()
-        self._latest: tuple[float, NodeUse] | None = None  # and when it was
+        self._latest: tuple[float, NodeUse] | None = None  # when it was made, and the look
         self._is_looking = False
         self._once = LogOnce()
 

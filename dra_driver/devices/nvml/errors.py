@@ -117,17 +117,16 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
     pass by itself is a TransientError. A GPU out of reach is a LostError. All else is a
     DeviceError, and so is an answer that is not a text, an address or a UUID.
     """
+    prefix = f"{doing}: " if doing else ""
     try:
         yield
     except pynvml.NVMLError as error:
         if doing and error.value in _PASSING:
-            raise TransientError(f"{doing}: {_passing_cause(error)} (NVML: {error})") from error
+            raise TransientError(f"{prefix}{_passing_cause(error)} (NVML: {error})") from error
         cause, advice = _ADVICE.get(error.value, (f"NVML refused{_call(error)}", _OTHER_ADVICE))
-        prefix = f"{doing}: " if doing else ""
         kind = LostError if error.value in LOST_CODES else DeviceError
         raise kind(f"{prefix}{cause} (NVML: {error}); {advice}") from error
     except ValueError as error:
-        prefix = f"{doing}: " if doing else ""
         raise DeviceError(
             f"{prefix}NVML's answer cannot be understood ({error}); {_OTHER_ADVICE}"
         ) from error
