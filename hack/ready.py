@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import promtool
-from image.builder import Builder, cache_folder
+from image.builder import driver_archive
 from image.errors import ImageError
-from image.recipe import Recipe, own_architecture
 from testbed.cluster import COMMAND, version_flags
 
 from dra_driver.errors import SetupError
@@ -56,8 +55,7 @@ def _image() -> None:
     if os.geteuid() != 0:
         raise NotToBeHadError("building the image needs root")
     try:
-        builder = Builder(cache=cache_folder(os.environ), say=say)
-        builder.archive(Recipe(target="driver", arch=own_architecture()))
+        driver_archive(say)
     except ImageError as error:
         raise NotToBeHadError(str(error)) from error
 

@@ -17,9 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from image.builder import Builder, cache_folder
+from image.builder import driver_archive
 from image.errors import ImageError
-from image.recipe import Recipe, own_architecture
 from testbed import mps
 from testbed.api import ApiStatusError
 from testbed.cluster import Cluster
@@ -260,9 +259,8 @@ def _left_at_the_end(node: InstalledNode) -> list[str]:
 @contextmanager
 def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
     """Bring up a node with the driver as its chart installs it; take it down in the end."""
-    builder = Builder(cache=cache_folder(os.environ), say=print)
     try:
-        image = builder.archive(Recipe(target="driver", arch=own_architecture()))
+        image = driver_archive(print)
     except ImageError as error:
         raise TestbedError(f"the driver's image could not be built: {error}") from error
     with ExitStack() as undo:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 from testbed.commands import TestbedError
 
 from dra_driver.errors import ConfigError
@@ -91,20 +92,14 @@ def machine(name: str) -> Profile:
 
 def parse_needs(entry: Mapping[str, Any]) -> Needs:
     """Read `needs` of an `expect.yaml`."""
-    mig = entry.get("mig", {})
-    capability = str(entry.get("computeCapability", "0.0"))
-    return Needs(
-        gpus=entry.get("gpus", 0),
-        divided=mig.get("gpus", 0),
-        names_of=mig.get("namesOf", ""),
-        product=entry.get("product", ""),
-        compute_capability=_capability(capability),
-        time_slices=entry.get("timeSlices", False),
-        nics=entry.get("nics", 0),
-        made=tuple(mig.get("made", ())),
-        existing=tuple(mig.get("existing", ())),
-        features=tuple(entry.get("features", ())),
-    )
+    mig = {**entry.get("mig", {})}
+    worked_out = {
+        "divided": mig.pop("gpus", 0),
+        "names_of": mig.pop("namesOf", ""),
+        "compute_capability": _capability(str(entry.get("computeCapability", "0.0"))),
+        "time_slices": entry.get("timeSlices", False),
+    }
+    return TypeAdapter(Needs).validate_python({**entry, **mig, **worked_out})
 
 
 def fit(needs: Needs, text: str, on: Profile) -> Fit:

@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from image.builder import Builder, cache_folder
+from image.builder import driver_archive
 from image.errors import ImageError
-from image.recipe import Recipe, own_architecture
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError
 from testbed.installed_node import InstalledNode
@@ -212,9 +211,8 @@ def _installed_node(screen: Screen, options: argparse.Namespace) -> InstalledNod
 
     Raises TestbedError if the image could not be built.
     """
-    builder = Builder(cache=cache_folder(os.environ), say=screen.step)
     try:
-        image = builder.archive(Recipe(target="driver", arch=own_architecture()))
+        image = driver_archive(screen.step)
     except ImageError as error:
         raise TestbedError(f"the driver's image could not be built: {error}") from error
     cluster = Cluster(NAME, options.kubernetes, for_pods=True)

@@ -167,6 +167,12 @@ class Builder:
             raise ImageError(f"{command[0]} failed with status {done.returncode}:\n{end}")
 
 
+def driver_archive(say: Callable[[str], None]) -> Path:
+    """Return the archive of the driver's image for this machine, as `Builder.archive` does."""
+    builder = Builder(cache=cache_folder(os.environ), say=say)
+    return builder.archive(Recipe(target="driver", arch=own_architecture()))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Buildah:
     """buildah with a storage of its own in a folder."""

@@ -6,18 +6,17 @@ are the newest at the time of the build, and a kept image keeps the ones it was 
 """
 
 import hashlib
-import platform
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.versions import arch_of_this_machine
 from tracked import tracked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAME = "dra-driver"
 TARGETS = ("driver", "simulator")
 ARCHITECTURES = ("amd64", "arm64")
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _DECIDING = (
     *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "api", "dra_driver", "pyproject.toml"),
@@ -64,10 +63,7 @@ class Recipe:
         return digest.hexdigest()[:16]
 
 
-def own_architecture() -> str:
-    """This machine's architecture, as Go names it."""
-    machine = platform.machine()
-    return _MACHINES.get(machine, machine)
+own_architecture = arch_of_this_machine
 
 
 def version(repository: Path = REPOSITORY) -> str:
