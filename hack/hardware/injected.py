@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from testbed.containers import CUDA_ENV, ClusterError, Container, Containers
+from cluster.errors import ClusterError
+from cluster.image import CUDA_ENV
+from testbed.containers import Container, Containers
 
 from hardware.claims import MEMORY_LIMIT_MIB, MPS, prepared, supervised, whole
 from hardware.client import Said, built, understood

@@ -17,23 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.binaries import Binaries, of_this_user
-from cluster.errors import ClusterError
-from cluster.image import CUDA_ENV, gpu_test_image
+from cluster.image import gpu_test_image
 from cluster.progress import Progress
 from cluster.versions import DEFAULT_MINOR, resolve
 
 from dra_driver.simulator.build import find_compiler
-
-__all__ = [
-    "BARE_ENV",
-    "CUDA_ENV",
-    "ClusterError",
-    "Container",
-    "Containers",
-    "Found",
-    "do",
-    "look_up",
-]
 
 BARE_ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 

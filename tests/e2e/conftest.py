@@ -12,13 +12,14 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from cluster.errors import ClusterError
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
 from testbed.api import Api
 from testbed.cluster import version_flags
 from testbed.commands import REPOSITORY, TestbedError, run
-from testbed.containers import ClusterError, Containers
+from testbed.containers import Containers
 from testbed.node import GpuNode
 
 from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of, skip_if_lacking

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from testbed.containers import BARE_ENV, CUDA_ENV, Container, Containers, do
+from cluster.image import CUDA_ENV
+from testbed.containers import BARE_ENV, Container, Containers, do
 
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Spec

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from testbed.containers import BARE_ENV, CUDA_ENV, Container, Containers, Found, look_up
+from cluster.image import CUDA_ENV
+from testbed.containers import BARE_ENV, Container, Containers, Found, look_up
 
 import driver_layouts
 import make
