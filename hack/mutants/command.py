@@ -5,11 +5,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from mutants import observed
+from mutants import observed, written
+from mutants.faults import Module
 from mutants.observed import CannotRunError
-from mutants.rooms import ROOMS
+from mutants.rooms import EVERY, ROOMS
 from mutants.trials import KILLED, LATE, Result, Trials
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -22,12 +24,16 @@ def main(words: Sequence[str]) -> int:
     observed.import_early()
     base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/root"), ".cache")
     cache = Path(base) / "dra-driver" / "mutants"
-    names = options.rooms or list(ROOMS)
+    rooms = EVERY if options.semantic else ROOMS
+    names = options.rooms or list(rooms)
     rows, survivors = [_HEAD], []
     end = time.monotonic() + options.minutes * 60
     try:
         for place, name in enumerate(names):
-            trials = Trials(name, ROOMS[name], repository=REPOSITORY, cache=cache)
+            source = Module.mutants
+            if options.semantic:
+                source = partial(written.mutants, faults=written.read(name))
+            trials = Trials(name, rooms[name], repository=REPOSITORY, cache=cache, faults=source)
             share = (end - time.monotonic()) / (len(names) - place)
             known, every = _tried(trials, options, time.monotonic() + share)
             killed = sum(one.outcome == KILLED for one in known)
@@ -39,7 +45,8 @@ def main(words: Sequence[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     for survivor in sorted(survivors, key=lambda one: (one.module, one.line)):
-        print(f"{survivor.module}:{survivor.line}: {survivor.outcome}")
+        fault = f": {survivor.fault}" if survivor.fault else ""
+        print(f"{survivor.module}:{survivor.line}: {survivor.outcome}{fault}")
         print("".join(f"    {line}\n" for line in survivor.difference), end="")
     print("\n".join(rows))
     return 0
@@ -59,17 +66,21 @@ def _tried(trials: Trials, options: argparse.Namespace, until: float) -> tuple[l
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/mutants", description=__doc__)
-    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(ROOMS)}; all")
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(EVERY)}; all")
     parser.add_argument("--sample", type=_positive, default=300, help="mutants of a room (300)")
     parser.add_argument("--seed", type=int, default=1, help="draws the sample (1)")
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="stop then; go on next time (60)"
     )
+    parser.add_argument(
+        "--semantic", action="store_true", help="faults that people wrote, in all rooms"
+    )
     parser.add_argument("--report", action="store_true", help="try none; print what is known")
     options = parser.parse_args(words)
-    unknown = [name for name in options.rooms if name not in ROOMS]
+    rooms = EVERY if options.semantic else ROOMS
+    unknown = [name for name in options.rooms if name not in rooms]
     if unknown:
-        parser.error(f"there is no room {unknown[0]}: choose of {', '.join(ROOMS)}")
+        parser.error(f"there is no room {unknown[0]}: choose of {', '.join(rooms)}")
     return options
 
 

@@ -39,8 +39,10 @@ class Mutant:
     line: int
     last: int
     """A test that runs none of the lines from `line` to this one cannot notice it."""
-    old: cst.CSTNode
-    new: cst.CSTNode
+    old: cst.CSTNode | str
+    new: cst.CSTNode | str
+    fault: str = ""
+    """What is wrong, if a person wrote it."""
 
 
 def _left_out(node: cst.Expr) -> Iterable[cst.CSTNode]:
@@ -120,6 +122,8 @@ class Module:
 
     def mutated(self, mutant: Mutant) -> str:
         """Return the whole text with one fault."""
+        if isinstance(mutant.old, str) or isinstance(mutant.new, str):
+            return self.text.replace(str(mutant.old), str(mutant.new))
         changed = self._tree.module.deep_replace(mutant.old, mutant.new)
         assert isinstance(changed, cst.Module)  # noqa: S101
         return changed.code

@@ -129,3 +129,109 @@ ROOMS = {
         ),
     ),
 }
+
+_OF_SEMANTIC_FAULTS = {
+    "claims/model": Room(sources=("dra_driver/claims/model/*.py",), tests=_CLAIMS, without=_LONG),
+    "claims/reconcile": Room(
+        sources=("dra_driver/claims/reconcile/*.py",),
+        tests=(
+            "tests/contract/claims/test_reconcile.py",
+            "tests/contract/claims/test_orphans.py",
+            "tests/contract/claims/test_api_server.py",
+            "tests/contract/claims/test_hopeless.py",
+        ),
+    ),
+    "claims/takeover": Room(
+        sources=("dra_driver/claims/takeover/*.py",),
+        tests=(
+            "tests/unit/claims/test_nvidia_checkpoint.py",
+            "tests/unit/test_node_exclusion.py",
+            "tests/property/test_fuzz_nvidia_checkpoint.py",
+            "tests/contract/claims/test_takeover*.py",
+        ),
+    ),
+    "claims/report": Room(
+        sources=("dra_driver/claims/report/*.py",),
+        tests=(
+            "tests/unit/claims/test_claim_status.py",
+            "tests/unit/claims/test_device_health.py",
+            "tests/unit/claims/test_news.py",
+            "tests/unit/test_node_health.py",
+            "tests/property/test_claim_status.py",
+            "tests/contract/claims/test_claim_status*.py",
+            "tests/contract/claims/test_mps_events.py",
+            "tests/contract/sharing/test_unlimited_memory.py",
+        ),
+    ),
+    "claims/memory": Room(
+        sources=("dra_driver/claims/memory/*.py",),
+        tests=("tests/unit/claims/test_pod_groups.py", "tests/contract/memory_limits/test_*.py"),
+    ),
+    "slices/publish": Room(
+        sources=("dra_driver/slices/publish/*.py",),
+        tests=("tests/unit/slices/test_*.py", "tests/contract/slices/test_*.py"),
+    ),
+    "kube": Room(
+        sources=("dra_driver/kube/*.py",),
+        tests=("tests/unit/kube/test_*.py", "tests/contract/kube/test_*.py"),
+    ),
+    "usage": Room(
+        sources=("dra_driver/usage/*.py",),
+        tests=(
+            "tests/unit/usage/test_*.py",
+            "tests/property/test_usage_*.py",
+            "tests/contract/usage/test_*.py",
+        ),
+    ),
+    "kubelet": Room(
+        sources=("dra_driver/kubelet/*.py",),
+        tests=(
+            "tests/unit/kubelet/test_*.py",
+            "tests/property/test_fuzz_kubelet.py",
+            "tests/contract/kubelet/test_*.py",
+        ),
+    ),
+    "node": Room(
+        sources=("dra_driver/node/*.py",),
+        tests=("tests/unit/test_node_*.py", "tests/contract/devices/test_health.py"),
+    ),
+    "devices": Room(
+        sources=("dra_driver/devices/*.py", "dra_driver/devices/health/*.py"),
+        tests=(
+            "tests/unit/devices/test_*.py",
+            "tests/unit/health/test_*.py",
+            "tests/unit/test_node_health.py",
+            "tests/property/test_health.py",
+        ),
+    ),
+    "devices/nvml": Room(
+        sources=("dra_driver/devices/nvml/*.py",),
+        tests=(
+            "tests/unit/devices/test_*.py",
+            "tests/property/test_fuzz_nvml.py",
+            "tests/contract/devices/test_*.py",
+        ),
+    ),
+    "devices/mig": Room(
+        sources=("dra_driver/devices/mig/*.py",),
+        tests=(
+            "tests/unit/devices/test_*.py",
+            "tests/property/test_mig*.py",
+            "tests/contract/devices/test_simulated_mig.py",
+            "tests/contract/claims/test_refused_mig.py",
+        ),
+    ),
+    "mps": Room(
+        sources=("dra_driver/mps/*.py", "dra_driver/mps/supervisor/*.py"),
+        tests=(
+            "tests/unit/mps/test_*.py",
+            "tests/property/test_mps_domains.py",
+            "tests/property/test_shared_domains.py",
+            "tests/contract/mps/test_shared_domains.py",
+            "tests/contract/mps/test_supervisor.py",
+        ),
+    ),
+}
+
+EVERY = ROOMS | _OF_SEMANTIC_FAULTS
+"""With those of which only faults are tried that people wrote (written.py)."""

@@ -9,7 +9,7 @@ import fcntl
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -21,7 +21,7 @@ from mutants.collected import Collected
 from mutants.faults import Module, Mutant, difference
 from mutants.observed import CannotRunError, Cost, Place
 from mutants.recording import Recording, Seen
-from mutants.rooms import ROOMS, Room
+from mutants.rooms import EVERY, Room
 
 _FEW = 10
 _START_CPU_S, _START_WALL_S = 60.0, 300.0
@@ -45,13 +45,23 @@ class Result:
     """The test that failed."""
     rests_on: str
     """A digest of the tests: of the one that failed, or of all."""
+    fault: str = ""
 
 
 class Trials:
     """A room in a copy of the repository of its own."""
 
-    def __init__(self, name: str, room: Room, *, repository: Path, cache: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        room: Room,
+        *,
+        repository: Path,
+        cache: Path,
+        faults: Callable[[Module], list[Mutant]] = Module.mutants,
+    ) -> None:
         self.name = name
+        self._faults = faults
         self._repository = repository
         self._folder = cache / name.replace("/", "-")
         self._cache = cache
@@ -72,7 +82,7 @@ class Trials:
 
         With the same seed it changes only where statements have changed.
         """
-        every = [mutant for module in self._modules.values() for mutant in module.mutants()]
+        every = [mutant for module in self._modules.values() for mutant in self._faults(module)]
         every.sort(key=lambda one: sha256(f"{seed}\0{one.lot}".encode()).digest())
         return every[:sample], len(every)
 
@@ -109,7 +119,7 @@ class Trials:
                     yield known[mutant.key]
 
     def _recorded(self, place: Place, until: float) -> Seen:
-        patterns = [pattern for room in ROOMS.values() for pattern in room.sources]
+        patterns = [pattern for room in EVERY.values() for pattern in room.sources]
         modules = sorted({*_files(self._repository, patterns), *self._sources})
         recording = Recording(place, self._cache / "recorded", self._repository, modules)
         return recording.seen(self._tests, self._sources, until)
@@ -155,6 +165,7 @@ class Trials:
             difference=difference(module.text, text),
             by=by,
             rests_on=self._basis(by),
+            fault=mutant.fault,
         )
 
     def _that_notice(self, mutant: Mutant) -> list[tuple[str, Cost]]:

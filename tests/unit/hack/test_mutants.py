@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,11 @@ def test_the_limit_itself_is_not_over() -> None:
 """
 RUN = """\
 import json, sys, time
+from functools import partial
 from pathlib import Path
-from mutants import trials
+from mutants import trials, written
 from mutants.collected import Collected
-from mutants.faults import difference
+from mutants.faults import Module, difference
 from mutants.rooms import Room
 
 asked = Collected.ask
@@ -88,7 +90,10 @@ def ask(self, module, texts, tests):
 
 Collected.ask = ask
 room = Room(sources=("room/*.py",), tests=("tests/unit/test_*.py",))
-found = trials.Trials("room", room, repository=Path(sys.argv[1]), cache=Path(sys.argv[2]))
+repository, cache = map(Path, sys.argv[1:3])
+faults = [written.Fault(**one) for one in json.loads(sys.argv[3])]
+source = partial(written.mutants, faults=faults) if faults else Module.mutants
+found = trials.Trials("room", room, repository=repository, cache=cache, faults=source)
 mutants, every = found.drawn(seed=7, sample=100)
 new = list(found.run(mutants, time.monotonic() + 100))
 known = found.results()
@@ -128,11 +133,14 @@ def test_what_is_imported_early_is_installed() -> None:
     assert missing == []
 
 
-def tried(project: Path, cache: Path) -> Any:
-    """Try all mutants of the project's room in a process of its own, and return what it says."""
+def tried(project: Path, cache: Path, faults: Sequence[Mapping[str, str]] = ()) -> Any:
+    """Try all mutants of the project's room in a process of its own, and return what it says.
+
+    With `faults`, which somebody wrote, these are all.
+    """
     # Forked processes import the project again, so none of this test's process may be in them.
     done = subprocess.run(
-        [sys.executable, "-c", RUN, project, cache],
+        [sys.executable, "-c", RUN, project, cache, json.dumps(faults)],
         env={"PYTHONPATH": str(HACK), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
@@ -218,6 +226,27 @@ def test_it_names_what_survives_goes_on_where_it_stopped_and_tries_again_after_a
     assert second["new"] == 6  # the survivors; what was killed needs no second look
     assert second["outcomes"]["7 + return value >= LIMIT"] == "killed"
     assert (project / "room/code.py").read_text() == CODE
+
+
+def test_a_fault_that_somebody_wrote_is_tried_on_the_lines_that_it_changes(
+    project: Path, tmp_path: Path
+) -> None:
+    steps = "    done = 0\n    while done < steps:\n"
+    faults = [
+        {"old": "return value > LIMIT", "new": "return value >= LIMIT"},
+        {"old": steps, "new": "    done = 1\n    while done <= steps + 1:\n"},
+        {"old": "value + 1", "new": "value"},
+    ]
+    told = tried(
+        project,
+        tmp_path / "cache" / "mutants",
+        [{"module": "room/code.py", "fault": "It counts wrongly."} | one for one in faults],
+    )
+    assert told["outcomes"] == {
+        "7 + return value >= LIMIT": "survived",
+        "11 + while done <= steps + 1:": "killed",
+        "18 + return value": "untested",
+    }
 
 
 def test_what_import_computed_is_computed_with_the_fault_before_the_fault_counts_as_survived(

@@ -1,0 +1,37 @@
+"""The faults that people wrote for hack/mutants still fit the code: each is once where it says."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from mutants import written
+from mutants.faults import Module
+from mutants.observed import CannotRunError
+from mutants.rooms import EVERY
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_each_room_has_faults_and_no_faults_are_of_another_room() -> None:
+    files = {path.stem for path in (ROOT / "hack/mutants/semantic").iterdir()}
+    assert files == {room.replace("/", "-") for room in EVERY}
+
+
+@pytest.mark.parametrize("room", EVERY)
+def test_a_fault_is_in_a_module_of_its_room_where_it_changes_what_runs(room: str) -> None:
+    sources = {
+        str(path.relative_to(ROOT)) for glob in EVERY[room].sources for path in ROOT.glob(glob)
+    }
+    for fault in written.read(room):
+        assert fault.module in sources
+        text = (ROOT / fault.module).read_text()
+        assert text.count(fault.old) == 1, f"not once in {fault.module}: {fault.fault}"
+        faulty = ast.parse(text.replace(fault.old, fault.new))
+        assert ast.dump(faulty) != ast.dump(ast.parse(text)), fault.fault
+
+
+def test_a_fault_whose_text_is_not_there_once_is_named() -> None:
+    module = Module("m.py", "a = 1\na = 1\n")
+    fault = written.Fault("m.py", "It is wrong.", "a = 1", "a = 2")
+    with pytest.raises(CannotRunError, match=r"m\.py, for the fault 'It is wrong\.'"):
+        written.mutants(module, [fault])
