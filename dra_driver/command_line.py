@@ -315,9 +315,9 @@ def _parameter(name: str, one: Option, types: Mapping[str, Any]) -> click.Parame
 
 def _kind(annotation: Any) -> tuple[Any, bool]:
     """Return how click reads a value of a type, and whether there can be several."""
-    parts = [one for one in get_args(annotation) if one is not NoneType]
+    parts = [arg for arg in get_args(annotation) if arg is not NoneType]
     if get_origin(annotation) is Literal:
-        return _Choice([one for one in parts if one]), False
+        return _Choice([part for part in parts if part]), False
     if parts:  # a list, or a type or None
         return _kind(parts[0])[0], get_origin(annotation) is list
     return _PATH if annotation is Path else annotation, False

@@ -45,7 +45,7 @@ def entries(holder: object, *path: str | int) -> Sequence[object]:
 
 def objects(holder: object, *path: str | int) -> tuple[Object, ...]:
     """Return the JSON objects of a list, without what else it holds."""
-    return tuple(one for one in entries(holder, *path) if isinstance(one, Mapping))
+    return tuple(entry for entry in entries(holder, *path) if isinstance(entry, Mapping))
 
 
 def texts(holder: object, *path: str | int) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def run(*words: object) -> "subprocess.CompletedProcess[str]":
 
 
 def of_kind(things: list[Object], kind: str) -> list[Object]:
-    return [one for one in things if one["kind"] == kind]
+    return [thing for thing in things if thing["kind"] == kind]
 
 
 def daemon_set(things: list[Object], component: str) -> Object:
@@ -52,4 +52,8 @@ def environment(pod: Object) -> dict[str, str]:
 
 
 def host_paths(pod: Object) -> dict[str, str]:
-    return {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    return {
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in pod["volumes"]
+        if "hostPath" in volume
+    }

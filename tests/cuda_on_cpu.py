@@ -35,7 +35,10 @@ class Kernels:
 
     def run(self, name: str, grid: Grid, *arguments: Values | int) -> None:
         """Run a kernel over arrays, which it may change."""
-        values = [one.ctypes.data if isinstance(one, np.ndarray) else one for one in arguments]
+        values = [
+            argument.ctypes.data if isinstance(argument, np.ndarray) else argument
+            for argument in arguments
+        ]
         values += [0] * (5 - len(values))
         sizes = (ctypes.c_uint * 4)(*grid.blocks, *grid.threads)
         self._library.run(getattr(self._library, name), sizes, (ctypes.c_void_p * 5)(*values))

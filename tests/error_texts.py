@@ -78,7 +78,7 @@ class _Module:
         """Whether it calls a class of errors.py, or one that is looked up: `CLASSES.get(…)(…)`."""
         match call.func:
             case ast.Call(args=args):
-                return any(isinstance(one, ast.Name) and one.id in self._names for one in args)
+                return any(isinstance(arg, ast.Name) and arg.id in self._names for arg in args)
         return _called(call) in self._names
 
     def _texts(self, node: ast.expr, local: dict[str, list[ast.expr]], depth: int) -> list[str]:

@@ -207,8 +207,8 @@ def _read_records(directory: Path) -> dict[str, ClaimRecord]:
 
 def _write_domains(directory: Path, domains: tuple[Domain, ...]) -> None:
     _files(directory).make_folders()
-    for one in domains:
-        write_file(_files(directory).desired(one.id), encode_domain(one), durable=False)
+    for domain in domains:
+        write_file(_files(directory).desired(domain.id), encode_domain(domain), durable=False)
 
 
 def _read(path: Path, reader: Callable[[bytes], object]) -> object:

@@ -166,7 +166,7 @@ def schedule_configs(claim: dict[str, Any], *configs: dict[str, Any]) -> None:
     all (kubernetes staging/src/k8s.io/dynamic-resource-allocation, structured/internal).
     """
     devices = claim["status"]["allocation"]["devices"]
-    got = {one["request"]: one["request"].partition("/")[0] for one in devices["results"]}
+    got = {result["request"]: result["request"].partition("/")[0] for result in devices["results"]}
     claim["spec"] = {"devices": {"config": []}}
     for one in configs:
         written = {key: value for key, value in one.items() if key != "source"}

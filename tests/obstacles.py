@@ -80,17 +80,19 @@ class _Cleared:
         holders = [one["spec"] for one in self.case.classes]
         holders += [
             entry
-            for one in self.case.claims
-            for entry in self._entries(f"team/{one['metadata']['name']}")
+            for claim in self.case.claims
+            for entry in self._entries(f"team/{claim['metadata']['name']}")
         ]
         for holder in holders:
             holder["selectors"] = [
-                one for one in holder["selectors"] if one["cel"]["expression"] != text
+                selector
+                for selector in holder["selectors"]
+                if selector["cel"]["expression"] != text
             ]
 
     def _drop_constraints(self) -> None:
-        for one in self.case.claims:
-            one["spec"]["devices"].pop("constraints", None)
+        for claim in self.case.claims:
+            claim["spec"]["devices"].pop("constraints", None)
 
     def mend_pools(self) -> None:
         """Each pool is whole, well-formed, and the node's."""
@@ -124,14 +126,14 @@ class _Cleared:
     def together(self, answer: NodeAnswer) -> None:
         """What the requests are in each other's way for: a constraint, or their number."""
         assert answer.together is not None
-        text, names = answer.together.text, {one.claim for one in answer.together.holders}
+        text, names = answer.together.text, {holder.claim for holder in answer.together.holders}
         if names:
             self._end(names)
             return
         if "has the constraint" in text and "devices enough have" not in text:
-            for one in self.case.claims:
-                if f"claim team/{one['metadata']['name']} has the constraint" in text:
-                    one["spec"]["devices"].pop("constraints", None)
+            for claim in self.case.claims:
+                if f"claim team/{claim['metadata']['name']} has the constraint" in text:
+                    claim["spec"]["devices"].pop("constraints", None)
             return
         if "all constraints of the claims" in text:
             self._drop_constraints()
@@ -144,7 +146,9 @@ class _Cleared:
         claim = self.case.claims[-1]
         requests = claim["spec"]["devices"]["requests"]
         entries = [
-            entry for one in requests for entry in one.get("firstAvailable", [one.get("exactly")])
+            entry
+            for request in requests
+            for entry in request.get("firstAvailable", [request.get("exactly")])
         ]
         many = [one for one in entries if one["allocationMode"] == "All" or one.get("count", 1) > 1]
         if many:
@@ -165,7 +169,11 @@ class _Cleared:
         """What keeps devices from a request."""
         entries = self._entries(request.claim, request.request.parent)
         entry = entries[0]
-        reasons = [(one.device, one.reason) for one in request.devices if one.reason is not None]
+        reasons = [
+            (device.device, device.reason)
+            for device in request.devices
+            if device.reason is not None
+        ]
         selected = request.selected
         if selected and len(selected) < request.request.count and not _any_shared(request):
             entry["count"] = len(selected)
@@ -196,7 +204,7 @@ class _Cleared:
         ]
 
     def _free(self, reason: Reason) -> None:
-        names = {one.claim for one in reason.holders}
+        names = {holder.claim for holder in reason.holders}
         self._end(names)
         if reason.kind is Kind.COUNTERS and not names:
             for one in self.case.slices:

@@ -32,7 +32,9 @@ def selectors(query: str) -> list[Selector]:
     return [
         Selector(
             metric=node.name,
-            matchers=tuple((one.name, str(one.op), one.value) for one in node.matchers.matchers),
+            matchers=tuple(
+                (matcher.name, str(matcher.op), matcher.value) for matcher in node.matchers.matchers
+            ),
         )
         for node in nodes(syntax.parse(query))
         if isinstance(node, syntax.VectorSelector)
@@ -114,12 +116,12 @@ def _result(node: syntax.Expr, known: Exported) -> frozenset[str]:
             found = _result(node.expr, known)
         case syntax.BinaryExpr():
             sides = [one for one in (node.lhs, node.rhs) if not is_number(one)]
-            found = frozenset.intersection(*(_result(one, known) for one in sides))
+            found = frozenset.intersection(*(_result(side, known) for side in sides))
         case syntax.Call() if node.func.name == "vector":
             found = frozenset()
         case syntax.Call():
             lost = {"le"} if node.func.name == "histogram_quantile" else set()
-            (series,) = (one for one in node.args if not is_number(one))
+            (series,) = (arg for arg in node.args if not is_number(arg))
             found = _result(series, known) - lost
         case syntax.MatrixSelector():
             found = labels_of(known, node.vector_selector.name)

@@ -81,7 +81,7 @@ def checked(model: type[Model], value: Mapping[str, object]) -> Model:
         return model.model_validate(dict(value), by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        raise InvalidConfigError([_problem(model, value, one) for one in details]) from error
+        raise InvalidConfigError([_problem(model, value, detail) for detail in details]) from error
 
 
 def rule_of(field: FieldInfo) -> Rule | None:
@@ -93,7 +93,7 @@ def part_of(field: FieldInfo) -> type[ConfigModel] | None:
     """Return the model that a field holds, or a list of; None where it holds a value."""
     kinds = (field.annotation, *get_args(field.annotation))
     return next(
-        (one for one in kinds if isinstance(one, type) and issubclass(one, ConfigModel)), None
+        (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, ConfigModel)), None
     )
 
 

@@ -21,7 +21,7 @@ class _Schema(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
-        if conditions := [one.json_schema for one in schema["cls"].exclusions]:
+        if conditions := [exclusion.json_schema for exclusion in schema["cls"].exclusions]:
             made["allOf"] = conditions
         return made
 

@@ -81,7 +81,7 @@ def served_names(source: str) -> list[str]:
             for origin, config in _configs_in(text, file):
                 configs += 1
                 resources = read_node_config(config.encode(), origin).resources
-                names |= dict.fromkeys(one.served_as for one in resources)
+                names |= dict.fromkeys(resource.served_as for resource in resources)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{source} cannot be read: {reason}") from error

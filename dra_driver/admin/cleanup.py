@@ -132,7 +132,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
         boot_id = read_boot_id(settings.proc_root)
         left, peers = look(directory, specs, boot_id), peer_claims.look(directory, boot_id)
         found += left.things
-        found += [f"{peer_claims.named(one)} of NVIDIA's DRA driver" for one in peers.claims]
+        found += [f"{peer_claims.named(claim)} of NVIDIA's DRA driver" for claim in peers.claims]
         found += [f"MPS domain {one}" for one in sorted(_requests(directory).list())]
         prepared = [*left.prepared, *peers.in_use(specs)]
         if prepared and not settings.force:

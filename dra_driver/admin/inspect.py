@@ -388,10 +388,10 @@ def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
 
 def _shares(sources: Iterable[NodeDevice]) -> Iterable[str]:
     """Yield for each divided device into how many shares it is divided."""
-    for one in sources:
-        share = one.device.share
+    for source in sources:
+        share = source.device.share
         if isinstance(share, EqualShare) and share.index == 0:
-            division, name = share.division, name_of(one.gpu, Device(base=one.device.base))
+            division, name = share.division, name_of(source.gpu, Device(base=source.device.base))
             yield (
                 f"  shares of {name}: {division.count} of {division.served_as} by "
                 f"{division.strategy}"

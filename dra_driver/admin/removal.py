@@ -36,12 +36,12 @@ def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
     """Return what is there of claims in the driver's directory, changing nothing."""
     stored, ownership = stored_records(directory), Ownership(directory, boot_id)
     prepared = [
-        f"{one.ref} ({', '.join(entry.name for entry in one.devices)})"
-        for one in stored.records
-        if one.boot_id == boot_id and one.state is not RecordState.RELEASED
+        f"{record.ref} ({', '.join(entry.name for entry in record.devices)})"
+        for record in stored.records
+        if record.boot_id == boot_id and record.state is not RecordState.RELEASED
     ]
     prepared += [f"{name}, of a newer version of this driver" for name in sorted(stored.newer)]
-    things = [f"record of claim {one.ref}" for one in stored.records]
+    things = [f"record of claim {record.ref}" for record in stored.records]
     things += [f"record {name}" for name in sorted(stored.damaged)]
     things += [f"CDI spec of claim UID {uid}" for uid in sorted(specs.uids())]
     things += [

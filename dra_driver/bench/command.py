@@ -422,8 +422,8 @@ class Bench(CommandSettings):
         if offer.profiles and not offer.gpus:
             sizes = {max(offer.profiles, key=profile_size), *self._profiles(offer)}
             bases += [
-                Strategy(sharing=Sharing.MIG, profile=one)
-                for one in sorted(sizes, key=profile_size)
+                Strategy(sharing=Sharing.MIG, profile=size)
+                for size in sorted(sizes, key=profile_size)
             ]
         found = [*bases, *usual(self.tenants, card.memory_mib)]
         if self.where == "pods":
@@ -437,7 +437,7 @@ class Bench(CommandSettings):
                 fit = offer.profiles.get(profile, 1)
                 found += of_mig(profile, fit=fit, tenants=self.tenants[:1], with_layers=True)
         found = list(dict.fromkeys(found))
-        wanted = {Sharing(one) for one in self.strategies}
+        wanted = {Sharing(strategy) for strategy in self.strategies}
         chosen = [one for one in found if not wanted or one in bases or one.sharing in wanted]
         if missing := wanted - {one.sharing for one in chosen}:
             what = ", ".join(sorted(missing))

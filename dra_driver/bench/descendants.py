@@ -31,6 +31,6 @@ def descendants(pid: int) -> list[int]:
 
 def signal_descendants(pid: int, number: signal.Signals) -> None:
     """Send a signal to all processes below one."""
-    for one in descendants(pid):
+    for descendant in descendants(pid):
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(one, number)
+            os.kill(descendant, number)

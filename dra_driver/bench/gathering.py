@@ -71,7 +71,7 @@ def case_of(
         _tenant(number, one) if isinstance(one, Gathered) else one
         for number, one in enumerate(found)
     )
-    if not any(one.result for one in tenants):
+    if not any(tenant.result for tenant in tenants):
         reason = _missing(found[0]) or tenants[0].failure
         return Case(strategy=strategy, state="failed", reason=reason, tenants=tenants, seen=seen)
     usage = next((one.done.usage for one in own if one.done and one.done.usage), usage)

@@ -153,18 +153,18 @@ def _of_summary(
     metric: str, quantiles: Sequence[Sample], counts: Sequence[Sample], scale: float
 ) -> Figures:
     values: dict[float, float] = {}
-    for one in quantiles:
+    for quantile in quantiles:
         try:
-            share = float(one.labels["quantile"])
+            share = float(quantile.labels["quantile"])
         except ValueError as error:
-            raise _unreadable(one.line, "its label quantile is not a number") from error
+            raise _unreadable(quantile.line, "its label quantile is not a number") from error
         if share in values:
             raise _unreadable(
-                one.line, "a second label set: quantiles of two summaries cannot be combined"
+                quantile.line, "a second label set: quantiles of two summaries cannot be combined"
             )
-        if not (math.isfinite(one.value) and one.value >= 0):
-            raise _unreadable(one.line, "its value is not a latency")
-        values[share] = one.value * scale
+        if not (math.isfinite(quantile.value) and quantile.value >= 0):
+            raise _unreadable(quantile.line, "its value is not a latency")
+        values[share] = quantile.value * scale
     if missing := [share for share in (0.5, 0.99) if share not in values]:
         raise SetupError(f'{metric} has no quantile="{missing[0]:g}"')
     if len(counts) != 1:

@@ -127,7 +127,7 @@ class Case(Strict):
 
     @model_validator(mode="after")
     def _results_where_measured(self) -> Self:
-        has_results = any(one.result for one in self.tenants)
+        has_results = any(tenant.result for tenant in self.tenants)
         if has_results != (self.state == "measured"):
             raise ValueError(f"a case that is {self.state} has results: {has_results}")
         if has_results and len(self.tenants) != self.strategy.tenants:

@@ -131,7 +131,7 @@ class ProcessRunner:
         """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES has them."""
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpus = iter([self._door.uuid, *(one.uuid for one in self._others)])
-            counts = [one.gpus for one in strategy.parts] or [1] * strategy.tenants
+            counts = [part.gpus for part in strategy.parts] or [1] * strategy.tenants
             return [",".join(itertools.islice(gpus, count)) for count in counts]
         if strategy.sharing not in OF_MIG:
             return [self._door.uuid] * strategy.tenants
@@ -234,7 +234,7 @@ class ProcessRunner:
     def _spec(
         self, number: int, seats: Sequence[Part], start: Path, strategy: Strategy
     ) -> lines.Spec:
-        gpu, launches = self._door.uuid, len({one.launch for one in strategy.parts} or {0})
+        gpu, launches = self._door.uuid, len({part.launch for part in strategy.parts} or {0})
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpu = self._devices(strategy)[number].partition(",")[0]
         return lines.Spec(

@@ -120,7 +120,7 @@ def _word(cases: Sequence[Case], study: Study | None) -> str:
         parts.append(f"{told.total_throughput:.2f} times the throughput alone")
     if told.p99 is not None:
         parts.append(f"{told.p99:.2f} times its p99")
-    without = sum(one.result is None for one in case.tenants)
+    without = sum(tenant.result is None for tenant in case.tenants)
     if without:
         parts.append(f"{without} of {len(case.tenants)} tenants without a result")
     return ", ".join(parts)

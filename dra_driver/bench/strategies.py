@@ -92,8 +92,8 @@ def beginnings(seats: Sequence[Part]) -> list[float]:
 
     A command does not warm up: it begins when the others' warm-up is over.
     """
-    warm_up = max((one.work.warm_up for one in seats if not one.is_command), default=0.0)
-    return [one.after + (warm_up if one.is_command else 0.0) for one in seats]
+    warm_up = max((seat.work.warm_up for seat in seats if not seat.is_command), default=0.0)
+    return [seat.after + (warm_up if seat.is_command else 0.0) for seat in seats]
 
 
 def longest(seats: Sequence[Part]) -> float:
@@ -140,11 +140,11 @@ class Strategy(Strict):
             return self
         if len(self.parts) != self.tenants:
             raise ValueError(f"{len(self.parts)} parts do not match {self.tenants} tenants")
-        if self.sharing not in UNDER_MPS and any(one.is_client_of_mps for one in self.parts):
+        if self.sharing not in UNDER_MPS and any(part.is_client_of_mps for part in self.parts):
             raise ValueError("limits and priorities of a tenant need MPS")
-        if self.sharing is not Sharing.MIG and any(one.profile for one in self.parts):
+        if self.sharing is not Sharing.MIG and any(part.profile for part in self.parts):
             raise ValueError("tenants that share one MIG device have one profile")
-        several = [one for one in self.parts if one.gpus > 1]
+        several = [part for part in self.parts if part.gpus > 1]
         if several and self.sharing is not Sharing.WHOLE_GPUS:
             raise ValueError("several GPUs for a tenant belong to whole-gpus")
         if not all(one.is_command for one in several):
@@ -156,14 +156,14 @@ class Strategy(Strict):
         """Return the MIG profile of each tenant; empty for none."""
         if not self.parts:
             return (self.profile,) * self.tenants
-        return tuple(one.profile or self.profile for one in self.parts)
+        return tuple(part.profile or self.profile for part in self.parts)
 
     @property
     def gpus(self) -> int:
         """Return how many whole GPUs it needs."""
         if self.sharing is not Sharing.WHOLE_GPUS:
             return 1
-        return sum(one.gpus for one in self.parts) or self.tenants
+        return sum(part.gpus for part in self.parts) or self.tenants
 
     def seats(self, work: Workload) -> tuple[Part, ...]:
         """Return all tenants; `work` is that of tenants alike, and its seed is everybody's."""
@@ -171,8 +171,8 @@ class Strategy(Strict):
             return (Part(role="", work=work),) * self.tenants
         seeded = {"seed": work.seed}
         return tuple(
-            one.model_copy(update={"work": one.work.model_copy(update=seeded)})
-            for one in self.parts
+            part.model_copy(update={"work": part.work.model_copy(update=seeded)})
+            for part in self.parts
         )
 
     def role(self, tenant: int) -> str:
@@ -182,7 +182,7 @@ class Strategy(Strict):
     @property
     def roles(self) -> tuple[str, ...]:
         """Return the roles that there are."""
-        return tuple(dict.fromkeys(one.role for one in self.parts)) or ("",)
+        return tuple(dict.fromkeys(part.role for part in self.parts)) or ("",)
 
     @property
     def name(self) -> str:

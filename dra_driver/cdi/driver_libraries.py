@@ -77,7 +77,7 @@ class DriverLibraries(Struct, frozen=True, kw_only=True):
 
     def by_name(self) -> dict[str, str]:
         """Return the sources of all that a loader opens by name, the names without folders."""
-        named = [(one.path, one.soname, one.source) for one in self.libraries]
+        named = [(library.path, library.soname, library.source) for library in self.libraries]
         named += [(link.path, None, link.library) for link in self.links]
         sources: dict[str, str] = {}
         for path, soname, source in named:

@@ -80,7 +80,7 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int, suffix: str 
 def in_order(name: str) -> tuple[tuple[int, str], ...]:
     """Return by what names are sorted as people count: `gpu-2` before `gpu-10`."""
     parts = re.split(r"([0-9]+)", name)
-    return tuple((int(one), "") if one.isdecimal() else (-1, one) for one in parts)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
 
 def undivided_name(name: str) -> str:

@@ -119,14 +119,14 @@ def _rank(
 def _cliques(gpus: list[GpuUuid], links: _Links) -> Iterable[list[GpuUuid]]:
     """Yield the maximal groups of which each is joined to each, in order (Bron and Kerbosch)."""
     near = {
-        one: {other for other in gpus if frozenset((one, other)) in links and other != one}
-        for one in gpus
+        gpu: {other for other in gpus if frozenset((gpu, other)) in links and other != gpu}
+        for gpu in gpus
     }
     waiting: list[tuple[set[GpuUuid], set[GpuUuid], set[GpuUuid]]] = [(set(), set(gpus), set())]
     while waiting:
         group, may_join, done = waiting.pop()
         if not may_join and not done:
-            yield [one for one in gpus if one in group]
+            yield [gpu for gpu in gpus if gpu in group]
             continue
         pivot = max(sorted(may_join | done), key=lambda one: len(near[one] & may_join))
         for one in sorted(may_join - near[pivot]):

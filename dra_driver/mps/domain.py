@@ -104,7 +104,7 @@ class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def whole_gpus(self) -> tuple[str, ...]:
         """The UUIDs of the devices that are whole GPUs, which have compute modes."""
-        return tuple(one.uuid for one in self.devices if one.kind is DeviceKind.GPU)
+        return tuple(device.uuid for device in self.devices if device.kind is DeviceKind.GPU)
 
     @property
     def visible_devices(self) -> str:

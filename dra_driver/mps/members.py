@@ -253,9 +253,12 @@ def _check_same(found: Domain, wanted: Domain, others: int) -> None:
 
 
 def _differences(found: Domain, wanted: Domain) -> Iterator[str]:
-    memory = [{one.uuid: one.pinned_memory_mib for one in each.devices} for each in (found, wanted)]
-    if [(one.uuid, one.kind) for one in found.devices] != [
-        (one.uuid, one.kind) for one in wanted.devices
+    memory = [
+        {device.uuid: device.pinned_memory_mib for device in each.devices}
+        for each in (found, wanted)
+    ]
+    if [(device.uuid, device.kind) for device in found.devices] != [
+        (device.uuid, device.kind) for device in wanted.devices
     ]:
         yield f"devices {', '.join(memory[0])}, wanted {', '.join(memory[1])}"
     for uuid in memory[0].keys() & memory[1].keys():

@@ -78,9 +78,9 @@ def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
         division = _division(config, resource, fitting)
         divisions |= {one.place: division for one in fitting}
     serving = {
-        one.place: GPU
-        for one in _candidates(GPU, config, inventory)
-        if one.mig is not None and one.place not in divisions
+        candidate.place: GPU
+        for candidate in _candidates(GPU, config, inventory)
+        if candidate.mig is not None and candidate.place not in divisions
     }
     return ShareLayout(
         divisions=divisions, refused=refused, serving=serving, missing=tuple(missing)
@@ -102,7 +102,7 @@ def _division(
 ) -> Division:
     is_mps = config.shared_by is SharedBy.MPS
     combines = not config.fail_requests_greater_than_one
-    gpus = tuple(sorted(one.gpu.uuid for one in devices if isinstance(one.base, Whole)))
+    gpus = tuple(sorted(device.gpu.uuid for device in devices if isinstance(device.base, Whole)))
     return Division(
         count=resource.replicas,
         strategy=ShareStrategy.MPS if is_mps else ShareStrategy.TIME_SLICING,
@@ -141,7 +141,7 @@ def _chosen(
                 missing.append(f"{resource.name}: {count} to be divided, {len(candidates)} there")
             return islice(candidates, count)
         case DeviceList(references=references):
-            found = {one: _referred(one, candidates) for one in references}
+            found = {reference: _referred(reference, candidates) for reference in references}
             missing += [
                 f"{resource.name}: no device {one}" for one, each in found.items() if each is None
             ]
@@ -151,18 +151,18 @@ def _chosen(
 
 
 def _referred(reference: DeviceReference, candidates: Iterable[_Candidate]) -> _Candidate | None:
-    for one in candidates:
+    for candidate in candidates:
         match reference:
             case GpuIndex(index=index):
-                is_it = one.mig is None and one.gpu.index == index
+                is_it = candidate.mig is None and candidate.gpu.index == index
             case MigIndex(gpu=gpu, mig=mig):
-                is_it = (one.gpu.index, one.mig) == (gpu, mig)
+                is_it = (candidate.gpu.index, candidate.mig) == (gpu, mig)
             case GpuUuid(uuid=uuid) | MigUuid(uuid=uuid):
-                is_it = one.uuid.lower() == uuid.lower()
+                is_it = candidate.uuid.lower() == uuid.lower()
             case _:
                 assert_never(reference)
         if is_it:
-            return one
+            return candidate
     return None
 
 

@@ -318,7 +318,8 @@ def _log_change(before: ShareConfigState, now: ShareConfigState) -> None:
         origin=now.origin,
         shared_by=str(config.shared_by) if config.shared_by else None,
         resources=[
-            f"{one.replicas} of each {one.name} as {one.served_as}" for one in config.resources
+            f"{resource.replicas} of each {resource.name} as {resource.served_as}"
+            for resource in config.resources
         ],
     )
     for warning in config.warnings:

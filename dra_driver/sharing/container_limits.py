@@ -74,15 +74,17 @@ def _of_request(limits: ShareLimits, *, memory_in_environment: bool) -> Containe
 def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
     """Return the limits of several requests for the same devices, as of one larger request."""
     members = list(each)
-    percents = [one.active_thread_percentage for one in members]
+    percents = [member.active_thread_percentage for member in members]
     known = [one for one in percents if one is not None]
     percent = min(ALL_THREADS, sum(known)) if len(known) == len(members) else ALL_THREADS
     uuids = [
-        uuid for uuid in members[0].memory_mib if all(uuid in one.memory_mib for one in members)
+        uuid
+        for uuid in members[0].memory_mib
+        if all(uuid in member.memory_mib for member in members)
     ]
     return ContainerLimits(
         active_thread_percentage=None if percent == ALL_THREADS else percent,
-        memory_mib={uuid: sum(one.memory_mib[uuid] for one in members) for uuid in uuids},
+        memory_mib={uuid: sum(member.memory_mib[uuid] for member in members) for uuid in uuids},
     )
 
 

@@ -126,7 +126,7 @@ class MemoryGroups:
             self._pods.unlimit(pod, gpu)
         elif not self._pods.holds(pod, gpu, left):
             self._pods.limit(pod, gpu, left)
-        if not any(gpu in one.mib for one in self.tenants(gpu)):
+        if not any(gpu in tenant.mib for tenant in self.tenants(gpu)):
             self._pods.admit_others(gpu)
 
     def _size(self, part: MemoryPart, gpu: GpuUuid) -> int:
@@ -135,7 +135,9 @@ class MemoryGroups:
 
     def _bytes(self, gpu: GpuUuid, pod: str) -> int:
         """Return what the claims of a pod may have of a GPU together, in bytes."""
-        return MIB * sum(one.mib.get(gpu, 0) for one in self.tenants(gpu) if one.pod == pod)
+        return MIB * sum(
+            tenant.mib.get(gpu, 0) for tenant in self.tenants(gpu) if tenant.pod == pod
+        )
 
     def _check_alone(self, part: MemoryPart) -> None:
         """Check that the hook does not limit a container that uses two claims to one of them."""

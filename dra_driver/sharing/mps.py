@@ -158,21 +158,21 @@ def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
 
 
 def _step(domain: DomainId, devices: Sequence[_Limited]) -> MpsDomain:
-    largest = max(one.percentage for one in devices)
+    largest = max(device.percentage for device in devices)
     wanted = Domain(
         id=domain,
-        devices=tuple(one.wanted for one in devices),
+        devices=tuple(device.wanted for device in devices),
         active_thread_percentage=None if largest == ALL_THREADS else largest,
-        multi_user=any(one.multi_user for one in devices),
+        multi_user=any(device.multi_user for device in devices),
     )
     return MpsDomain(
-        devices=tuple(one.unit.device for one in devices),
+        devices=tuple(device.unit.device for device in devices),
         domain=wanted,
-        clients={one.unit.key: one.percentage for one in devices},
+        clients={device.unit.key: device.percentage for device in devices},
         too_high={
-            one.unit.key: one.asked_mib
-            for one in devices
-            if one.asked_mib is not None and one.asked_mib != one.held_mib
+            device.unit.key: device.asked_mib
+            for device in devices
+            if device.asked_mib is not None and device.asked_mib != device.held_mib
         },
     )
 

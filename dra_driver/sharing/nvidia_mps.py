@@ -47,7 +47,7 @@ class NvidiaMps(Doer[NvidiaMpsDaemon]):
                 ),
             ),
         )
-        return {DeviceKey(one.uuid): edits for one in step.devices if one.uuid is not None}
+        return {DeviceKey(device.uuid): edits for device in step.devices if device.uuid is not None}
 
     def undo(self, step: NvidiaMpsDaemon, deadline: float) -> None:  # noqa: ARG002 (a Doer)
         """Put the GPUs' compute modes back, and name what is left for a person to delete."""

@@ -105,7 +105,9 @@ class PodLimits:
         group = self._groups.find(pod)
         if group is None or self.are_counted_by_kernel():
             return ()
-        return tuple(one for one in group.containers if not self._is_within(gpu, one, size))
+        return tuple(
+            container for container in group.containers if not self._is_within(gpu, container, size)
+        )
 
     def bind_container(self, container: Path, gpu: GpuUuid, size: int) -> None:
         """Give a container that its pod's limit does not bind the same one of its own."""

@@ -122,14 +122,14 @@ def memory_by_gpu(
 def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
     """Return what shares of one device are together, and their MiB; None where nothing says so."""
     shares = [share_of(unit) for unit in units]
-    equal = [one for one in shares if isinstance(one, EqualShare)]
+    equal = [share for share in shares if isinstance(share, EqualShare)]
     if equal:
         division, total = equal[0].division, memory_of(units[0].gpu, units[0].device.base)
         count = division.count
         percent = ALL_THREADS if division.free_compute else percentage(len(equal), count)
         limits = ShareLimits(taken=len(equal), count=count, active_thread_percentage=percent)
         return limits, None if total is None else memory_mib(total, len(equal), count)
-    consumed = [one for one in shares if isinstance(one, ConsumedShare)]
+    consumed = [share for share in shares if isinstance(share, ConsumedShare)]
     memory, cores = [one.memory_mib for one in consumed], [one.cores for one in consumed]
     limits = ShareLimits(
         taken=len(consumed),

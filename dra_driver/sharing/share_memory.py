@@ -108,7 +108,9 @@ class ShareMemory:
         if choice.by is not Backend.CONTROL_GROUPS:
             return found
         if (why := self.groups.why_not_for(of_claim)) is not None:
-            worst = _worst(_without_groups(one.gpu, share_of(one).strategy, why) for one in units)
+            worst = _worst(
+                _without_groups(unit.gpu, share_of(unit).strategy, why) for unit in units
+            )
             return replace(found, by=worst.by, why=worst.why)
         return replace(found, pod=_only_pod(claim), mib=mib) if mib else found
 
@@ -122,7 +124,7 @@ class ShareMemory:
         """Return by what the tenants of a device are limited; None while there is none."""
         if isinstance(base, Mig):
             return None
-        present = (one.of_device for one in self.groups.tenants(base.gpu))
+        present = (tenant.of_device for tenant in self.groups.tenants(base.gpu))
         return min(present, key=_BEST_FIRST.index, default=None)
 
 

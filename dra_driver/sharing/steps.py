@@ -88,7 +88,7 @@ class TimeSlice(Step, frozen=True, kw_only=True, tag="timeSlice"):
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
         """The GPU; none for a MIG device."""
-        return tuple(one.gpu for one in self.devices if isinstance(one.base, Whole))
+        return tuple(device.gpu for device in self.devices if isinstance(device.base, Whole))
 
     def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it has one device)
         """Return the interval, or that there is none."""
@@ -117,7 +117,7 @@ class MpsDomain(Step, frozen=True, kw_only=True, tag="mpsDomain"):
 
     def memory_mib(self, key: DeviceKey) -> int | None:
         """Return the limit of pinned memory of a device, in MiB; None without one."""
-        limits = (one.pinned_memory_mib for one in self.domain.devices if one.uuid == key)
+        limits = (device.pinned_memory_mib for device in self.domain.devices if device.uuid == key)
         return next(limits, None)
 
     def describe(self, key: DeviceKey) -> Description:
@@ -153,7 +153,9 @@ class NvidiaMpsDaemon(Step, frozen=True, kw_only=True, tag="nvidiaMpsDaemon"):
     def gpus(self) -> tuple[GpuUuid, ...]:
         """The whole GPUs, whose compute modes are put back in the end."""
         wholes = {
-            one.gpu for one in self.devices if one.share is None and isinstance(one.base, Whole)
+            device.gpu
+            for device in self.devices
+            if device.share is None and isinstance(device.base, Whole)
         }
         return tuple(sorted(wholes))
 

@@ -234,7 +234,9 @@ class Answers:
     @property
     def is_divided(self) -> bool:
         """Whether GPU instances are on it."""
-        lists = (value_of(one.get("nvmlDeviceGetGpuInstances")) for one in self.instances())
+        lists = (
+            value_of(instance.get("nvmlDeviceGetGpuInstances")) for instance in self.instances()
+        )
         return any(lists)
 
     def instances(self) -> list[dict[str, Any]]:

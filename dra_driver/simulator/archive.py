@@ -130,21 +130,23 @@ def _files(document: object) -> dict[str, Any] | None:
     listed = mapping_of(gathered.FILES, document)
     others = list_of("other files", listed.get("others", []))
     libraries = list_of("libraries", listed.get("libraries", []))
-    paths = [str(one.get("path")) for one in libraries]
+    paths = [str(library.get("path")) for library in libraries]
     folder = next((path.rpartition("/")[0] for path in paths if _NVML in path), None)
     if folder is None:
         return None
     links = list_of("links", listed.get("links", []))
     return {
         "folder": folder,
-        "libraries": [{"path": one.get("path"), "soname": one.get("soname")} for one in libraries],
-        "links": [
-            {"path": one.get("path"), "target": one.get("target")}
-            for one in links
-            if "/" not in str(one.get("target"))
+        "libraries": [
+            {"path": library.get("path"), "soname": library.get("soname")} for library in libraries
         ],
-        "programs": [one.get("path") for one in others if one.get("kind") == "programs"],
-        "others": [one.get("path") for one in others if one.get("kind") in _OTHERS],
+        "links": [
+            {"path": link.get("path"), "target": link.get("target")}
+            for link in links
+            if "/" not in str(link.get("target"))
+        ],
+        "programs": [other.get("path") for other in others if other.get("kind") == "programs"],
+        "others": [other.get("path") for other in others if other.get("kind") in _OTHERS],
     }
 
 
@@ -172,7 +174,7 @@ def _places(documents: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what /sys said of PCI devices, by address."""
     listed = mapping_of(gathered.PCI, documents.get(gathered.PCI, {}))
     devices = list_of("devices", listed.get("devices", []))
-    return {str(one.get("address")): one for one in devices}
+    return {str(device.get("address")): device for device in devices}
 
 
 def _addresses(gpus: Iterable[Answers], places: Mapping[str, dict[str, Any]]) -> list[str]:

@@ -187,5 +187,5 @@ def _link(told: Mapping[str, Any]) -> dict[str, Any]:
         "version": value_of(told.get("nvmlDeviceGetNvLinkVersion")) or 0,
         "remote": known.get("busId", ""),
         "remote_device": known.get("pciDeviceId", 0),
-        "up": next((one.get("value") for one in states if "value" in one), told_state) == 1,
+        "up": next((state.get("value") for state in states if "value" in state), told_state) == 1,
     }

@@ -109,8 +109,8 @@ def _gpus(given: Sequence[Gpu], count: int) -> list[Gpu]:
             update={
                 "pci": _in_domain(gpu.pci, domain),
                 "minor": domain * len(given) + index,
-                "bridges": [_in_domain(one, domain) for one in gpu.bridges],
-                "nvlinks": [_in_domain(one, domain) for one in gpu.nvlinks],
+                "bridges": [_in_domain(bridge, domain) for bridge in gpu.bridges],
+                "nvlinks": [_in_domain(nvlink, domain) for nvlink in gpu.nvlinks],
                 "module_id": None if domain else gpu.module_id,
                 "processes": [],
             }

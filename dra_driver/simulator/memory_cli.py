@@ -45,8 +45,9 @@ class Memory(CommandSettings):
         machine = Machine(self.root)
         if self.kind == "list":
             uuids = {gpu.slot: gpu.uuid for gpu in machine.gpus}
-            for one in machine.allocations():
-                say(f"{uuids[one.slot]}  process {one.pid}  {one.memory // _MIB} MiB")
+            for allocation in machine.allocations():
+                size = f"{allocation.memory // _MIB} MiB"
+                say(f"{uuids[allocation.slot]}  process {allocation.pid}  {size}")
             return
         if not self.gpu:
             words = "an index, UUID, PCI address, minor:N"

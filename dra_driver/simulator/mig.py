@@ -72,7 +72,7 @@ class _Made(ctypes.Structure):
 def restore(state: State, slot: int, told: Told) -> None:
     """Put the instances on a GPU that its profile says are there at first; `settle` comes after."""
     with state.locked() as record:
-        profiles = [one.id for one in record.gpus[slot].mig_profiles]
+        profiles = [profile.id for profile in record.gpus[slot].mig_profiles]
         for instance in told.instances:
             place = record.gpus[slot].instances[instance.id]
             place.profile = profiles.index(instance.profile)

@@ -44,7 +44,7 @@ def let_do(machine: Machine, pid: int, activity: Activity) -> None:
     Raises SetupError if it is on none.
     """
     with State(machine.state_file) as now, now.locked() as record:
-        places = [one for one in record.processes if one.active and one.pid == pid]
+        places = [process for process in record.processes if process.active and process.pid == pid]
         for place in places:
             place.kind = activity.kind
             place.sm = activity.sm

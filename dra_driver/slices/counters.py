@@ -82,7 +82,7 @@ def memory(gpu: Gpu) -> int:
         most = max(profile.memory_bytes for profile in mig.profiles)
         return max(most, _most_used(MEMORY, mig.profiles))
     instances = () if mig is None else mig.instances
-    return max(gpu.memory_bytes or 0, sum(one.profile.memory_bytes for one in instances))
+    return max(gpu.memory_bytes or 0, sum(instance.profile.memory_bytes for instance in instances))
 
 
 def memory_of(gpu: Gpu, device: Device) -> int:
@@ -173,12 +173,12 @@ def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
     consumer takes at least as large a part of what is left: it never runs out before that one. Of
     each counter at least as much is left as any one of them consumes.
     """
-    kept = [name for name in left if any(one.get(name) for one in consumers)]
+    kept = [name for name in left if any(consumer.get(name) for consumer in consumers)]
     for name in reversed(kept.copy()):
         if any(
             all(
-                one.get(name, 0) * left[other] <= one.get(other, 0) * left[name]
-                for one in consumers
+                consumer.get(name, 0) * left[other] <= consumer.get(other, 0) * left[name]
+                for consumer in consumers
             )
             for other in kept
             if other != name

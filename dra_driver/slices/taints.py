@@ -48,7 +48,11 @@ Effects = Mapping[Severity, Effect]
 
 def conditions_of(source: NodeDevice, conditions: GpuConditions) -> GpuConditions:
     """Return what is wrong with a device of its GPU's conditions: an instance's are its alone."""
-    return tuple(one for one in conditions if one.instance is None or _has(source, one))
+    return tuple(
+        condition
+        for condition in conditions
+        if condition.instance is None or _has(source, condition)
+    )
 
 
 def tainted(
@@ -72,7 +76,7 @@ def without_taints(found: Projection) -> Projection:
     bad: dict[int, set[str]] = {}
     for device, source in zip(found.devices, found.sources, strict=True):
         taints = objects(device, TAINTS)
-        keys = {str(one["key"]) for one in taints if Effect(str(one["effect"])).keeps_away}
+        keys = {str(taint["key"]) for taint in taints if Effect(str(taint["effect"])).keeps_away}
         if keys:
             bad.setdefault(source.gpu.index, set()).update(keys)
     kept = [
@@ -108,15 +112,15 @@ def _tainted(device: WireDevice, conditions: GpuConditions, effects: Effects) ->
 def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator[dict[str, object]]:
     """Yield a taint for each cause, of what is the gravest of it: they come in that order."""
     told: set[Cause] = set()
-    for one in conditions:
-        cause, effect = one.finding.cause, effects[one.finding.severity]
+    for condition in conditions:
+        cause, effect = condition.finding.cause, effects[condition.finding.severity]
         if cause in told or effect is Effect.OFF:
             continue
         told.add(cause)
         taint: dict[str, object] = {"key": f"{DRIVER_NAME}/{cause}"}
-        if one.finding.value:
-            taint["value"] = one.finding.value
-        began = datetime.fromtimestamp(one.since, tz=UTC)
+        if condition.finding.value:
+            taint["value"] = condition.finding.value
+        began = datetime.fromtimestamp(condition.since, tz=UTC)
         yield {**taint, "effect": str(effect), "timeAdded": began.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 

@@ -60,13 +60,13 @@ class User(Struct, frozen=True, kw_only=True):
     @property
     def memory_bytes(self) -> int | None:
         """What its processes have; None if that is not known of one."""
-        return added([one.memory_bytes for one in self.processes])
+        return added([process.memory_bytes for process in self.processes])
 
     @property
     def sm(self) -> float | None:
         """How busy its processes are together; None if that is not known of one."""
-        shares = [one.sm for one in self.processes]
-        known = [one for one in shares if one is not None]
+        shares = [process.sm for process in self.processes]
+        known = [share for share in shares if share is not None]
         return min(sum(known), 1.0) if len(known) == len(shares) else None
 
 
@@ -136,7 +136,7 @@ class _Held(Struct, frozen=True, kw_only=True):
 def used(load: GpuLoad, seen: Mapping[int, SeenProcess], known: Known) -> GpuUse:
     """Return who uses a GPU. Processes that are not among the seen have ended."""
     devices = tuple(_device(load, mig, seen, known) for mig in (None, *load.migs))
-    return GpuUse(load=load, devices=tuple(one for one in devices if _is_told(one, load)))
+    return GpuUse(load=load, devices=tuple(device for device in devices if _is_told(device, load)))
 
 
 def added(amounts: Iterable[int | None]) -> int | None:
@@ -165,9 +165,13 @@ def _device(
         for entry in record.devices
         if entry.device.uuid == (load if mig is None else mig).uuid
     ]
-    mine = [(one, seen[one.pid]) for one in load.processes if one.pid in seen and _on(one, mig)]
+    mine = [
+        (process, seen[process.pid])
+        for process in load.processes
+        if process.pid in seen and _on(process, mig)
+    ]
     kind = DeviceKind.GPU if mig is None else DeviceKind.MIG
-    daemons = {(one.pid, one.start_ticks) for one in known.daemons}
+    daemons = {(daemon.pid, daemon.start_ticks) for daemon in known.daemons}
     parents = {pid for pid, _ in daemons}
     servers = [
         (one, who)

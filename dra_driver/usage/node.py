@@ -66,7 +66,7 @@ class NodeLook:
         seen = self._see(loads, before)
         known = self._known()
         return NodeUse(
-            gpus=tuple(model.used(one, seen, known) for one in loads),
+            gpus=tuple(model.used(load, seen, known) for load in loads),
             silent=silent,
             sees_processes=self._processes.has_those_of_the_host(self._host_proc),
         )

@@ -76,7 +76,7 @@ class Processes:
 
     def __init__(self, *procs: Path) -> None:
         """Take where procfs may be mounted; the first that is one of this process is read."""
-        self._proc = next((one for one in procs if _is_procfs(one)), Path("/proc"))
+        self._proc = next((proc for proc in procs if _is_procfs(proc)), Path("/proc"))
 
     def see(self, pid: int, *, before: int) -> SeenProcess | None:
         """Return a process; None if it has ended, or began later than that many ticks.

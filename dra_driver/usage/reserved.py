@@ -69,11 +69,15 @@ class ReservedPods:
 
     def of(self, records: Sequence[ClaimRecord]) -> Mapping[ClaimUid, Sequence[ConsumerPod]]:
         """Return the pods of claims, as far as they are known; none of a claim that has none."""
-        uids = {one.ref.uid for one in records}
+        uids = {record.ref.uid for record in records}
         self._answers = {uid: one for uid, one in self._answers.items() if uid in uids}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
         self._refused_until = {uid: at for uid, at in self._refused_until.items() if uid in uids}
-        self._ask(one for one in records if one.state is not RecordState.RELEASED and one.ref.name)
+        self._ask(
+            record
+            for record in records
+            if record.state is not RecordState.RELEASED and record.ref.name
+        )
         return {uid: pods for uid, (_, pods) in self._answers.items() if pods}
 
     def _ask(self, records: Iterable[ClaimRecord]) -> None:

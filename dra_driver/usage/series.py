@@ -57,7 +57,7 @@ def _of_device(gpu: GpuUse, device: DeviceUse) -> Iterator[UsageSeries]:
     if gpu.load.busy is not None and device.uuid == gpu.load.uuid:
         yield UsageSeries(UsageMetric.BUSY, place, gpu.load.busy)
     for owner, processes in (("mps", device.servers), ("host", device.others)):
-        memory = added(one.memory_bytes for one in processes)
+        memory = added(process.memory_bytes for process in processes)
         if processes and memory is not None:
             yield UsageSeries(UsageMetric.OTHER_MEMORY, (*place, owner), memory)
 

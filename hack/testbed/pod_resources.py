@@ -50,7 +50,10 @@ def devices_of_pod(socket: Path, namespace: str, pod: str, container: str) -> li
 
 def _devices(pod: bytes, container: str) -> Iterator[ToldDevice]:
     claims = (
-        claim for one in _fields(pod, 3) if _text(one, 1) == container for claim in _fields(one, 5)
+        claim
+        for field in _fields(pod, 3)
+        if _text(field, 1) == container
+        for claim in _fields(field, 5)
     )
     for claim in claims:
         for resource in _fields(claim, 4):

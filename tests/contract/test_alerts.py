@@ -176,7 +176,9 @@ def test_alerts_lead_to_a_page_and_a_heading_of_it(render: Render) -> None:
         path, _, anchor = page.partition("#")
         text = (REPOSITORY / path).read_text()
         headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-        anchors = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+        anchors = {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+        }
         assert not anchor or anchor in anchors, page
 
 
@@ -184,7 +186,7 @@ def test_the_chart_names_its_own_job_whatever_it_is_called(render: Render) -> No
     words = ("--set", "prometheusRule.enabled=true,serviceMonitor.enabled=true,fullnameOverride=x")
     things = render(*words)
     (service,) = of_kind(things, "Service")
-    (down,) = (one for one in group_of(things)["rules"] if one["alert"] == "DRADriverDown")
+    (down,) = (rule for rule in group_of(things)["rules"] if rule["alert"] == "DRADriverDown")
     # Prometheus Operator calls a job by its Service.
     (asked,) = selectors(down["expr"])
     assert [value for name, _, value in asked.matchers if name == "job"] == [

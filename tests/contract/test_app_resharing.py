@@ -30,7 +30,8 @@ class SharedNode(ProcessNode):
         """Wait until the first GPU has so many shares."""
         names = {f"gpu-0-share-{index}-of-{count}" for index in range(count)}
         eventually(
-            lambda: {one for one in self.devices() if "share" in one} == names, f"{count} shares"
+            lambda: {device for device in self.devices() if "share" in device} == names,
+            f"{count} shares",
         )
 
     def prepare(self, claim: ClaimName) -> str:

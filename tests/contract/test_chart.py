@@ -161,7 +161,7 @@ def test_a_cluster_that_is_too_old_is_refused(helm: str) -> None:
 
 def test_without_affinity_and_tolerations_all_nodes_are_meant(render: Render) -> None:
     words = ("affinity", "tolerations", "nodeSelector", "priorityClassName")
-    things = render(*(part for one in words for part in ("--set", f"kubeletPlugin.{one}=null")))
+    things = render(*(part for word in words for part in ("--set", f"kubeletPlugin.{word}=null")))
     for one in of_kind(things, "DaemonSet"):
         assert not set(words) & set(one["spec"]["template"]["spec"])
 
@@ -175,11 +175,11 @@ def test_by_default_pods_stay_on_nodes_that_only_pods_with_gpus_may_use(
     things = render("--set", f"cleanup.enabled={str(component == 'cleanup').lower()}")
     pod = daemon_set(things, component)["spec"]["template"]["spec"]
     assert [
-        one
-        for one in pod["tolerations"]
-        if (one["key"], one["operator"]) == ("nvidia.com/gpu", "Exists")
-        and one.get("effect", effect) == effect
-        and "tolerationSeconds" not in one
+        toleration
+        for toleration in pod["tolerations"]
+        if (toleration["key"], toleration["operator"]) == ("nvidia.com/gpu", "Exists")
+        and toleration.get("effect", effect) == effect
+        and "tolerationSeconds" not in toleration
     ]
 
 
@@ -189,7 +189,7 @@ def test_the_words_for_nvidias_chart_are_taken(render: Render) -> None:
         "nvidiaDriverRoot=/run/nvidia/driver,logVerbosity=6,image.pullPolicy=Always",
         "featureGates.TimeSlicingSettings=true,featureGates.DynamicMIG=false",
     )
-    given = environment(driver_pod(render(*(part for one in words for part in ("--set", one)))))
+    given = environment(driver_pod(render(*(part for word in words for part in ("--set", word)))))
     assert given["NVIDIA_DRIVER_ROOT"] == "/run/nvidia/driver"
     assert given["LOG_VERBOSITY"] == "6"
     assert given["FEATURE_GATES"] == "DynamicMIG=false,TimeSlicingSettings=true"
@@ -220,7 +220,7 @@ def test_every_part_names_the_same_account_in_any_release(render: Render) -> Non
         policies = of_kind(things, "ValidatingAdmissionPolicy")
         user = f"'system:serviceaccount:{namespace}:{account}'"
         for suffix in ("-own-node", "-own-claims"):
-            (own,) = (one for one in policies if one["metadata"]["name"].endswith(suffix))
+            (own,) = (policy for policy in policies if policy["metadata"]["name"].endswith(suffix))
             (condition,) = own["spec"]["matchConditions"]
             assert f"request.userInfo.username == {user}" in condition["expression"]
 
@@ -256,7 +256,7 @@ def test_share_configs_that_are_there_are_named(render: Render) -> None:
 
 def share_volume(pod: Object) -> Object:
     found: Object
-    (found,) = (one["configMap"] for one in pod["volumes"] if "configMap" in one)
+    (found,) = (volume["configMap"] for volume in pod["volumes"] if "configMap" in volume)
     return found
 
 
@@ -295,7 +295,7 @@ def test_network_policies_open_the_ports_for_metrics_and_no_other(render: Render
     things = render("--values", EVERYTHING)
     sets = {one["metadata"]["name"]: one["spec"] for one in of_kind(things, "DaemonSet")}
     policies = of_kind(things, "NetworkPolicy")
-    assert {one["metadata"]["name"] for one in policies} == set(sets)
+    assert {policy["metadata"]["name"] for policy in policies} == set(sets)
     for one in policies:
         pods = sets[one["metadata"]["name"]]
         assert one["spec"]["podSelector"]["matchLabels"] == pods["selector"]["matchLabels"]
@@ -337,7 +337,7 @@ def test_only_to_tell_who_uses_gpus_the_driver_has_the_hosts_pids(render: Render
 
 def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
     things = render("--values", EVERYTHING, "--set", "cleanup.enabled=true,cleanup.args={--force}")
-    assert {one["kind"] for one in things} == {
+    assert {thing["kind"] for thing in things} == {
         "Namespace",
         "ResourceQuota",
         "ServiceAccount",
@@ -368,7 +368,9 @@ def test_cleanup_sees_the_node_by_the_paths_of_the_driver(render: Render) -> Non
 
 def places(containers: list[Object]) -> dict[str, str]:
     return {
-        mount["name"]: mount["mountPath"] for one in containers for mount in one["volumeMounts"]
+        mount["name"]: mount["mountPath"]
+        for container in containers
+        for mount in container["volumeMounts"]
     }
 
 
@@ -391,7 +393,9 @@ def test_a_scrape_reaches_both_daemon_sets(render: Render) -> None:
 def test_warnings_in_place_of_refusals(render: Render) -> None:
     words = ("--set", "claimConfigsPolicy.validationActions={Warn,Audit}")
     bindings = of_kind(render(*words), "ValidatingAdmissionPolicyBinding")
-    actions = {one["metadata"]["name"]: one["spec"]["validationActions"] for one in bindings}
+    actions = {
+        binding["metadata"]["name"]: binding["spec"]["validationActions"] for binding in bindings
+    }
     assert actions == {
         "dra-driver-claim-configs": ["Warn", "Audit"],
         "dra-driver-near-misses": ["Warn"],

@@ -81,7 +81,7 @@ def test_a_card_without_mig_is_tried_without_it(
     only = "inventory,set-time-slice,set-compute-mode,claim-mps,mig-device-names"
     tried.run("--allow", EVERYTHING, "--only", only)
     tried.check_as_before()
-    reasons = {one["name"]: one["reason"] for one in tried.found()["steps"]}
+    reasons = {step["name"]: step["reason"] for step in tried.found()["steps"]}
     assert reasons.pop("mig-device-names") == "the card has no MIG"
     assert set(reasons.values()) == {""}
     assert tried.found()["card"]["uuid"] == tried.machine.gpus[0].uuid
@@ -131,7 +131,7 @@ def test_from_r615_on_a_control_group_is_limited(tmp_path: Path, needs_root: Non
     tried = Tried(machine, tmp_path, "--cgroup-root", groups.root)
     tried.run("--allow", "memory-limit", "--only", LIMITS)
     tried.check_as_before()
-    evidence = {one["name"]: one["evidence"] for one in tried.found()["steps"]}
+    evidence = {step["name"]: step["evidence"] for step in tried.found()["steps"]}
     assert evidence["memory-limit"] == ["the limit in force is 2048 MiB"]
     (question,) = [one for one in QUESTIONS if one.id == "cgroup-path"]
     assert tried.answers() == {"cgroup-path": question.simulated}
@@ -156,7 +156,7 @@ def test_where_programs_compute_they_answer_the_rest(
         "mps-percent": "No: a client that asks for 30 % has as many SMs as any.",
         "mps-exclusive": "No: it runs beside MPS.",
     }
-    evidence = {one["name"]: one["evidence"] for one in tried.found()["steps"]}
+    evidence = {step["name"]: step["evidence"] for step in tried.found()["steps"]}
     assert "kernel: ran" in evidence["computes"]
     assert evidence["mps-limits"] == [
         "the client that asked for twice its limit was refused, and its neighbour went on"
@@ -185,7 +185,7 @@ def test_what_a_card_cannot_be_set_to_fails_the_step_and_the_run(
     only = "set-compute-mode,read-time-slice"
     tried.run("--allow", "compute-mode", "--only", only, status=1)
     assert tried.verdicts() == {"set-compute-mode": "failed", "read-time-slice": "passed"}
-    (reason,) = [one["reason"] for one in tried.found()["steps"] if one["reason"]]
+    (reason,) = [step["reason"] for step in tried.found()["steps"] if step["reason"]]
     assert "NVML" in reason
     tried.check_as_before()
 
@@ -205,7 +205,7 @@ def test_an_interrupted_run_puts_back_what_it_has_changed(
         process.send_signal(number)
         said, _ = process.communicate(timeout=100)
     assert (so_far["as_before"], so_far["interrupted"]) == (None, True)
-    assert [one["name"] for one in so_far["steps"]] == ["read-time-slice"]
+    assert [step["name"] for step in so_far["steps"]] == ["read-time-slice"]
     assert process.returncode == 1
     tried.check_as_before()
     assert tried.found()["interrupted"] is True

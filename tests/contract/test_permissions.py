@@ -59,7 +59,7 @@ def test_doctor_asks_for_each_permission_that_is_granted() -> None:
 
 def granted() -> set[tuple[str, str]]:
     documents = yaml.safe_load_all((REPOSITORY / "manifests" / "install.yaml").read_text())
-    (role,) = (one for one in documents if one["kind"] == "ClusterRole")
+    (role,) = (document for document in documents if document["kind"] == "ClusterRole")
     return {
         (verb, ".".join(filter(None, (plural, group))))
         for rule in role["rules"]

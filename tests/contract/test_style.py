@@ -36,8 +36,8 @@ def found(vale: Path, tmp_path: Path, text: str, name: str = "page.md") -> list[
     page = tmp_path / name
     page.write_text(text)
     findings = command.findings(vale, [page])
-    assert {one.path for one in findings} <= {str(page)}
-    return [(one.line, one.rule) for one in findings]
+    assert {finding.path for finding in findings} <= {str(page)}
+    return [(finding.line, finding.rule) for finding in findings]
 
 
 def test_nothing_is_wrong_with_plain_english_nor_with_code(vale: Path, tmp_path: Path) -> None:
@@ -91,10 +91,12 @@ def fail(root: str) -> None:
 def test_every_word_that_the_glossary_refuses_is_found_with_the_one_to_say(
     vale: Path, tmp_path: Path
 ) -> None:
-    refused = [(word, one.name) for one in glossary.terms(PAGE.read_text()) for word in one.avoided]
+    refused = [
+        (word, term.name) for term in glossary.terms(PAGE.read_text()) for word in term.avoided
+    ]
     page = tmp_path / "page.md"
     page.write_text("".join(f"This is {word} here.\n\n" for word, _ in refused))
-    said = [(one.line, one.text) for one in command.findings(vale, [page])]
+    said = [(finding.line, finding.text) for finding in command.findings(vale, [page])]
     assert said == [
         (2 * place + 1, f"Say '{name}' instead of '{word}' (docs/glossary.md).")
         for place, (word, name) in enumerate(refused)
@@ -109,7 +111,7 @@ def test_a_vale_that_fails_is_no_clean_text(tmp_path: Path) -> None:
 
 
 def test_all_that_users_read_is_checked() -> None:
-    texts = [str(one.relative_to(command.REPOSITORY)) for one in command.texts()]
+    texts = [str(text.relative_to(command.REPOSITORY)) for text in command.texts()]
     assert {
         "README.md",
         "CONTRIBUTING.md",
@@ -123,7 +125,7 @@ def test_all_that_users_read_is_checked() -> None:
         "hack/closure.py",
         "tests/make.py",
     } <= {*texts}
-    assert not [one for one in texts if one.endswith("_pb2.py")]
+    assert not [text for text in texts if text.endswith("_pb2.py")]
 
 
 def test_of_tools_and_tests_only_docstrings_and_comments_are_read(vale: Path) -> None:

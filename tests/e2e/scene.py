@@ -154,9 +154,9 @@ class Scene:
             # All of one generation: of several slices each is written by itself.
             pools = [one["spec"]["pool"] for one in found]
             is_whole = all(
-                (one["generation"], one["resourceSliceCount"])
+                (pool["generation"], pool["resourceSliceCount"])
                 == (pools[0]["generation"], len(pools))
-                for one in pools
+                for pool in pools
             )
             return is_whole and devices(found) == devices(self._slices)
 

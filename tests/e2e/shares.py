@@ -63,7 +63,9 @@ class Shares:
     def memory_mib(self) -> int:
         """The memory that the slices say a share has, in MiB."""
         devices = (one for each in self.node.slices() for one in each.get("devices", []))
-        (found,) = {one["capacity"]["memory"]["value"] for one in devices if "share" in one["name"]}
+        (found,) = {
+            device["capacity"]["memory"]["value"] for device in devices if "share" in device["name"]
+        }
         return int(found.removesuffix("Mi"))
 
     def status(self) -> str:

@@ -40,7 +40,7 @@ MOST_PARAMETERS = 10 * 1024
 REFUSAL = "opaque.parameters.sharing.strategy is required and must be TimeSlicing or MPS"
 """What the policy says to BAD."""
 
-MESSAGES = {one.message: one.path for one in policy_checks().validations}
+MESSAGES = {validation.message: validation.path for validation in policy_checks().validations}
 """What the policy can say at all, and the field that each message is about."""
 
 
@@ -53,7 +53,10 @@ def api(node: GpuNode) -> Api:
 
 
 def entries(*parameters: Json) -> list[Object]:
-    return [{"opaque": {"driver": "gpu.nvidia.com", "parameters": one}} for one in parameters]
+    return [
+        {"opaque": {"driver": "gpu.nvidia.com", "parameters": parameter}}
+        for parameter in parameters
+    ]
 
 
 def claim(*parameters: Json) -> Object:
@@ -112,7 +115,7 @@ MIG: Object = {"apiVersion": VERSION, "kind": "MigDeviceConfig"}
 
 def asking(*requests: Object, named: tuple[str, ...] = (), kinds: tuple[Object, ...]) -> Object:
     """A claim with requests, and configs that name some of them."""
-    config = [one | {"requests": list(named)} for one in entries(*kinds)]
+    config = [entry | {"requests": list(named)} for entry in entries(*kinds)]
     return thing("ResourceClaim", {"devices": {"requests": list(requests), "config": config}})
 
 
@@ -160,7 +163,7 @@ def wrong_fields(config: Json) -> list[tuple[str, ...]]:
 def is_about_one_of(said: str, fields: list[tuple[str, ...]]) -> bool:
     """Whether the policy names one of the fields, or what they stand in or hold."""
     named = MESSAGES[said]
-    return any(all(a == b for a, b in zip(named, one, strict=False)) for one in fields)
+    return any(all(a == b for a, b in zip(named, field, strict=False)) for field in fields)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,10 @@ def numbers(scene: Scene) -> dict[str, tuple[int, int, int]]:
     assert node["name"] == scene.node.cluster.node
     assert node["problem"] is None
     assert node["notPublished"] == []
-    return {one["name"]: (one["offered"], one["used"], one["free"]) for one in node["resources"]}
+    return {
+        resource["name"]: (resource["offered"], resource["used"], resource["free"])
+        for resource in node["resources"]
+    }
 
 
 @pytest.mark.driver(MIG="on-demand")

@@ -62,12 +62,12 @@ class Node:
     def capacities(self) -> list[Object]:
         """What is published of all devices."""
         devices = (one for each in self.node.slices() for one in each.get("devices", []))
-        return [one["capacity"] for one in devices]
+        return [device["capacity"] for device in devices]
 
     def gpu(self) -> Object:
         """The whole GPU as it is published."""
         devices = (one for each in self.node.slices() for one in each.get("devices", []))
-        found: Object = next(one for one in devices if one["name"] == "gpu-0")
+        found: Object = next(device for device in devices if device["name"] == "gpu-0")
         return found
 
     def memory_mib(self) -> int:

@@ -57,13 +57,13 @@ def agrees(scene: Scene, found: Object, claim: Object) -> list[Object]:
     }
     (request,) = found["requests"]
     results = [
-        one
-        for one in claim["status"]["allocation"]["devices"]["results"]
-        if one["request"] == request["name"]
+        result
+        for result in claim["status"]["allocation"]["devices"]["results"]
+        if result["request"] == request["name"]
     ]
     devices: list[Object] = request["devices"]
     assert [(one["driver"], one["pool"], one["name"]) for one in devices] == [
-        (one["driver"], one["pool"], one["device"]) for one in results
+        (result["driver"], result["pool"], result["device"]) for result in results
     ]
     published = {
         device["name"]: device["attributes"]
@@ -122,7 +122,9 @@ def test_whole_gpus_of_a_template_are_told_where_the_pods_spec_says(scene: Scene
     assert found["podClaimName"] == OF_TEMPLATE
     devices = agrees(scene, found, claim_of(scene))
     assert sorted(map(uuid, devices)) == sorted(scene.gpus(pod))
-    assert mapped(scene, pod) == {Mapped(device=one["name"], gpu=uuid(one)) for one in devices}
+    assert mapped(scene, pod) == {
+        Mapped(device=device["name"], gpu=uuid(device)) for device in devices
+    }
     assert scene.node.place.metadata_files() != []
     scene.delete(pod)
     wait_until(lambda: scene.node.place.metadata_files() == [], "the files to be gone", timeout=120)
@@ -243,7 +245,7 @@ def test_a_monitoring_pod_with_admin_access_is_told_of_all_gpus(scene: Scene) ->
         found = read(scene, pod, reader.by_claim(every, "gpu"))
         devices = agrees(scene, found, claim_of(scene, every))
         assert sorted(map(uuid, devices)) == sorted(scene.gpus(pod))
-        expected = {Mapped(device=one["name"], gpu=uuid(one)) for one in devices}
+        expected = {Mapped(device=device["name"], gpu=uuid(device)) for device in devices}
         assert len(expected) == len(scene.node.machine.settings())
         assert mapped(scene, pod) == expected, "its labels are on the metrics of all GPUs"
         assert mapped(scene, user) < expected
@@ -261,7 +263,7 @@ def test_a_gpu_by_its_resource_name_is_told_below_names_that_the_scheduler_made(
     path = scene.run_in(pod, "find", reader.FOLDER, "-name", reader.FILE).strip()
     claim = claim_of(scene)
     ((request,),) = (
-        [one["request"] for one in claim["status"]["allocation"]["devices"]["results"]],
+        [result["request"] for result in claim["status"]["allocation"]["devices"]["results"]],
     )
     assert path == reader.by_claim(claim["metadata"]["name"], request)
     (device,) = agrees(scene, read(scene, pod, path), claim)

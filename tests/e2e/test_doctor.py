@@ -31,8 +31,8 @@ def report(kubeconfig: str | Path, *more: str) -> Document:
 
 def severities(document: Document) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for one in document["findings"]:
-        found.setdefault(one["id"], set()).add(one["severity"])
+    for finding in document["findings"]:
+        found.setdefault(finding["id"], set()).add(finding["severity"])
     return found
 
 
@@ -104,7 +104,9 @@ spec:
 
 def test_kai_scheduler_is_seen_by_an_admin_and_by_the_driver(node: GpuNode) -> None:
     def told(kubeconfig: str | Path) -> str:
-        (found,) = [one for one in report(kubeconfig)["findings"] if one["id"] == "schedulers"]
+        (found,) = [
+            finding for finding in report(kubeconfig)["findings"] if finding["id"] == "schedulers"
+        ]
         seen: str = found["seen"]
         return seen
 

@@ -191,6 +191,6 @@ def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
     scene.clear()
     wait_until(lambda: place.left_over() == [], "all of the claims to be gone", timeout=60)
     assert there(scene) == 0
-    assert {one.time_slice for one in node.machine.settings().values()} == {"Default"}
-    assert {one.mig_mode for one in node.machine.settings().values()} == {"Disabled"}
+    assert {setting.time_slice for setting in node.machine.settings().values()} == {"Default"}
+    assert {setting.mig_mode for setting in node.machine.settings().values()} == {"Disabled"}
     scene.rewritten()  # the GPU of the MIG devices is whole again

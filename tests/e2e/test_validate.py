@@ -68,7 +68,9 @@ def team(node: GpuNode) -> Iterator[Api]:
 def test_the_api_server_takes_what_convert_prints(node: GpuNode, team: Api, version: str) -> None:
     # As JSON: what YAML 1.1 takes for text, kubectl may take for a number.
     documents = list(yaml.safe_load_all((CONVERTED / version / "out.yaml").read_text()))
-    items = [one for one in documents if one["kind"] not in {"Namespace", "ComputeDomain"}]
+    items = [
+        document for document in documents if document["kind"] not in {"Namespace", "ComputeDomain"}
+    ]
     text = "\n---\n".join(map(json.dumps, items))
     words = ("create", "--dry-run=server", "--validate=strict", "--namespace", "team", "-f", "-")
     printed = node.cluster.kubectl(*words, stdin=text)

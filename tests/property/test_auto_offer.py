@@ -39,7 +39,9 @@ def offers(draw: st.DrawFn) -> tuple[Inventory, Projection]:
         gpu.uuid: Held(
             whole=draw(st.booleans()),
             slots=frozenset(
-                one.slot for one in gpu.mig.instances if one.made_here or draw(st.booleans())
+                instance.slot
+                for instance in gpu.mig.instances
+                if instance.made_here or draw(st.booleans())
             ),
         )
         for gpu in inventory.gpus

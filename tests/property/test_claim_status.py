@@ -92,11 +92,11 @@ def claim_object(record: ClaimRecord) -> dict[str, Any]:
         {
             "request": "gpu",
             "driver": "gpu.nvidia.com",
-            "pool": one.pool,
-            "device": one.name,
-            **({"shareID": one.share_id} if one.share_id else {}),
+            "pool": device.pool,
+            "device": device.name,
+            **({"shareID": device.share_id} if device.share_id else {}),
         }
-        for one in record.devices
+        for device in record.devices
     ]
     return found
 
@@ -115,10 +115,10 @@ def test_the_api_server_takes_it_and_holds_what_was_asked(
     new = merged(old, body, manager="driver", force=False)
     check_claim_status(new, old)
     stored = stored_entries(new)
-    assert len(stored) == len({(one.name, one.share_id) for one in record.devices})
+    assert len(stored) == len({(device.name, device.share_id) for device in record.devices})
     assert are_stored(wanted, stored)
     # Every device is there with what it is known by, however long what is said beside is.
-    uuids = {one.device.uuid for one in record.devices}
+    uuids = {device.device.uuid for device in record.devices}
     assert {one["data"]["uuid"] for one in stored} == uuids
     assert {one["data"]["version"] for one in stored} <= {"v1"}
     again = applied(record.ref, wanted, stored, "2030-01-01T00:00:00Z")

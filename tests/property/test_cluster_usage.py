@@ -204,7 +204,7 @@ def test_a_scheduler_gives_out_as_much_of_each_capacity_as_is_free(
     allocations = [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]
     (found,) = usage_of(read_pools(slices(IN_PARTS[mode])), allocations).pools
 
-    assert sum(one.parts for one in found.resources) == len(claims)
+    assert sum(resource.parts for resource in found.resources) == len(claims)
     for one in found.resources:
         if one.offered is not None:
             assert one.offered == one.used + one.free
@@ -241,7 +241,7 @@ def test_whatever_the_api_server_sends_there_is_an_answer(sent: Any) -> None:
 
     assert table(found, wide=True).endswith("\n")
     assert report(found).endswith("\n")
-    seen = sum(len(one.allocated) + len(one.not_published) for one in found.pools)
-    hidden = [one.pool.name for one in found.pools if one.pool.problem is not None]
-    unknown = [one for one in allocations if one.pool in hidden]
+    seen = sum(len(pool.allocated) + len(pool.not_published) for pool in found.pools)
+    hidden = [pool.pool.name for pool in found.pools if pool.pool.problem is not None]
+    unknown = [allocation for allocation in allocations if allocation.pool in hidden]
     assert seen + len(found.stray) >= len(allocations) - len(unknown)

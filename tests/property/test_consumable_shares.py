@@ -63,7 +63,7 @@ comings_and_goings = st.lists(claims | st.integers(0, 9), min_size=1, max_size=2
 
 def shared_device(gpu: Gpu, mode: str) -> Any:
     found = projection(make.inventory(gpu), share=ShareOffer(consumable=Consumable.of(mode)))
-    return next(one for one in found.devices if one.get("allowMultipleAllocations"))
+    return next(device for device in found.devices if device.get("allowMultipleAllocations"))
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def promised(units: Sequence[Unit], requests: set[str]) -> Mapping[str, int]:
     """MiB by GPU for a container with these requests: all that the claim has for it."""
     names = {unit.request for unit in units}
     found: dict[str, int] = {}
-    allowed = set().union(*(neighbours(one, names) for one in requests))
+    allowed = set().union(*(neighbours(request, names) for request in requests))
     for unit in units:
         if unit.request in allowed:
             found[unit.gpu.uuid] = found.get(unit.gpu.uuid, 0) + PART
@@ -111,7 +111,7 @@ def test_each_gpu_of_a_container_has_the_limit_that_was_promised(
     gpus: dict[str, set[str]] = {}
     for unit in units:
         gpus.setdefault(unit.request, set()).add(unit.gpu.uuid)
-    if any(gpus[one] != gpus[other] for one in gpus for other in neighbours(one, set(gpus))):
+    if any(gpus[gpu] != gpus[other] for gpu in gpus for other in neighbours(gpu, set(gpus))):
         with pytest.raises(ConfigError, match="got shares of different GPUs"):
             planned(units)
         return

@@ -199,7 +199,9 @@ def of(objects: list[Json]) -> Converted:
 
 
 def errors(text: str) -> list[str]:
-    return [one.text for one in check_manifest(text).findings if one.severity == "error"]
+    return [
+        finding.text for finding in check_manifest(text).findings if finding.severity == "error"
+    ]
 
 
 @given(manifests)

@@ -20,7 +20,7 @@ amounts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 4))
 def test_what_the_telling_counters_allow_all_of_them_allow(
     consumers: list[dict[str, int]], spare: dict[str, int], chosen: set[int]
 ) -> None:
-    most = {name: max(one.get(name, 0) for one in consumers) for name in NAMES}
+    most = {name: max(consumer.get(name, 0) for consumer in consumers) for name in NAMES}
     left = {name: most[name] + spare.get(name, 0) for name in NAMES}
     told = counters.telling(consumers, left)
 
@@ -30,7 +30,7 @@ def test_what_the_telling_counters_allow_all_of_them_allow(
     allowed = counters.fits(counters.of(told, together), counters.of(told, left))
     assert allowed == counters.fits(together, left)
     # And none of them could be left out as well.
-    assert counters.telling([counters.of(told, one) for one in consumers], left) == told
+    assert counters.telling([counters.of(told, consumer) for consumer in consumers], left) == told
 
 
 @given(
@@ -48,7 +48,7 @@ def test_what_a_set_allows_beside_what_others_made_all_counters_allow(
     most = {name: max(one.get(name, 0) for one in possible) for name in NAMES}
     everything = {name: most[name] + spare.get(name, 0) for name in NAMES}
     left = {
-        name: max(0, amount - sum(one.get(name, 0) for one in others))
+        name: max(0, amount - sum(other.get(name, 0) for other in others))
         for name, amount in everything.items()
     }
     offered = [one for one in possible if counters.fits(one, left)]

@@ -35,13 +35,13 @@ def drafted(claim: Claim) -> ClaimRecord:
     """The record that a claim gets, as far as names go (Transaction.draft)."""
     base = make.record(GPU).devices[0]
     changes: list[Mapping[str, object]] = [
-        {"request_names": (one.base_request,), "subrequest": one.subrequest}
-        for one in claim.results
+        {"request_names": (result.base_request,), "subrequest": result.subrequest}
+        for result in claim.results
     ]
     facts = {"name": base.name, "device": make.device(GPU), "pool": base.pool}
     ids = {"cdi_device_ids": base.cdi_device_ids}
     return make.record(
-        devices=tuple(type(base)(**facts, **ids, **one) for one in changes),  # type: ignore[arg-type]
+        devices=tuple(type(base)(**facts, **ids, **change) for change in changes),  # type: ignore[arg-type]
         ref=ClaimRef(uid=ClaimUid("uid"), namespace="n", name=claim.ref.name),
         pod_claim_name=claim.pod_claim_name,
     )
@@ -55,7 +55,7 @@ def test_no_name_leads_out_of_a_folder(name: str, said: object, requests: list[s
     files = MetadataFiles(Path("/data"))
     paths = container_paths(record)
     found = documents(record, {GPU.uuid: GPU}, make.inventory(GPU), {})
-    assert paths.keys() == found.keys() <= {one.base_request for one in claim.results}
+    assert paths.keys() == found.keys() <= {result.base_request for result in claim.results}
     for request, path in paths.items():
         assert posixpath.normpath(path) == path
         folder, kind, owner, asked, file = path.rsplit("/", 4)

@@ -287,8 +287,8 @@ def test_slices_of_any_form_are_brought_in_line(existing: list[Any]) -> None:
 @given(actual=fuzz.bent(SERVED[0]["spec"]))
 @settings(deadline=None)
 def test_a_stored_slice_of_any_form_can_be_compared(actual: Any) -> None:
-    for one in differences(POOL.spec(0, generation=1), actual):
-        assert str(one)
+    for difference in differences(POOL.spec(0, generation=1), actual):
+        assert str(difference)
 
 
 @pytest.mark.parametrize("text", fuzz.ODD_TEXTS)

@@ -109,7 +109,7 @@ def test_a_domain_of_any_content_is_a_domain_or_damaged(data: st.DataObject) -> 
         assert decode_domain(encode_domain(found)) == found
         assert found.generation
         assert found.visible_devices.isprintable()
-        assert {one.kind for one in found.devices} <= set(DeviceKind)
+        assert {device.kind for device in found.devices} <= set(DeviceKind)
     else:
         assert isinstance(found, StateError)
 

@@ -95,8 +95,8 @@ def test_what_is_accepted_adds_up(value: dict[str, Any]) -> None:
     for one in said.resources:
         assert one.replicas > 1
         assert owners.setdefault(one.served_as, one.name) == one.name
-    for name in {one.name for one in said.resources}:
-        choices = [one.devices for one in said.resources if one.name == name]
+    for name in {resource.name for resource in said.resources}:
+        choices = [resource.devices for resource in said.resources if resource.name == name]
         if len(choices) > 1:
             assert all(isinstance(choice, DeviceList) for choice in choices)
             listed = [
@@ -112,8 +112,8 @@ def test_what_is_accepted_adds_up(value: dict[str, Any]) -> None:
 def test_the_command_finds_what_the_driver_refuses(value: dict[str, Any]) -> None:
     text = yaml.safe_dump(value)
     said = outcome(text.encode())
-    errors = (one for one in check_manifest(text).findings if one.severity == "error")
-    found = [f"FILE:{one.line}:{one.column}: {one.text}" for one in errors]
+    errors = (finding for finding in check_manifest(text).findings if finding.severity == "error")
+    found = [f"FILE:{error.line}:{error.column}: {error.text}" for error in errors]
     if isinstance(said, NodeConfig):
         assert found == []
     else:

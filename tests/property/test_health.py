@@ -102,7 +102,7 @@ class Node:
     def published(self) -> dict[str, object]:
         found = projection(self.tracker.published(self.seen))
         after = tainted(found, self.tracker.in_force(), ALL_TAINT)
-        return {str(one["name"]): one for one in after.devices}
+        return {str(device["name"]): device for device in after.devices}
 
     def heal(self) -> None:
         self.states.clear()

@@ -110,9 +110,11 @@ def test_both_refuse_the_same_pods(changes: list[tuple[tuple[Any, ...], object, 
         elif isinstance(parent, list) and _has(parent, path[-1]):
             parent[path[-1]] = new
     own = [
-        one.text for one in schema.problems(pod, "core.v1.Pod") if "exactly one of" not in one.text
+        problem.text
+        for problem in schema.problems(pod, "core.v1.Pod")
+        if "exactly one of" not in problem.text
     ]
-    others = [one.message for one in VALIDATOR.iter_errors(_without_null(pod))]
+    others = [error.message for error in VALIDATOR.iter_errors(_without_null(pod))]
     assert bool(own) == bool(others), (own, others)
 
 

@@ -148,14 +148,14 @@ class Card(RuleBasedStateMachine):
             for ref, place in self.allocated.items()
             if ref in self.running and place is not None
         }
-        found = [(one.profile_id, one.start) for one in self.node.migs()]
+        found = [(mig.profile_id, mig.start) for mig in self.node.migs()]
         assert wanted <= set(found)
         slots = self.node.driver.claims.ownership.made().keys()
         assert {(slot.profile_id, slot.start) for slot in slots} >= set(found)
 
     @invariant()
     def nothing_overlaps(self) -> None:
-        taken = [n for one in self.node.migs() for n in range(one.start, one.start + one.size)]
+        taken = [n for mig in self.node.migs() for n in range(mig.start, mig.start + mig.size)]
         assert len(taken) == len(set(taken))
 
     def prepare(self, ref: ClaimRef, die_at: str | None) -> None:

@@ -41,8 +41,8 @@ def test_islands_are_what_can_be_reached_and_meshes_are_complete(
 ) -> None:
     gpus = gpus_with(links, one_sided)
     groups = joined(gpus)
-    for one in gpus:
-        mine, reached = groups.get(one.uuid), reach(one.minor, links)
+    for gpu in gpus:
+        mine, reached = groups.get(gpu.uuid), reach(gpu.minor, links)
         if len(reached) == 1:
             assert mine is None
             continue
@@ -50,8 +50,8 @@ def test_islands_are_what_can_be_reached_and_meshes_are_complete(
         assert mine.island == make.gpu(min(reached)).uuid
         for other in gpus:
             theirs = groups.get(other.uuid)
-            if other is not one and theirs and mine.mesh is not None and theirs.mesh == mine.mesh:
-                assert tuple(sorted((one.minor, other.minor))) in links
+            if other is not gpu and theirs and mine.mesh is not None and theirs.mesh == mine.mesh:
+                assert tuple(sorted((gpu.minor, other.minor))) in links
 
 
 @given(links=pairs)

@@ -67,7 +67,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
     assert issubclass(kind, Struct), kind
-    return st.builds(kind, **{one.name: values(one.type) for one in fields(kind)})
+    return st.builds(kind, **{field.name: values(field.type) for field in fields(kind)})
 
 
 records: st.SearchStrategy[ClaimRecord] = values(ClaimRecord)
@@ -256,8 +256,9 @@ def test_a_record_of_the_former_format_is_read_with_all_that_it_names(
         former["bootID"],
         former["state"],
     ]
-    assert [(one.name, one.device.gpu) for one in found.devices] == [
-        (one["name"], one["device"].get("of", one["device"])["gpu"]) for one in former["devices"]
+    assert [(device.name, device.device.gpu) for device in found.devices] == [
+        (device["name"], device["device"].get("of", device["device"])["gpu"])
+        for device in former["devices"]
     ]
     done = [*former["realisations"], *former["plans"]]
     owed = [one.get("plan") or one["realisation"] for one in former["pendingCleanups"]]

@@ -45,7 +45,7 @@ chosen = st.one_of(
     st.just(AllDevices()),
     st.integers(1, 3).map(lambda count: DeviceCount(count=count)),
     st.lists(st.integers(0, 2), min_size=1, unique=True).map(
-        lambda indexes: DeviceList(references=tuple(GpuIndex(index=one) for one in indexes))
+        lambda indexes: DeviceList(references=tuple(GpuIndex(index=index) for index in indexes))
     ),
 )
 
@@ -141,7 +141,9 @@ def wanted(units: list[Unit]) -> tuple[int | None, dict[str, int]]:
     taken = Counter(unit.uuid for unit in units)
     firsts = {unit.uuid: unit for unit in units}
     percents = {percent_of(unit, taken[uuid]) for uuid, unit in firsts.items()}
-    least = None if None in percents else min(one for one in percents if one is not None)
+    least = (
+        None if None in percents else min(percent for percent in percents if percent is not None)
+    )
     memory = {
         str(uuid): total_mib(unit) // division_of(unit).count * taken[uuid]
         for uuid, unit in firsts.items()
@@ -164,7 +166,7 @@ def test_no_device_is_promised_more_than_it_has(data: st.DataObject, found: Proj
         elif scheduler.take(number):
             held.append(number)
     sources = [found.sources[number] for number in held]
-    devices = [one.device for one in sources]
+    devices = [source.device for source in sources]
     for position, one in enumerate(devices):
         assert not overlap([one], devices[:position])
     requests = [data.draw(st.integers(0, 2)) for _ in held]

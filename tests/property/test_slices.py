@@ -215,8 +215,8 @@ def test_the_order_of_gpus_changes_what_comes_first_and_nothing_else(inventory: 
 
     assert names(by_card) == names(by_address)
     assert by_card.counter_sets == by_address.counter_sets
-    whole = [one.gpu for one in by_card.sources if isinstance(one.device.base, Whole)]
-    divided = {one.gpu.uuid for one in by_card.sources if is_to_be_made(one.device)}
+    whole = [source.gpu for source in by_card.sources if isinstance(source.device.base, Whole)]
+    divided = {source.gpu.uuid for source in by_card.sources if is_to_be_made(source.device)}
     plain = [capability(gpu) for gpu in whole if gpu.uuid not in divided]
     assert plain == sorted(plain)
 
@@ -308,7 +308,7 @@ def _without_ours(gpu: Gpu) -> Gpu:
     mig = gpu.mig
     if mig is None or not is_partitioned(gpu) or len(whole(mig.profiles)) + 1 > MOST_COUNTERS:
         return gpu
-    others = tuple(one for one in mig.instances if not one.made_here)
+    others = tuple(instance for instance in mig.instances if not instance.made_here)
     return replace(gpu, mig=replace(mig, instances=others))
 
 

@@ -59,13 +59,13 @@ def claim(name: str, shares: Sequence[Device], sharing: Shares, requests: int) -
     )
     devices = tuple(
         DeviceRecord(
-            name=one.name,
-            device=one.device,
+            name=unit.name,
+            device=unit.device,
             pool="node-1",
-            request_names=(one.request,),
+            request_names=(unit.request,),
             cdi_device_ids=(),
         )
-        for one in units
+        for unit in units
     )
     return replace(
         make.record(),

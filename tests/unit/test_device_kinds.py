@@ -73,7 +73,7 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
 def members(kinds: Any) -> set[str]:
     if isinstance(kinds, EnumMeta):
         return {f"{kinds.__name__}.{one}" for one in kinds.__members__}
-    return {one.__name__ for one in get_args(kinds)}
+    return {arg.__name__ for arg in get_args(kinds)}
 
 
 def named(pattern: ast.pattern) -> set[str]:

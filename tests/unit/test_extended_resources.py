@@ -76,7 +76,7 @@ OFFERS: Mapping[str, list[Any]] = {
 
 
 def selected(name: str, devices: list[Any]) -> list[str]:
-    return [one["name"] for one in devices if selects(CLASSES[name], one)]
+    return [device["name"] for device in devices if selects(CLASSES[name], device)]
 
 
 @pytest.mark.parametrize("offer", OFFERS)
@@ -96,7 +96,7 @@ def test_parts_by_capacity_are_had_by_the_resource_name_and_by_class(mode: str) 
     devices = OFFERS[f"by capacity: {mode}"]
 
     assert selected(EXTENDED, devices) == selected("gpu.nvidia.com", devices) == ["gpu-0", "gpu-1"]
-    parts = [one["name"] for one in devices if one.get("allowMultipleAllocations")]
+    parts = [device["name"] for device in devices if device.get("allowMultipleAllocations")]
     assert set(parts) == {"gpu-0", "gpu-1", "gpu-2-mig-1g10gb-19-0"}
     assert set(parts) - {"gpu-0", "gpu-1"} < set(selected("mig.nvidia.com", devices))
 
@@ -104,7 +104,7 @@ def test_parts_by_capacity_are_had_by_the_resource_name_and_by_class(mode: str) 
 def test_of_a_gpu_in_equal_shares_the_resource_name_gives_a_share_and_the_class_the_whole() -> None:
     devices = OFFERS["equal shares"]
 
-    shares = [one["name"] for one in devices if "replicas" in one["attributes"]]
+    shares = [device["name"] for device in devices if "replicas" in device["attributes"]]
     assert len(shares) == 8
     assert selected(EXTENDED, devices) == shares
     assert selected("gpu.nvidia.com", devices) == ["gpu-0", "gpu-1"]

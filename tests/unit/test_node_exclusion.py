@@ -44,7 +44,7 @@ def kept(directory: Path, change: Change) -> list[int]:
     )
     found = exclusion.leave_out(make.inventory(GPU, OTHER))
     assert [one.index for one in found.excluded] == [0, 1]
-    stay = [one.index for one in found.gpus]
+    stay = [gpu.index for gpu in found.gpus]
     assert [one.index for one in found.excluded if one.is_in_use] == stay
     return stay
 

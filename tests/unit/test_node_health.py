@@ -138,7 +138,7 @@ def test_claims_on_the_gpu_are_told_and_of_a_mig_device_only_its_own(world: Worl
     eventually(lambda: world.told)
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=48))
     eventually(lambda: len(world.told) == 3)
-    assert [name for name, _ in world.told] == [f"on-{mine}", *(one.ref.name for one in claims)]
+    assert [name for name, _ in world.told] == [f"on-{mine}", *(claim.ref.name for claim in claims)]
     assert world.told[0][1].startswith("gpu-0: XID 62: ")
 
 

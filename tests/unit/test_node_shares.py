@@ -106,7 +106,9 @@ def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
     assert {base: one.count for base, one in offer.divisions.items()} == {PLACE: 4}
     notes = read_notes(tmp_path)
     assert notes.origin == "file /shares"
-    assert [(one.name, one.count, one.waits) for one in notes.devices] == [("gpu-0", 4, False)]
+    assert [(device.name, device.count, device.waits) for device in notes.devices] == [
+        ("gpu-0", 4, False)
+    ]
 
 
 def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path)
     ):
         node.choice = choice
         node.shares.offer(node.inventory, node.divisions, with_counters=True)
-        found += [(one.limited_by, one.why) for one in read_notes(tmp_path).devices]
+        found += [(device.limited_by, device.why) for device in read_notes(tmp_path).devices]
     assert found == [
         ("control groups (NVML)", ""),
         (None, "no cgroup v2"),
@@ -196,7 +198,7 @@ def test_what_was_offered_is_outdated_when_another_division_holds(tmp_path: Path
     node.in_use = dict(node.shares.wanted())
     node.set(config(2))
     node.shares.offer(node.inventory, node.divisions, with_counters=True)
-    assert [one.waits for one in read_notes(tmp_path).devices] == [True]
+    assert [device.waits for device in read_notes(tmp_path).devices] == [True]
     assert read_notes(tmp_path).remarks == (
         "gpu-0: a new config waits: claim default/c is prepared with some of it",
     )

@@ -65,7 +65,9 @@ def node(
     members: dict[str, frozenset[str]] | None = None,
     runs: bool = True,
 ) -> NodeStatus:
-    own = {one: frozenset(filter(None, [claim_of(DomainId(one))])) for one in domains or {}}
+    own = {
+        domain: frozenset(filter(None, [claim_of(DomainId(domain))])) for domain in domains or {}
+    }
     return NodeStatus(
         boot_id="boot-1",
         stored=StoredRecords(records=records, damaged={}),

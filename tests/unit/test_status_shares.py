@@ -28,8 +28,8 @@ def claim(*devices: Device, admin: bool = False) -> ClaimRecord:
     (entry,) = make.record(GPU).devices
     return make.record(
         devices=tuple(
-            replace(entry, name=name_of(GPU, one), device=one, admin_access=admin)
-            for one in devices
+            replace(entry, name=name_of(GPU, device), device=device, admin_access=admin)
+            for device in devices
         )
     )
 
@@ -122,4 +122,4 @@ def test_devices_stand_as_people_count() -> None:
     found = shares_part.lines(notes, ())
     assert [line.split()[0] for line in found if line.startswith("gpu-")] == wanted
     devices = shares_part.as_json(notes, ())["devices"]
-    assert [one["name"] for one in devices] == wanted  # type: ignore[attr-defined]
+    assert [device["name"] for device in devices] == wanted  # type: ignore[attr-defined]

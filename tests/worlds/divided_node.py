@@ -137,7 +137,7 @@ class DividedNode:
 
     def offered(self) -> Mapping[Base, Division]:
         """The divisions of the shares that are published."""
-        found = (one.device for one in self.published_now.sources)
+        found = (source.device for source in self.published_now.sources)
         return {one.place: one.division for one in found if one.division is not None}
 
     def waiting(self) -> Mapping[Base, str]:
@@ -165,7 +165,7 @@ class DividedNode:
         )
 
     def published(self) -> tuple[str, ...]:
-        return tuple(str(one["name"]) for one in self.published_now.devices)
+        return tuple(str(device["name"]) for device in self.published_now.devices)
 
     # The scheduler
 
@@ -195,7 +195,7 @@ class DividedNode:
             for claim in self.api.claims.values()
             for one in claim["status"]["allocation"]["devices"]["results"]
         ]
-        dedicated = {str(one["device"]) for one in results if "shareID" not in one}
+        dedicated = {str(result["device"]) for result in results if "shareID" not in result}
         if device in dedicated:
             return False
         sets: Any = self.published_now.counter_sets

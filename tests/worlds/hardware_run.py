@@ -77,10 +77,14 @@ class Tried:
         return found
 
     def verdicts(self) -> dict[str, str]:
-        return {one["name"]: one["verdict"] for one in self.found()["steps"]}
+        return {step["name"]: step["verdict"] for step in self.found()["steps"]}
 
     def answers(self) -> dict[str, str]:
-        return {one["id"]: one["answer"] for one in self.found()["questions"] if one["answer"]}
+        return {
+            question["id"]: question["answer"]
+            for question in self.found()["questions"]
+            if question["answer"]
+        }
 
     def die(self, step: str, at: str, groups: Path | None = None) -> None:
         """Have a run of one step killed at a point of it."""

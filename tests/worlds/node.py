@@ -171,9 +171,9 @@ class Node:
     def name(self, profile: str, start: int, minor: int = 0) -> str:
         """The device name of a MIG profile at a place on a GPU."""
         (found,) = [
-            name_of(self.gpu(minor), Device(base=one))
-            for one in partitions(self.gpu(minor))
-            if (one.profile, one.placement.start) == (profile, start)
+            name_of(self.gpu(minor), Device(base=partition))
+            for partition in partitions(self.gpu(minor))
+            if (partition.profile, partition.placement.start) == (profile, start)
         ]
         return found
 

@@ -82,7 +82,9 @@ class NvidiaDriver:
         self, ref: ClaimRef, *, config: Mapping[str, Any] | None = None, static: bool = False
     ) -> None:
         """Prepare a claim, whose MIG devices it makes, or finds made with `static`."""
-        made = [self._made(ref, one, static=static) for one in self.node.driver.api.results(ref)]
+        made = [
+            self._made(ref, result, static=static) for result in self.node.driver.api.results(ref)
+        ]
         group = {"devices": made, "configState": {"mpsControlDaemonID": "", **(config or {})}}
         self.claims[ref.uid] = {
             "checkpointState": "PrepareCompleted",
@@ -134,7 +136,7 @@ class NvidiaDriver:
                 self.node.machine.set_mig_mode(uuid, enabled=True)
             self.node.machine.create_mig(uuid, profile, start)
         self.node.look()
-        (live,) = (one for one in self.node.migs(minor) if one.start == start)
+        (live,) = (mig for mig in self.node.migs(minor) if mig.start == start)
         concrete = {
             "parentMinor": minor,
             "giId": live.gpu_instance,

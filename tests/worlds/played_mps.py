@@ -191,7 +191,7 @@ class Life:
         return read_record(self.paths.record, BOOT)
 
     def domain(self, *gpus: int, limit: int | None = None, **facts: Any) -> Domain:
-        devices = tuple(DomainDevice(uuid=UUIDS[one], pinned_memory_mib=limit) for one in gpus)
+        devices = tuple(DomainDevice(uuid=UUIDS[gpu], pinned_memory_mib=limit) for gpu in gpus)
         return Domain(id=self.id, devices=devices, **facts)
 
     def step(self, domain: DomainId, name: str) -> None:
@@ -213,7 +213,7 @@ class Life:
 
     def names(self) -> list[str]:
         """The steps since this was asked before."""
-        found, self.steps = [one.step for one in self.steps], []
+        found, self.steps = [step.step for step in self.steps], []
         return found
 
     def report(self, state: str, reason: str) -> None:

@@ -104,6 +104,7 @@ def policy_yaml() -> str:
         conditions=[Variable(name="has-a-config-for-this-driver", expression=ours)],
         variables=found.variables,
         validations=[
-            {"expression": one.expression, "message": one.message} for one in found.validations
+            {"expression": validation.expression, "message": validation.message}
+            for validation in found.validations
         ],
     ).yaml()

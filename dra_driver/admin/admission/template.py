@@ -99,8 +99,8 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 def _named(variables: Iterable[Variable]) -> Iterator[Mapping[str, str]]:
-    for one in variables:
-        yield {"name": one.name, "expression": one.expression}
+    for variable in variables:
+        yield {"name": variable.name, "expression": variable.expression}
 
 
 def _items(items: Iterable[Mapping[str, str]]) -> str:

@@ -96,7 +96,11 @@ class Node(Struct, frozen=True, kw_only=True):
     def of(cls, thing: Object) -> "Node":
         """Read a Node."""
         conditions = objects(thing, "status", "conditions")
-        ready = [text(one, "status") for one in conditions if text(one, "type") == "Ready"]
+        ready = [
+            text(condition, "status")
+            for condition in conditions
+            if text(condition, "type") == "Ready"
+        ]
         return cls(
             name=text(thing, "metadata", "name"),
             labels=texts_by_name(thing, "metadata", "labels"),
@@ -121,7 +125,7 @@ def _term_selects(term: Object, node: Node) -> bool:
     of_fields = objects(term, "matchFields")
     if not expressions and not of_fields:
         return False
-    return all(_requirement_holds(one, node.labels) for one in expressions) and all(
+    return all(_requirement_holds(expression, node.labels) for expression in expressions) and all(
         _requirement_holds(one, {"metadata.name": node.name}) for one in of_fields
     )
 
@@ -171,7 +175,7 @@ def _obstacles(spec: Object, node: Node) -> Iterator[str]:
     wanted = text(spec, "nodeName")
     if wanted and wanted != node.name:
         yield f"the pod is on node {wanted}"
-    tolerations = [Toleration.of(one) for one in objects(spec, "tolerations")]
+    tolerations = [Toleration.of(toleration) for toleration in objects(spec, "tolerations")]
     cordon = Taint(key=_UNSCHEDULABLE, value="", effect="NoSchedule")
     if node.unschedulable and not _tolerated(cordon, tolerations):
         yield "the node is cordoned"
@@ -192,4 +196,4 @@ def _obstacles(spec: Object, node: Node) -> Iterator[str]:
 
 
 def _tolerated(taint: Taint, tolerations: list[Toleration]) -> bool:
-    return any(one.tolerates(taint) for one in tolerations)
+    return any(toleration.tolerates(taint) for toleration in tolerations)

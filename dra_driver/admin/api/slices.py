@@ -162,7 +162,9 @@ class Slice(Struct, frozen=True, kw_only=True):
         """Tell whether anything in it is for a node."""
         if self.place is not None:
             return self.place.includes(node)
-        return any(one.place is not None and one.place.includes(node) for one in self.devices)
+        return any(
+            device.place is not None and device.place.includes(node) for device in self.devices
+        )
 
 
 class TaintRule(Struct, frozen=True, kw_only=True):
@@ -198,9 +200,9 @@ class TaintRule(Struct, frozen=True, kw_only=True):
 def readable_slices(things: Iterable[Object], rules: Iterable[TaintRule] = ()) -> Iterator[Slice]:
     """Yield the slices that can be read; without the others their pools are incomplete."""
     rules = tuple(rules)
-    for one in things:
+    for thing in things:
         with suppress(ValueError):
-            yield read_slice(one, rules)
+            yield read_slice(thing, rules)
 
 
 def read_slice(thing: Object, rules: Iterable[TaintRule] = ()) -> Slice:
@@ -217,8 +219,10 @@ def read_slice(thing: Object, rules: Iterable[TaintRule] = ()) -> Slice:
         count=number(spec, "pool", "resourceSliceCount"),
         place=None if by_device else Place.of(spec),
         devices=tuple(
-            _device(DeviceId(driver, pool, text(one, "name")), one, rules, by_device=by_device)
-            for one in objects(spec, "devices")
+            _device(
+                DeviceId(driver, pool, text(device, "name")), device, rules, by_device=by_device
+            )
+            for device in objects(spec, "devices")
         ),
         counters=shared_counters(spec),
     )
@@ -262,9 +266,9 @@ def consumed_counters(device: Object) -> Amounts:
     """Return what a device takes of its pool's counters. Raises ValueError."""
     return _amounts(
         tuple(
-            (text(one, "counterSet"), name, text(amount, "value"))
-            for one in objects(device, "consumesCounters")
-            for name, amount in mapping(one, "counters").items()
+            (text(counter, "counterSet"), name, text(amount, "value"))
+            for counter in objects(device, "consumesCounters")
+            for name, amount in mapping(counter, "counters").items()
         )
     )
 
@@ -279,10 +283,13 @@ def shared_counters(spec: Object) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Return the counter sets of a slice's spec, each with its name."""
     return tuple(
         (
-            text(one, "name"),
-            {name: nanos(text(each, "value")) for name, each in mapping(one, "counters").items()},
+            text(counter, "name"),
+            {
+                name: nanos(text(each, "value"))
+                for name, each in mapping(counter, "counters").items()
+            },
         )
-        for one in objects(spec, "sharedCounters")
+        for counter in objects(spec, "sharedCounters")
     )
 
 
@@ -294,7 +301,9 @@ def capacity_of(entry: object) -> Capacity:
     bounds = mapping(policy, "validRange")
     limits = (policy.get("default"), *(bounds.get(name) for name in ("min", "max", "step")))
     values = tuple(map(str, entries(policy, "validValues")))
-    return _capacity(total, (tuple(None if one is None else str(one) for one in limits), values))
+    return _capacity(
+        total, (tuple(None if limit is None else str(limit) for limit in limits), values)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -304,7 +313,7 @@ def _capacity(
     if policy is None:
         return Capacity(total=nanos(total))
     limits, values = policy
-    default, least, most, step = (None if one is None else nanos(one) for one in limits)
+    default, least, most, step = (None if limit is None else nanos(limit) for limit in limits)
     return Capacity(
         total=nanos(total),
         policy=Policy(

@@ -32,15 +32,15 @@ def advice(error: str, selector: str, subjects: Iterable[Subject]) -> str:
 
 
 def _of_key(key: str, subjects: list[Subject]) -> str:
-    attributes = {_own(one, name) for one in subjects for name in one.attributes}
-    capacities = {_own(one, name) for one in subjects for name in one.capacity}
+    attributes = {_own(subject, name) for subject in subjects for name in subject.attributes}
+    capacities = {_own(subject, name) for subject in subjects for name in subject.capacity}
     if key in attributes:
         return (
             "some devices lack this attribute: guard it in the selector: `.?name.orValue(...)`, or "
             "has()"
         )
     if key.lower().startswith("memory") and "memory" in capacities:
-        driver = next(one.driver for one in subjects if one.capacity)
+        driver = next(subject.driver for subject in subjects if subject.capacity)
         return (
             "memory is a capacity and no attribute: write "
             f"`device.capacity['{driver}'].memory.compareTo(quantity('40Gi')) >= 0`"
@@ -49,15 +49,17 @@ def _of_key(key: str, subjects: list[Subject]) -> str:
         return f"{key} is a capacity: write `device.capacity[...].{key}.compareTo(quantity(...))`"
     close = get_close_matches(key, attributes, n=1, cutoff=0.6)
     meant = f" (did you mean {close[0]}?)" if close else ""
-    named = ", ".join(sorted(one for one in attributes if "/" not in one)[:_MOST_NAMED])
+    named = ", ".join(
+        sorted(attribute for attribute in attributes if "/" not in attribute)[:_MOST_NAMED]
+    )
     return f"no device has an attribute {key}{meant}; they have {named}" if attributes else ""
 
 
 def _of_types(selector: str, subjects: list[Subject]) -> str:
     versions = {
-        _own(one, name)
-        for one in subjects
-        for name, value in one.attributes.items()
+        _own(subject, name)
+        for subject in subjects
+        for name, value in subject.attributes.items()
         if isinstance(value, Semver)
     }
     for one in _COMPARED.finditer(selector):

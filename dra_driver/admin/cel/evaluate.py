@@ -142,7 +142,9 @@ class _Evaluation:
 
     def _values(self, node: syntax.Call, names: Variables) -> tuple[object, ...]:
         times = _MATCH if node.function == "matches" else 1
-        return tuple(self._counted(self.value(one, names), times=times) for one in node.arguments)
+        return tuple(
+            self._counted(self.value(argument, names), times=times) for argument in node.arguments
+        )
 
     def _logic(self, node: syntax.Logic, names: Variables) -> bool:
         terms = (partial(self._truth_of, term, names) for term in node.terms)

@@ -58,7 +58,11 @@ def look(api: Reads, *, node: str) -> ClusterUsage:
         for one in allocations_in(claim, DRIVER_NAME)
         if not node or one.pool in asked
     ]
-    pods = [(one.claim.partition("/")[0], user) for one in allocations for user in one.users]
+    pods = [
+        (allocation.claim.partition("/")[0], user)
+        for allocation in allocations
+        for user in allocation.users
+    ]
     refused = refusals(api, pods)
     return replace(usage_of(pools, allocations), refused=refused)
 

@@ -108,11 +108,11 @@ def usage_of(pools: Iterable[Pool], allocations: Iterable[Allocation]) -> Cluste
 def _usage_of_pool(pool: Pool, allocations: list[Allocation]) -> PoolUsage:
     known = {device.name: device for device in pool.devices}
     allocated = [
-        AllocatedDevice(device=known[one.device], allocation=one)
-        for one in allocations
-        if one.device in known
+        AllocatedDevice(device=known[allocation.device], allocation=allocation)
+        for allocation in allocations
+        if allocation.device in known
     ]
-    missing = [one for one in allocations if one.device not in known]
+    missing = [allocation for allocation in allocations if allocation.device not in known]
     # Of an incomplete pool nobody knows what it will hold, and the scheduler counts nothing of it.
     whole = pool.problem is None
     return PoolUsage(
@@ -146,7 +146,7 @@ def _usage_of_resource(
     consumed: Consumed,
 ) -> ResourceUsage:
     offered = _given_out(devices, counters, NOTHING_CONSUMED)
-    free = _given_out((one for one in devices if not one.taints), left, consumed)
+    free = _given_out((device for device in devices if not device.taints), left, consumed)
     used, more = sum(map(consumed.used, devices)), _room(free, consumed)
     most = _room(offered, NOTHING_CONSUMED)
     return ResourceUsage(
@@ -157,7 +157,7 @@ def _usage_of_resource(
         free=more,
         parts=sum(map(consumed.count, devices)),
         capacities=consumed.capacities(
-            (one for one in devices if one.allows_multiple),
+            (device for device in devices if device.allows_multiple),
             offered={one.name for one in offered},
             open_to={one.name for one in free},
         ),

@@ -48,9 +48,9 @@ _WORDS: Mapping[str, Callable[[int], str]] = MappingProxyType(
 def table(found: ClusterUsage, *, wide: bool = False) -> str:
     """Return it for people; `wide` adds every allocated device with its claim and pods."""
     rows = [
-        (_node(one), each.resource or _BY_CLAIM, *_numbers(each))
-        for one in found.pools
-        for each in one.resources
+        (_node(pool), each.resource or _BY_CLAIM, *_numbers(each))
+        for pool in found.pools
+        for each in pool.resources
         if each.resource or each.parts  # who asks by resource name has no use for the others
     ]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no devices are published"]
@@ -116,20 +116,20 @@ def _numbers(one: ResourceUsage) -> Sequence[str]:
 
 
 def _capacity_rows(found: ClusterUsage) -> Iterable[Sequence[str]]:
-    for one in found.pools:
-        for each in one.resources:
+    for pool in found.pools:
+        for each in pool.resources:
             for name, words in _WORDS.items():
                 if name not in each.capacities:
                     continue
                 there = each.capacities[name]
                 amounts = (there.total, there.used, there.free, there.most)
                 shown = (words(amount // _NANO) for amount in amounts)
-                yield _node(one), each.resource or _BY_CLAIM, name, *shown
+                yield _node(pool), each.resource or _BY_CLAIM, name, *shown
 
 
 def _allocated_rows(found: ClusterUsage) -> Iterable[Sequence[str]]:
     """Yield the titles and a row for each device; parts of devices with what they consume."""
-    allocated = [(_node(one), each) for one in found.pools for each in one.allocated]
+    allocated = [(_node(pool), each) for pool in found.pools for each in pool.allocated]
     if not allocated:
         return
     has_parts = any(each.allocation.share_id for _, each in allocated)
@@ -160,27 +160,27 @@ def _consumption(one: AllocatedDevice) -> str:
 
 def _sections(found: ClusterUsage) -> dict[str, list[str]]:
     gone = [
-        *((_node(one), each) for one in found.pools for each in one.not_published),
+        *((_node(pool), each) for pool in found.pools for each in pool.not_published),
         *((each.pool, each) for each in found.stray),
     ]
     return {
         "not counted": [
-            f"{_place(one)}: {one.pool.problem}" + _still_allocated(one)
-            for one in found.pools
-            if one.pool.problem is not None
+            f"{_place(pool)}: {pool.pool.problem}" + _still_allocated(pool)
+            for pool in found.pools
+            if pool.pool.problem is not None
         ],
         "tainted, so not free": [
-            f"{_node(one)} {device.name}: {', '.join(device.taints)}"
-            for one in found.pools
-            if one.pool.problem is None
-            for device in one.tainted
+            f"{_node(pool)} {device.name}: {', '.join(device.taints)}"
+            for pool in found.pools
+            if pool.pool.problem is None
+            for device in pool.tainted
         ],
         "allocated, but no longer published": [
             f"{where} {each.device}: claim {each.claim}" for where, each in gone
         ],
         "have devices and do not start": [f"pod {one.pod}: {one.why}" for one in found.refused],
         "without devices": [
-            _place(one) for one in found.pools if one.pool.problem is None and not one.resources
+            _place(pool) for pool in found.pools if pool.pool.problem is None and not pool.resources
         ],
     }
 

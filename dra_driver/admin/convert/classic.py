@@ -51,14 +51,14 @@ class Known(Struct, frozen=True, kw_only=True):
 
 def known(values: list[Object]) -> Known:
     """Gather what claims can refer to."""
-    claims = [one for one in values if one.get("apiVersion") in VERSIONS]
+    claims = [value for value in values if value.get("apiVersion") in VERSIONS]
     return Known(
         drivers={
             _name(one): text(one, "driverName")
             for one in claims
             if one.get("kind") == "ResourceClass"
         },
-        asked={key(one): read(key(one)[0], one) for one in values if is_parameters(one)},
+        asked={key(value): read(key(value)[0], value) for value in values if is_parameters(value)},
         referred=frozenset(
             _referred(one, path) for one in claims for path in (("spec",), ("spec", "spec"), ())
         ),

@@ -83,9 +83,9 @@ class _Run:
         self._known = classic.known(values)
         self._templates = pods.Templates(
             taken={
-                (text(one, "metadata", "namespace"), text(one, "metadata", "name"))
-                for one in values
-                if one.get("kind") == "ResourceClaimTemplate"
+                (text(value, "metadata", "namespace"), text(value, "metadata", "name"))
+                for value in values
+                if value.get("kind") == "ResourceClaimTemplate"
             }
         )
 

@@ -106,7 +106,7 @@ def _lift(claim: object) -> None:
 
 def _claimed(spec: Any, path: Path, losses: list[Problem]) -> list[tuple[str, str, int]]:
     """Put claims in the place of resources; return (claim, resource, amount) of each."""
-    taken = {text(one, "name") for one in entries(spec, "resourceClaims")}
+    taken = {text(entry, "name") for entry in entries(spec, "resourceClaims")}
     reusable: dict[tuple[str, int], str] = {}
     made = []
     for container, where in _containers(spec, path):

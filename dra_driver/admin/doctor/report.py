@@ -21,10 +21,10 @@ _ORDER = (Severity.OK, Severity.INFO, Severity.UNKNOWN, Severity.WARNING, Severi
 
 def status_of(outcomes: Iterable[Outcome]) -> int:
     """Return the exit status: 1 if there is an error, 2 if nothing was learnt, else 0."""
-    findings = [one for one in outcomes if isinstance(one, Finding)]
-    if any(one.severity is Severity.ERROR for one in findings):
+    findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+    if any(finding.severity is Severity.ERROR for finding in findings):
         return 1
-    return 0 if any(one.is_answer for one in findings) else 2
+    return 0 if any(finding.is_answer for finding in findings) else 2
 
 
 def as_text(outcomes: Sequence[Outcome]) -> str:
@@ -33,11 +33,11 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
     What is worst comes last, just above the prompt. Checks that would need the rights of an admin
     share a line above.
     """
-    found = [one for one in outcomes if isinstance(one, Finding)]
+    found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     findings = sorted(found, key=lambda one: _ORDER.index(one.severity))
-    skipped = [one for one in outcomes if isinstance(one, Skipped)]
-    width = max((len(one.id) for one in findings), default=0)
-    forbidden = [one for one in findings if _is_forbidden(one)]
+    skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
+    width = max((len(finding.id) for finding in findings), default=0)
+    forbidden = [finding for finding in findings if _is_forbidden(finding)]
     lines: list[str] = []
     if forbidden:
         names = ", ".join(dict.fromkeys(one.id for one in forbidden))
@@ -49,31 +49,33 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
             names = ", ".join(one.id for one in skipped if one.reason == reason)
             lines += _wrapped(f"{_plain(reason)}: {names}", "  ", "    ")
     lines = [*lines[1:], ""] if lines else []
-    lines += [line for one in findings if one not in forbidden for line in _lines(one, width)]
+    lines += [
+        line for finding in findings if finding not in forbidden for line in _lines(finding, width)
+    ]
     return "\n".join([*lines, "", _summary(findings)]) + "\n"
 
 
 def as_json(outcomes: Sequence[Outcome], version: str) -> str:
     """Return it for programs."""
-    findings = [one for one in outcomes if isinstance(one, Finding)]
+    findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     document = {
         "version": version,
         "summary": _counts(findings),
         "findings": [
             {
-                "id": one.id,
-                "title": one.title,
-                "severity": str(one.severity),
-                "seen": one.seen,
-                "why": one.why,
-                "advice": one.advice,
+                "id": finding.id,
+                "title": finding.title,
+                "severity": str(finding.severity),
+                "seen": finding.seen,
+                "why": finding.why,
+                "advice": finding.advice,
             }
-            for one in findings
+            for finding in findings
         ],
         "skipped": [
-            {"id": one.id, "title": one.title, "reason": one.reason}
-            for one in outcomes
-            if isinstance(one, Skipped)
+            {"id": outcome.id, "title": outcome.title, "reason": outcome.reason}
+            for outcome in outcomes
+            if isinstance(outcome, Skipped)
         ],
     }
     return json.dumps(document, indent=2) + "\n"
@@ -111,7 +113,7 @@ def _plain(text: str) -> str:
 
 
 def _counts(findings: Iterable[Finding]) -> dict[str, int]:
-    counted = Counter(one.severity for one in findings)
+    counted = Counter(finding.severity for finding in findings)
     return {str(severity): counted[severity] for severity in Severity}
 
 

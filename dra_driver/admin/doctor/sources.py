@@ -189,7 +189,7 @@ class Sources:
     def accounts(self) -> list[str]:
         """Return the driver's ServiceAccounts as users; none where DaemonSets cannot be seen."""
         try:
-            return [one.user for one in self.daemon_sets().ours]
+            return [our.user for our in self.daemon_sets().ours]
         except DriverError:
             return []
 
@@ -241,7 +241,7 @@ class Sources:
         """Judge the labels of nodes, and whether this one lacks one."""
         nodes = self.cluster.every(NODES)
         yield from cluster_checks.gpu_labels(nodes)
-        own = [one for one in nodes if text(one, "metadata", "name") == self._own_node]
+        own = [node for node in nodes if text(node, "metadata", "name") == self._own_node]
         if self.has_node and own:
             facts = node_facts.driver_facts(self.places)
             labels = cluster_checks.labels_of(own[0])

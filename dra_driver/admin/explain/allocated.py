@@ -56,12 +56,14 @@ class AllocatedState(Struct, frozen=True, kw_only=True):
 
 def _drivers(claim: Object) -> Iterator[str]:
     results = objects(claim, "status", "allocation", "devices", "results")
-    yield from dict.fromkeys(text(one, "driver") for one in results)
+    yield from dict.fromkeys(text(result, "driver") for result in results)
 
 
 def named(holders: Iterable[Allocation]) -> str:
     """Return claims and their users in words: `claim team/a (pod train)`."""
-    found = list(dict.fromkeys(f"claim {one.claim} ({users_text(one.users)})" for one in holders))
+    found = list(
+        dict.fromkeys(f"claim {holder.claim} ({users_text(holder.users)})" for holder in holders)
+    )
     if len(found) > _NAMED:
         found[_NAMED:] = [f"and {len(found) - _NAMED} more claims"]
     return ", ".join(found)
@@ -71,9 +73,9 @@ def users_text(users: tuple[str, ...]) -> str:
     """Return for whom a claim is reserved, in words."""
     if not users:
         return "used by nobody"
-    groups = tuple(one for one in users if one.startswith(_GROUP))
-    pods = tuple(one for one in users if one not in groups)
-    names = tuple(one.removeprefix(_GROUP) for one in groups)
+    groups = tuple(user for user in users if user.startswith(_GROUP))
+    pods = tuple(user for user in users if user not in groups)
+    names = tuple(group.removeprefix(_GROUP) for group in groups)
     return " and ".join(filter(None, (_listed("pod", pods), _listed("PodGroup", names))))
 
 

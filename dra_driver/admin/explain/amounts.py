@@ -109,7 +109,7 @@ def _allows(policy: Policy, amount: int) -> bool:
 def _unit(policy: Policy) -> int:
     """Return in which unit a range is counted: thousandths if all of it is a multiple of these."""
     bounds = [one for one in (policy.least, policy.most, policy.step) if one is not None]
-    fine = all(one % _MILLI == 0 and one // _MILLI <= _INT64_MAX for one in bounds)
+    fine = all(bound % _MILLI == 0 and bound // _MILLI <= _INT64_MAX for bound in bounds)
     return _MILLI if fine and policy.step else _NANO
 
 

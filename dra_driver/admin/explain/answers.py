@@ -50,13 +50,15 @@ class RequestAnswer(Struct, frozen=True, kw_only=True):
     def selected(self) -> tuple[DeviceAnswer, ...]:
         """Those that are asked for, whether they can be had or not."""
         return tuple(
-            one for one in self.devices if one.reason is None or one.reason.kind not in UNSELECTED
+            device
+            for device in self.devices
+            if device.reason is None or device.reason.kind not in UNSELECTED
         )
 
     @property
     def usable(self) -> tuple[DeviceAnswer, ...]:
         """Those with which nothing is in the way."""
-        return tuple(one for one in self.devices if one.reason is None)
+        return tuple(device for device in self.devices if device.reason is None)
 
     @property
     def needed(self) -> int:
@@ -133,9 +135,9 @@ def answer_on(
         node=node,
         obstacles=tuple(obstacles),
         problems=tuple(
-            f"pool {one.name} of {one.driver} is {one.fault}: {one.problem}"
-            for one in scene.pools
-            if one.fault is not None
+            f"pool {pool.name} of {pool.driver} is {pool.fault}: {pool.problem}"
+            for pool in scene.pools
+            if pool.fault is not None
         ),
     )
     if obstacles:
@@ -175,9 +177,9 @@ def _devices(scene: Scene, request: DeviceRequest) -> Iterator[DeviceAnswer]:
 def _each_suffices(claims: Sequence[Claim], requests: Sequence[RequestAnswer]) -> bool:
     return all(
         any(
-            one.suffices
-            for one in requests
-            if (one.claim, one.request.parent) == (claim.name, entry.name)
+            request.suffices
+            for request in requests
+            if (request.claim, request.request.parent) == (claim.name, entry.name)
         )
         for claim in claims
         for entry in claim.requests
@@ -228,7 +230,9 @@ def _of_constraint(
     claim: Claim, constraint: Constraint, requests: Sequence[RequestAnswer]
 ) -> Conflict:
     concerned = [
-        one for one in requests if one.claim == claim.name and constraint.concerns(one.request)
+        request
+        for request in requests
+        if request.claim == claim.name and constraint.concerns(request.request)
     ]
     kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
     subject = f"claim {claim.name} has the constraint {kind} {constraint.attribute}: "
@@ -293,7 +297,7 @@ def _with(by_value: Mapping[str | None, Mapping[DeviceId, DeviceAnswer]], needed
         value
         for value, devices in by_value.items()
         if value is not None
-        and (len(devices) >= needed or any(one.device.shared for one in devices.values()))
+        and (len(devices) >= needed or any(device.device.shared for device in devices.values()))
     ]
 
 

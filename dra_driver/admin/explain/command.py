@@ -127,7 +127,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
     """
     pod = read(api, PODS, name, namespace) if kind == "pod" else {}
     classes = list(read_all(api, DEVICE_CLASSES))
-    rules = [found for one in _rules(api) if (found := TaintRule.of(one)) is not None]
+    rules = [found for rule in _rules(api) if (found := TaintRule.of(rule)) is not None]
     slices = list(readable_slices(read_all(api, RESOURCE_SLICES), rules))
     nodes = sorted(map(Node.of, read_all(api, NODES)), key=lambda one: one.name)
     claims = {full_name(one): one for one in read_all(api, RESOURCE_CLAIMS)}
@@ -137,7 +137,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         raise SetupError(
             f"{kind} {namespace}/{name} asks for something that cannot be read: {error}"
         ) from error
-    by_name = {one.name: one for one in nodes}
+    by_name = {node.name: node for node in nodes}
     demand = replace(demand, bypassed=bypassing(demand, by_name.get(demand.on_node)))
     if not demand.on_node and demand.lacks_claims and (why := why_no_claim(api, pod)):
         demand = replace(demand, blocked=(*demand.blocked, f"its claim cannot be made: {why}"))

@@ -86,7 +86,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     @property
     def lacks_claims(self) -> bool:
         """Whether a claim is still to be made for it."""
-        return bool(self.resources) or any(one.why == NOT_MADE for one in self.claims)
+        return bool(self.resources) or any(claim.why == NOT_MADE for claim in self.claims)
 
     def obstacles_on(self, node: Node) -> Iterator[str]:
         """Yield why its claims and resource names keep it from a node."""
@@ -202,7 +202,7 @@ def bypassing(demand: Demand, node: Node | None) -> str:
         for name, behind in demand.resources.items()
         if behind and not named and not plugins.get(name)
     ]
-    missing = [f"claim {one.name}" for one in demand.claims] + names
+    missing = [f"claim {claim.name}" for claim in demand.claims] + names
     if not missing:
         return ""
     state = "runs without" if not demand.claims and _runs(demand.pod) else "never gets"
@@ -217,7 +217,7 @@ def _runs(pod: Object) -> bool:
 
 
 def _gates(pod: Object) -> Iterator[str]:
-    gates = [text(one, "name") for one in objects(pod, "spec", "schedulingGates")]
+    gates = [text(gate, "name") for gate in objects(pod, "spec", "schedulingGates")]
     if gates:
         yield f"the pod has the scheduling gates {', '.join(gates)}, which their owner removes"
     if at(pod, "metadata", "deletionTimestamp"):
@@ -234,9 +234,9 @@ def _full(thing: Object, pod: Object) -> Iterator[str]:
     users = objects(thing, "status", "reservedFor")
     mine = text(pod, "metadata", "uid")
     group = text(pod, "spec", "schedulingGroup", "podGroupName")
-    if len(users) < _MOST_USERS or mine in [text(one, "uid") for one in users]:
+    if len(users) < _MOST_USERS or mine in [text(user, "uid") for user in users]:
         return
-    groups = [text(one, "name") for one in users if is_pod_group(one)]
+    groups = [text(user, "name") for user in users if is_pod_group(user)]
     if group and group in groups:
         return  # all pods of a group use a claim as one
     what = f"{len(users) - len(groups)} pods"
@@ -260,8 +260,8 @@ def _allocated(thing: Object) -> AllocatedClaim:
     return AllocatedClaim(
         name=full_name(thing),
         devices=tuple(
-            f"{text(one, 'device')} of pool {text(one, 'pool')}"
-            for one in objects(allocation, "devices", "results")
+            f"{text(result, 'device')} of pool {text(result, 'pool')}"
+            for result in objects(allocation, "devices", "results")
         ),
         users=tuple(user_of(one) for one in objects(thing, "status", "reservedFor")),
         selector=selector or None,

@@ -76,7 +76,7 @@ class Pools:
         pools = [self._pool(key, slices) for key, slices in newest.items()]
         return sorted(
             (pool for pool in pools if pool is not None),
-            key=lambda pool: (any(one.binds for one in pool.devices), pool.driver, pool.name),
+            key=lambda pool: (any(device.binds for device in pool.devices), pool.driver, pool.name),
         )
 
     def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:

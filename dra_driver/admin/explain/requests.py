@@ -126,7 +126,7 @@ def _device_request(parent: str, entry: Object, *, alternative: str = "") -> Dev
 
 def selectors_of(holder: Object) -> tuple[str, ...]:
     """Return the expressions of a request's or a class's selectors."""
-    return tuple(text(one, "cel", "expression") for one in objects(holder, "selectors"))
+    return tuple(text(selector, "cel", "expression") for selector in objects(holder, "selectors"))
 
 
 def _constraint(entry: Object) -> Constraint:

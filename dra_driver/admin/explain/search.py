@@ -157,7 +157,9 @@ class _Search:
         self._scene = scene
         self._claims = claims
         self._prepared: dict[tuple[int, int], tuple[_Prepared, ...]] = {}
-        self._bounds = [[_Bound(one) for one in claim.constraints] for claim in claims]
+        self._bounds = [
+            [_Bound(constraint) for constraint in claim.constraints] for claim in claims
+        ]
         self._picking: dict[DeviceId, set[int]] = {}
         self._amounts: dict[DeviceId, list[dict[str, int]]] = {}
         self._counters: dict[int, dict[CounterId, int]] = {}
@@ -414,6 +416,8 @@ def counters_left(pool: Pool, allocated: AllocatedState) -> dict[CounterId, int]
 def untolerated(device: Device, request: DeviceRequest) -> str:
     """Return the first taint of a device that a request does not tolerate; empty for none."""
     for taint in device.taints:
-        if taint.blocks and not any(one.tolerates(taint) for one in request.tolerations):
+        if taint.blocks and not any(
+            toleration.tolerates(taint) for toleration in request.tolerations
+        ):
             return str(taint)
     return ""

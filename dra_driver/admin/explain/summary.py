@@ -75,7 +75,7 @@ def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
         return []
     if demand.blocked:
         return [Finding(title=one) for one in demand.blocked]
-    open_to = [one for one in answers if not one.obstacles]
+    open_to = [answer for answer in answers if not answer.obstacles]
     fits = any(one.fits for one in open_to) and not any(one.given_up for one in open_to)
     if fits or (demand.is_empty and not answers):
         return []
@@ -99,9 +99,9 @@ def _no_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         yield Finding(title="the cluster has no nodes")
         return
     counts: dict[str, list[str]] = {}
-    for one in answers:
-        for obstacle in one.obstacles:
-            counts.setdefault(obstacle, []).append(one.node.name)
+    for answer in answers:
+        for obstacle in answer.obstacles:
+            counts.setdefault(obstacle, []).append(answer.node.name)
     yield Finding(
         title="the pod fits on no node, regardless of devices",
         details=tuple(
@@ -143,8 +143,8 @@ def _given_up(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
 
 
 def _problems(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
-    for one in answers:
-        for problem in one.problems:
+    for answer in answers:
+        for problem in answer.problems:
             yield Finding(
                 title=f"{problem}",
                 details=("the scheduler uses none of its devices",),
@@ -154,7 +154,7 @@ def _problems(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
 
 def _no_devices(answers: Sequence[NodeAnswer]) -> Finding:
     return Finding(
-        title=f"no device is published for {names_text([one.node.name for one in answers])}",
+        title=f"no device is published for {names_text([answer.node.name for answer in answers])}",
         advice=(
             "check that the driver's pods run there, and what they log (see `dra-driver doctor`)",
         ),
@@ -165,9 +165,9 @@ def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[RequestAnsw
     """Yield for each request its alternatives, and for each of them the answer of each node."""
     found: dict[tuple[str, str], dict[str, list[RequestAnswer]]] = {}
     for node in answers:
-        for one in node.requests:
-            requests = found.setdefault((one.claim, one.request.parent), {})
-            requests.setdefault(one.request.name, []).append(one)
+        for request in node.requests:
+            requests = found.setdefault((request.claim, request.request.parent), {})
+            requests.setdefault(request.request.name, []).append(request)
     for requests in found.values():
         yield list(requests.values())
 
@@ -271,7 +271,7 @@ def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
             (_TYPE, '"gpu"') in fault.reads and "'mig'" in fault.text for fault in one.reason.faults
         )
     ]
-    kinds = {str(one.attribute(f"{DRIVER_NAME}/architecture") or "") for one in gpus}
+    kinds = {str(gpu.attribute(f"{DRIVER_NAME}/architecture") or "") for gpu in gpus}
     if gpus and kinds <= _WITHOUT_MIG:
         yield (
             f"none of these GPUs has MIG (architecture {', '.join(sorted(kinds))}): ask for a "
@@ -324,7 +324,7 @@ def _unusable(
     selected: list[DeviceAnswer],
     by_kind: _ByKind,
 ) -> Finding:
-    usable = max(len(one.usable) for one in answers)
+    usable = max(len(answer.usable) for answer in answers)
     wanted = "all devices" if request.mode == ALL else count(request.count, "device")
     free = "none can be had now" if not usable else f"at most {usable} on one node can be had now"
     title = f"{subject}: asks for {wanted}; {count(len(selected), 'device')} selected, {free}"

@@ -58,7 +58,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
             return False
         if demand.is_empty and not demand.pod:
             return True
-        open_to = [one for one in self.answers if not one.obstacles]
+        open_to = [answer for answer in self.answers if not answer.obstacles]
         if any(one.given_up for one in open_to):
             return False
         if any(one.fits for one in open_to):
@@ -102,7 +102,7 @@ def _verdict(found: Explanation) -> str:
         return f"is on node {demand.on_node}{without}"
     if demand.blocked:
         return "cannot be scheduled yet"
-    fitting = [one.node.name for one in found.answers if one.fits]
+    fitting = [answer.node.name for answer in found.answers if answer.fits]
     if demand.is_empty and not demand.pod:
         return "has its devices"
     if found.fits:
@@ -130,8 +130,8 @@ def _finding_lines(one: Finding) -> Iterator[str]:
 def _node_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
     """Yield a row for each node, or for all nodes of which the same is to be said."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for one in answers:
-        name, fits, why = _node_row(one)
+    for answer in answers:
+        name, fits, why = _node_row(answer)
         alike.setdefault((fits, why), []).append(name)
     for (fits, why), names in alike.items():
         yield names_text(names), fits, why
@@ -184,11 +184,11 @@ def _counts(one: RequestAnswer) -> str:
 def _device_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
     for node in answers:
         for request in node.requests:
-            for one in request.devices:
-                why = "free" if one.reason is None else one.reason.text
-                if one.reason is not None and one.reason.faults:
-                    why += f": {one.reason.faults[0].text}"
-                yield node.node.name, request.request.name, one.device.id.device, why
+            for device in request.devices:
+                why = "free" if device.reason is None else device.reason.text
+                if device.reason is not None and device.reason.faults:
+                    why += f": {device.reason.faults[0].text}"
+                yield node.node.name, request.request.name, device.device.id.device, why
 
 
 def as_json(found: Explanation) -> str:
@@ -203,11 +203,11 @@ def as_json(found: Explanation) -> str:
         ],
         "resources": dict(found.demand.resources),
         "findings": [
-            {"title": one.title, "details": one.details, "advice": one.advice}
-            for one in found.findings
+            {"title": finding.title, "details": finding.details, "advice": finding.advice}
+            for finding in found.findings
         ],
         "refused": [{"pod": one.pod, "why": one.why} for one in found.refused],
-        "nodes": [_node_json(one) for one in found.answers],
+        "nodes": [_node_json(answer) for answer in found.answers],
     }
     return json.dumps(document, indent=2) + "\n"
 

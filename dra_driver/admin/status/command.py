@@ -209,13 +209,15 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     @property
     def claims(self) -> list[ClaimRecord]:
         """The records of claims that have devices, by name."""
-        found = [one for one in self.stored.records if one.state is not RecordState.RELEASED]
+        found = [
+            record for record in self.stored.records if record.state is not RecordState.RELEASED
+        ]
         return sorted(found, key=lambda one: (one.ref.namespace, one.ref.name, one.ref.uid))
 
     @property
     def strays(self) -> list[str]:
         """MPS domains that belong to no record, and shared ones that no claim has joined."""
-        known = {str(one.ref.uid) for one in self.stored.records}
+        known = {str(record.ref.uid) for record in self.stored.records}
         used = {
             domain
             for domain, claims in self.domain_claims.items()

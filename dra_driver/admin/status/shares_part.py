@@ -78,17 +78,17 @@ def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, obje
         ],
         "consumable": [
             {
-                "name": one.name,
-                "parts": one.count,
-                "memoryMiB": one.memory_mib,
-                "memoryUsedMiB": one.used_mib,
-                "memoryFreeMiB": one.free_mib,
-                "heldOtherwise": one.is_blocked,
-                "coresUsed": one.cores,
-                "sharesAtMost": one.most or None,
-                "strategy": one.strategy,
+                "name": part.name,
+                "parts": part.count,
+                "memoryMiB": part.memory_mib,
+                "memoryUsedMiB": part.used_mib,
+                "memoryFreeMiB": part.free_mib,
+                "heldOtherwise": part.is_blocked,
+                "coresUsed": part.cores,
+                "sharesAtMost": part.most or None,
+                "strategy": part.strategy,
             }
-            for one in _parts(notes, held)
+            for part in _parts(notes, held)
         ],
     }
 

@@ -96,7 +96,7 @@ def selected(question: Question, use: NodeUse) -> Selected:
         on = {
             gpu.load.index
             for gpu in use.gpus
-            if any(one.pid == question.pid for one in gpu.load.processes)
+            if any(process.pid == question.pid for process in gpu.load.processes)
         }
         if not on:
             raise SetupError(

@@ -86,7 +86,7 @@ def _rows(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[str, ...]]:
                 f"({owner})",
                 "-",
                 _short(device.name, gpu.name),
-                _size(added(one.memory_bytes for one in processes)),
+                _size(added(process.memory_bytes for process in processes)),
                 "-",
                 _share(User(processes=processes).sm),
                 _processes(processes),
@@ -114,7 +114,7 @@ def _limit(user: User, own: int | None) -> str:
 
 
 def _processes(processes: Sequence[Process]) -> str:
-    return named((f"{one.pid} {one.name}" for one in processes), _MOST_NAMED) or "none"
+    return named((f"{process.pid} {process.name}" for process in processes), _MOST_NAMED) or "none"
 
 
 def _size(amount: int | None) -> str:
@@ -197,8 +197,8 @@ def _device_json(device: DeviceUse) -> Mapping[str, object]:
         "type": str(device.kind),
         "memory": _memory_json(device.memory),
         "users": [_user_json(user) for user in device.users],
-        "mpsServers": [_process_json(one) for one in device.servers],
-        "others": [_process_json(one) for one in device.others],
+        "mpsServers": [_process_json(server) for server in device.servers],
+        "others": [_process_json(other) for other in device.others],
     }
 
 
@@ -215,7 +215,7 @@ def _user_json(user: User) -> Mapping[str, object]:
         "memoryBytes": user.memory_bytes,
         "limitBytes": user.limit_bytes,
         "smUtilization": user.sm,
-        "processes": [_process_json(one) for one in user.processes],
+        "processes": [_process_json(process) for process in user.processes],
     }
 
 

@@ -55,5 +55,5 @@ def _takes_any_card(request: object) -> bool:
     """Tell whether a request has whole GPUs of any kind, and may change them."""
     if text(request, "deviceClassName") != CLASS or at(request, "adminAccess"):
         return False
-    read = [text(one, "cel", "expression") for one in entries(request, "selectors")]
+    read = [text(entry, "cel", "expression") for entry in entries(request, "selectors")]
     return not any(fact in expression for fact in FACTS for expression in read)

@@ -100,8 +100,8 @@ def as_text(reports: Mapping[str, FileReport]) -> str:
 def _as_json(reports: dict[str, FileReport]) -> str:
     found: dict[str, list[dict[str, object]]] = {"error": [], "warning": []}
     for name, report in reports.items():
-        for one in report.findings:
-            fields = asdict(one)
+        for finding in report.findings:
+            fields = asdict(finding)
             found[fields.pop("severity")].append({"file": name, **fields})
     counts = {
         "configs": sum(report.configs for report in reports.values()),

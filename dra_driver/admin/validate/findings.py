@@ -63,7 +63,7 @@ class FileReport(Struct, frozen=True, kw_only=True):
     @property
     def errors(self) -> int:
         """How many errors there are."""
-        return sum(one.severity == "error" for one in self.findings)
+        return sum(finding.severity == "error" for finding in self.findings)
 
 
 def check_manifest(text: str) -> FileReport:
@@ -94,7 +94,7 @@ def check_manifest(text: str) -> FileReport:
 
 def _of_object(document: Document, value: Mapping[str, object], path: Path) -> Iterator[Finding]:
     """Yield what is wrong with an object, but for what is in the configs for this driver."""
-    own = [one.path for one in _configs(value, ()) if one.ours]
+    own = [config.path for config in _configs(value, ()) if config.ours]
     for problem in objects.problems(value):
         if not any(problem.path[: len(one) + 1] == (*one, "parameters") for one in own):
             yield _of_problem(document, value, path, problem)
@@ -179,7 +179,7 @@ def _by_object(configs: Iterator[_Config]) -> Iterator[list[_Config]]:
 
 def _in_vain(configs: list[_Config]) -> Iterator[tuple[_Config, tuple[Path, str]]]:
     """Yield what has no effect of the configs of one object."""
-    ours = [one for one in configs if one.ours]
+    ours = [config for config in configs if config.ours]
     for index, text in in_vain(ours[0].requests if ours else None, _written(ours)):
         yield ours[index], (("parameters", "kind"), f"parameters.kind: {text}")
 
@@ -193,7 +193,8 @@ def _overridden(ours: list[_Config]) -> Iterator[Problem]:
 
 def _written(configs: list[_Config]) -> list[WrittenConfig]:
     return [
-        WrittenConfig(kind=str(at(one.parameters, "kind")), requests=one.named) for one in configs
+        WrittenConfig(kind=str(at(config.parameters, "kind")), requests=config.named)
+        for config in configs
     ]
 
 

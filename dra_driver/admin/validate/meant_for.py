@@ -45,7 +45,7 @@ def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tupl
 
 def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tuple[int, str]]:
     """Yield (index, why) of each config whose place later ones of its kind take everywhere."""
-    every = {text(one, "name") for one in requests} if isinstance(requests, list) else set()
+    every = {text(request, "name") for request in requests} if isinstance(requests, list) else set()
     for index, config in enumerate(configs):
         later = {
             name
@@ -75,5 +75,5 @@ def _asks_for(request: object, class_name: str) -> bool:
 
 
 def _all_of(alternatives: Iterable[object], class_name: str) -> bool:
-    found = [text(one, "deviceClassName") for one in alternatives]
+    found = [text(alternative, "deviceClassName") for alternative in alternatives]
     return bool(found) and set(found) == {class_name}

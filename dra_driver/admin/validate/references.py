@@ -36,7 +36,7 @@ def in_claim(value: Mapping[str, object]) -> Iterator[Problem]:
 
 def in_pod(value: object, path: Path) -> Iterator[Problem]:
     """Yield what refers to no claim of a pod, and wrong limits of extended resources."""
-    claims = [str(at(one, "name")) for one in entries(value, "spec", "resourceClaims")]
+    claims = [str(at(entry, "name")) for entry in entries(value, "spec", "resourceClaims")]
     for part in _CONTAINERS:
         for index, container in enumerate(entries(value, "spec", part)):
             where = (*path, "spec", part, index, "resources")
@@ -113,8 +113,8 @@ def _names(request: object) -> Iterator[str]:
     name = at(request, "name")
     if isinstance(name, str):
         yield name
-        for one in entries(request, "firstAvailable"):
-            yield f"{name}/{at(one, 'name')}"
+        for entry in entries(request, "firstAvailable"):
+            yield f"{name}/{at(entry, 'name')}"
 
 
 def _nothing(path: Path, text: str, name: str, known: list[str]) -> Problem:

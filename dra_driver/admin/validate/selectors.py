@@ -61,7 +61,7 @@ def published() -> Mapping[str, Subject]:
     capacity = {"memory": Quantity.parse("80Gi"), **dict.fromkeys(_CAPACITIES, Quantity.parse("1"))}
 
     def device(*attributes: Mapping[str, object]) -> Subject:
-        found = {name: value for one in attributes for name, value in one.items()}
+        found = {name: value for attribute in attributes for name, value in attribute.items()}
         return Subject(driver=DRIVER_NAME, attributes=found, capacity=capacity)
 
     return {

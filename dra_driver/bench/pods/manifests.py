@@ -232,5 +232,5 @@ def allocated(thing: Mapping[str, object]) -> str:
 
 def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
     """Return what the driver has written of how a claim's devices are shared."""
-    said = [understood(one).get("sharing") for one in stored_entries(thing)]
+    said = [understood(entry).get("sharing") for entry in stored_entries(thing)]
     return tuple(dict.fromkeys(json.dumps(one, sort_keys=True) for one in said if one))

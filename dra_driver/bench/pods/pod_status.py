@@ -26,7 +26,7 @@ def is_over(pod: Object) -> bool:
 
 def why_not_running(pod: Object, events: Object) -> str:
     """Say the reason: of its last warning, of its container, or of its scheduling."""
-    notes = [text(one, "note") for one in objects(events, "items")]
+    notes = [text(item, "note") for item in objects(events, "items")]
     for one in _containers(pod):
         waiting = mapping(one, "state", "waiting")
         if message := text(waiting, "message"):
@@ -41,8 +41,8 @@ def why_not_running(pod: Object, events: Object) -> str:
 
 def termination_message(pod: Object) -> str:
     """Return what its container left for the API to show. Raises SetupError if that is cut off."""
-    for one in _containers(pod):
-        message = text(mapping(one, "state", "terminated"), "message")
+    for container in _containers(pod):
+        message = text(mapping(container, "state", "terminated"), "message")
         if len(message.encode()) >= _MOST_BYTES:
             raise SetupError(
                 f"the command's output has {_MOST_BYTES} bytes or more, which the API does not "
@@ -54,8 +54,8 @@ def termination_message(pod: Object) -> str:
 
 def ended_seconds(tenant: int, pod: Object) -> Tenant:
     """Return a tenant whose work was a command of the user's own."""
-    for one in _containers(pod):
-        ended = mapping(one, "state", "terminated")
+    for container in _containers(pod):
+        ended = mapping(container, "state", "terminated")
         if not ended:
             continue
         code = number(ended, "exitCode", default=1)

@@ -358,7 +358,7 @@ class PodRunner:
 
     def _names(self, resource: Resource) -> list[str]:
         found = self._client.list(resource, namespace=self.namespace, timeout=_TIMEOUT)
-        return [str(one["metadata"]["name"]) for one in _items(found)]
+        return [str(item["metadata"]["name"]) for item in _items(found)]
 
     def _delete(self, resource: Resource, name: str, *, namespace: str | None) -> None:
         with suppress(NotFoundError, StaleError):

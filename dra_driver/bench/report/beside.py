@@ -64,8 +64,10 @@ def beside_as_text(reports: Sequence[Report], names: Sequence[str]) -> str:
 def _ratios(values: Sequence[Spread | None]) -> list[str]:
     first = values[0]
     return [
-        NONE if one is None or first is None or not first.mean else ratio_of(one.mean / first.mean)
-        for one in values[1:]
+        NONE
+        if value is None or first is None or not first.mean
+        else ratio_of(value.mean / first.mean)
+        for value in values[1:]
     ]
 
 
@@ -75,11 +77,11 @@ def _by_key(report: Report) -> Mapping[tuple[object, ...], Row]:
     for row in summary(report):
         works = _works(row, report.work)
         results: Sequence[Result] = row.results(row.cases[0])
-        if len({one.unit for one in results}) == 1:
+        if len({result.unit for result in results}) == 1:
             found[row.strategy.name, row.role, works] = row
     return found
 
 
 def _works(row: Row, work: Workload) -> tuple[Workload, ...]:
     seats = row.strategy.seats(work)
-    return tuple(one.work for one in seats if row.role in (None, one.role))
+    return tuple(seat.work for seat in seats if row.role in (None, seat.role))

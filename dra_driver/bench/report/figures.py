@@ -74,7 +74,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 def results(case: Case) -> tuple[Result, ...]:
     """Return the results of a case's tenants."""
-    return tuple(one.result for one in case.tenants if one.result is not None)
+    return tuple(tenant.result for tenant in case.tenants if tenant.result is not None)
 
 
 def alone(cases: Sequence[Case]) -> Case | None:
@@ -112,18 +112,18 @@ def undisturbed(cases: Sequence[Case], case: Case, study: Study | None) -> tuple
 
 def relation_of(study: Study, strategy: Strategy) -> Relation:
     """Return what a case of a scenario is compared with."""
-    found = (one for one in study.relations if one.case == strategy.name)
+    found = (relation for relation in study.relations if relation.case == strategy.name)
     return next(found, Relation(case=strategy.name))
 
 
 def _measured(cases: Sequence[Case], name: str) -> Case | None:
-    found = (one for one in cases if one.strategy.name == name and one.state == "measured")
+    found = (case for case in cases if case.strategy.name == name and case.state == "measured")
     return next(found, None)
 
 
 def of_role(case: Case, role: str) -> tuple[Tenant, ...]:
     """Return the tenants of a case that have a role."""
-    return tuple(one for one in case.tenants if case.strategy.role(one.number) == role)
+    return tuple(tenant for tenant in case.tenants if case.strategy.role(tenant.number) == role)
 
 
 def compared(
@@ -139,14 +139,14 @@ def compared(
     got nothing. With a role, only tenants of that count.
     """
     tenants = case.tenants if role is None else of_role(case, role)
-    own = [one.result for one in tenants if one.result is not None]
+    own = [tenant.result for tenant in tenants if tenant.result is not None]
     if not own:
         return Comparison()
-    base = {one.number: _base(measures, case.strategy, one.number) for one in tenants}
-    shares = [_progress(one, base[one.number]) for one in tenants]
-    known = [one for one in shares if one is not None]
+    base = {tenant.number: _base(measures, case.strategy, tenant.number) for tenant in tenants}
+    shares = [_progress(tenant, base[tenant.number]) for tenant in tenants]
+    known = [share for share in shares if share is not None]
     memory = [float(one.memory_mib) for one in own if one.memory_mib is not None]
-    got = known if len(known) == len(shares) else [_throughput_of(one) for one in tenants]
+    got = known if len(known) == len(shares) else [_throughput_of(tenant) for tenant in tenants]
     just_own = Comparison(
         fairness=fairness(got),
         memory_fairness=fairness(memory) if memory else None,
@@ -298,7 +298,7 @@ def _slowest_launch(found: Sequence[Result]) -> float | None:
 
 def energy_per_work(case: Case) -> float | None:
     """Return the joules of the whole card for a unit of work."""
-    done = sum(one.throughput * one.seconds for one in results(case))
+    done = sum(result.throughput * result.seconds for result in results(case))
     if case.usage is None or case.usage.energy_joules is None or not done:
         return None
     return case.usage.energy_joules / done

@@ -157,7 +157,7 @@ def _panels(report: Report, rows: Sequence[Row]) -> list[_Bars]:
     if _LATENCY in found:
         found = [one for one in found if one is not _RUN_TIME]
     goals = report.study.goals if report.study is not None else ()
-    if any(one.figure == "memory fairness" for one in goals):
+    if any(goal.figure == "memory fairness" for goal in goals):
         found = [found[0], _MEMORY]
     return found
 

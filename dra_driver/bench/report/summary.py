@@ -54,7 +54,9 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def is_mixed(self) -> bool:
         """Whether its tenants do different works, so that they have no figure together."""
-        return len({one.work for one in self.strategy.parts if self.role in (None, one.role)}) > 1
+        return (
+            len({part.work for part in self.strategy.parts if self.role in (None, part.role)}) > 1
+        )
 
     def figure(self, figure: Figure) -> Spread | None:
         """Return a ratio over all repetitions."""
@@ -63,7 +65,7 @@ class Row(Struct, frozen=True, kw_only=True):
     def results(self, case: Case) -> tuple[Result, ...]:
         """Return the results of a case that are meant."""
         tenants = case.tenants if self.role is None else of_role(case, self.role)
-        return tuple(one.result for one in tenants if one.result is not None)
+        return tuple(tenant.result for tenant in tenants if tenant.result is not None)
 
     def over(self, figure: Callable[[Sequence[Result]], float | None]) -> Spread | None:
         """Return an absolute figure over all repetitions."""

@@ -160,9 +160,9 @@ def _heads(strategy: Strategy, names: Sequence[object], *, is_own: bool) -> Iter
         yield "# Name it in each pod, with the pod's request.\n"
     elif not is_own:
         yield f"# Name it in up to {strategy.tenants} pods: they share one GPU.\n"
-    for one in dict.fromkeys(part for part in strategy.parts if part.is_client_of_mps):
-        given = ", ".join(f"{name}={value}" for name, value in one.environment().items())
-        yield f"# In the container of {one.role}: {given}\n"
+    for fromkey in dict.fromkeys(part for part in strategy.parts if part.is_client_of_mps):
+        given = ", ".join(f"{name}={value}" for name, value in fromkey.environment().items())
+        yield f"# In the container of {fromkey.role}: {given}\n"
 
 
 def as_share_config(strategy: Strategy) -> str:
@@ -184,11 +184,11 @@ def as_share_config(strategy: Strategy) -> str:
 
 def _step(case: Case, goal_ms: float, memory_mib: int | None, profiles: Mapping[str, int]) -> Step:
     worst = [
-        one.latency.p99_ms if one.latency is not None else one.seconds * 1000
-        for one in results(case)
+        result.latency.p99_ms if result.latency is not None else result.seconds * 1000
+        for result in results(case)
     ]
     whole = len(results(case)) == case.strategy.tenants
-    refused = any(one.memory_refused_mib is not None for one in results(case))
+    refused = any(result.memory_refused_mib is not None for result in results(case))
     return Step(
         strategy=case.strategy,
         share_percent=share_percent(case.strategy, memory_mib, profiles),
@@ -235,6 +235,8 @@ def _yaml(thing: object) -> str:
 
 
 def _checked(text: str) -> str:
-    if wrong := [one for one in check_manifest(text).findings if one.severity == "error"]:
+    if wrong := [
+        finding for finding in check_manifest(text).findings if finding.severity == "error"
+    ]:
         raise ConfigError(f"the results give no valid config: {wrong[0].text}")
     return text

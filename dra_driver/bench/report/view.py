@@ -139,9 +139,9 @@ def _memory(row: Row) -> str:
 def _refused(row: Row) -> str:
     refused = without = 0
     for case in row.cases:
-        refused += sum(one.memory_refused_mib is not None for one in row.results(case))
+        refused += sum(result.memory_refused_mib is not None for result in row.results(case))
         tenants = case.tenants if row.role is None else of_role(case, row.role)
-        without += sum(one.result is None for one in tenants)
+        without += sum(tenant.result is None for tenant in tenants)
     if not refused and not without:
         return "none"
     parts = [str(refused) if refused else "", f"{without} failed" if without else ""]
@@ -261,9 +261,9 @@ def remarks(report: Report) -> list[str]:
         elif case.state != "measured":
             found.append(f"{case.strategy.label}: {case.state}: {case.reason}")
         found += [
-            f"{case.strategy.label}: tenant {one.number}: {one.failure}"
-            for one in case.tenants
-            if one.failure and case.state == "measured"
+            f"{case.strategy.label}: tenant {tenant.number}: {tenant.failure}"
+            for tenant in case.tenants
+            if tenant.failure and case.state == "measured"
         ]
     for case in report.cases:
         found += _doubts(case)
@@ -277,7 +277,7 @@ def remarks(report: Report) -> list[str]:
             " DCGM_FI_PROF_DRAM_ACTIVE)"
         )
     has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
-    has_bases = report.study is None or any(one.against for one in report.study.relations)
+    has_bases = report.study is None or any(relation.against for relation in report.study.relations)
     if report.cases and has_bases and not has_ratios and not report.card.is_simulated:
         found.append("there is no result of the work alone, so there are no ratios")
     return list(dict.fromkeys(found))
@@ -285,7 +285,7 @@ def remarks(report: Report) -> list[str]:
 
 def _is_without_utilisation(case: Case) -> bool:
     usage = case.usage or Usage()
-    is_told = any(one.busy_sm_percent is not None for one in results(case))
+    is_told = any(result.busy_sm_percent is not None for result in results(case))
     is_mig = case.strategy.sharing in OF_MIG and case.state == "measured"
     return is_mig and usage.sm_percent is None and not is_told
 
@@ -293,22 +293,22 @@ def _is_without_utilisation(case: Case) -> bool:
 def _doubts(case: Case) -> list[str]:
     """Say what makes the figures of a case worth less."""
     found = [
-        f"{case.strategy.label}: tenant {one.number}: {one.result.wrong_results} numbers were"
+        f"{case.strategy.label}: tenant {tenant.number}: {tenant.result.wrong_results} numbers were"
         " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
-        for one in case.tenants
-        if one.result and one.result.wrong_results
+        for tenant in case.tenants
+        if tenant.result and tenant.result.wrong_results
     ]
     found += _early_commands(case)
-    late = [one.late_seconds for one in results(case)]
+    late = [result.late_seconds for result in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
         found.append(
             f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
             " use longer --seconds or --warm-up"
         )
     counts = [
-        one.latency.count
-        for one in results(case)
-        if one.latency is not None and one.latency.count is not None
+        result.latency.count
+        for result in results(case)
+        if result.latency is not None and result.latency.count is not None
     ]
     if counts and min(counts) < _ENOUGH:
         found.append(
@@ -324,13 +324,13 @@ def _early_commands(case: Case) -> list[str]:
     if all(part.is_command for part in parts):
         return []
     return [
-        f"{case.strategy.label}: the command of tenant {one.number} ended after"
-        f" {one.result.seconds:.3g} s, and the others worked on without it: choose --seconds"
+        f"{case.strategy.label}: the command of tenant {tenant.number} ended after"
+        f" {tenant.result.seconds:.3g} s, and the others worked on without it: choose --seconds"
         " close to the time that it takes"
-        for one in case.tenants
-        if (part := parts[one.number]).is_command
-        and one.result
-        and one.result.seconds < _MOST_OF_IT * part.work.seconds
+        for tenant in case.tenants
+        if (part := parts[tenant.number]).is_command
+        and tenant.result
+        and tenant.result.seconds < _MOST_OF_IT * part.work.seconds
     ]
 
 

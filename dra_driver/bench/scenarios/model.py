@@ -143,8 +143,8 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _names_are_names(self) -> Self:
-        names = {one.name for one in self.cases}
-        roles = {tenant.role or tenant.work for one in self.cases for tenant in one.tenants}
+        names = {case.name for case in self.cases}
+        roles = {tenant.role or tenant.work for case in self.cases for tenant in case.tenants}
         for one in self.cases:
             named = (*(one.against or ()), *one.undisturbed, one.instead)
             if missing := [name for name in named if name and name not in names]:
@@ -153,7 +153,7 @@ class Scenario(Strict):
                 )
         if missing := [name for name in self.against if name not in names]:
             raise ValueError(f'`against` names "{missing[0]}", which is not a case')
-        if missing := [one.role for one in self.goals if one.role and one.role not in roles]:
+        if missing := [goal.role for goal in self.goals if goal.role and goal.role not in roles]:
             raise ValueError(f'a goal is for the role "{missing[0]}", which no tenant has')
         return self
 

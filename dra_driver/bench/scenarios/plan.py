@@ -69,7 +69,7 @@ def planned(
             repetitions=scenario.repetitions,
             seed=scenario.seed,
             goals=scenario.goals,
-            relations=tuple(one for one in relations if one.case not in needless),
+            relations=tuple(relation for relation in relations if relation.case not in needless),
         ),
         work=found[chosen[0]].parts[0].work,
     )
@@ -87,7 +87,7 @@ def strategy_of(
         memory = None if memory_mib is None else max(1, memory_mib // parts)
         limits = [Limits(threads=max(1, 100 // parts), memory=memory)] * parts
     wanted = [_profile(tenant.profile, profiles) for tenant in tenants]
-    own_limits = [(one.threads, _memory(one, memory_mib)) for one in limits]
+    own_limits = [(limit.threads, _memory(limit, memory_mib)) for limit in limits]
     # What is the same for all is a setting of the strategy: an admin would set it so.
     threads = memory = None
     if sharing is Sharing.MPS and len(set(own_limits)) == 1 and any(own_limits[0]):
@@ -140,8 +140,8 @@ def _sharing(case: CaseSpec) -> Sharing:
 
 def _all_tenants(case: CaseSpec, profiles: Mapping[str, int]) -> list[TenantSpec]:
     """Return each tenant by itself."""
-    counted = [one for one in case.tenants if one.count != "rest"]
-    rest = [one for one in case.tenants if one.count == "rest"]
+    counted = [tenant for tenant in case.tenants if tenant.count != "rest"]
+    rest = [tenant for tenant in case.tenants if tenant.count == "rest"]
     if len(rest) > 1 or any(one.profile != rest[0].profile for one in counted if rest):
         raise ValueError("`count: rest` is for one kind of tenants, and all have one MIG profile")
     if rest and not rest[0].profile:
@@ -159,7 +159,7 @@ def _profile(wanted: str, profiles: Mapping[str, int]) -> str:
     """Return the MIG profile that is meant; what is wanted, if there is none."""
     if not wanted or "." in wanted:
         return wanted
-    plain = sorted((one for one in profiles if is_plain(one)), key=profile_size)
+    plain = sorted((profile for profile in profiles if is_plain(profile)), key=profile_size)
     if wanted.endswith("g"):
         plain = [one for one in plain if one.startswith(f"{wanted}.")]
     if not plain:
@@ -207,14 +207,14 @@ def _needless(
 ) -> set[str]:
     """Return the cases that were to stand in for others, which can be run."""
     spare = {case.instead for case in scenario.cases if case.instead}
-    used = {name for one in relations for name in (*one.against, *one.undisturbed)}
+    used = {name for relation in relations for name in (*relation.against, *relation.undisturbed)}
     return spare - used - set(stand_ins.values())
 
 
 def _groups(found: Mapping[str, Strategy]) -> dict[str, str]:
     """Return for each case its group: cases whose tenants do the same are of one."""
     works: dict[str, Counter[tuple[str, str]]] = {
-        name: Counter((one.role, one.work.described()) for one in strategy.parts)
+        name: Counter((part.role, part.work.described()) for part in strategy.parts)
         for name, strategy in found.items()
     }
     return {

@@ -91,7 +91,8 @@ def read_scenario(text: str, source: str) -> Scenario:
         return _scenario(document.value)
     except InvalidConfigError as error:
         lines = [
-            f"{source}:{document.place(one.path).line}: {_located(one)}" for one in error.problems
+            f"{source}:{document.place(problem.path).line}: {_located(problem)}"
+            for problem in error.problems
         ]
         raise ConfigError("\n".join(lines)) from error
 

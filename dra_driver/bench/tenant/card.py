@@ -169,12 +169,16 @@ def summarised(samples: tuple[Busy, ...]) -> Usage:
     """Return the means of shares and clock, the most memory, and the energy between the ends."""
     if not samples:
         return Usage()
-    energies = [one.energy_millijoules for one in samples if one.energy_millijoules is not None]
-    memory = [one.memory_used_bytes for one in samples if one.memory_used_bytes is not None]
-    clock = mean_of(one.sm_clock for one in samples)
+    energies = [
+        sample.energy_millijoules for sample in samples if sample.energy_millijoules is not None
+    ]
+    memory = [
+        sample.memory_used_bytes for sample in samples if sample.memory_used_bytes is not None
+    ]
+    clock = mean_of(sample.sm_clock for sample in samples)
     return Usage(
-        sm_percent=mean_of(one.sm_percent for one in samples),
-        memory_percent=mean_of(one.memory_percent for one in samples),
+        sm_percent=mean_of(sample.sm_percent for sample in samples),
+        memory_percent=mean_of(sample.memory_percent for sample in samples),
         memory_used_mib=max(memory) >> 20 if memory else None,
         energy_joules=_energy_joules(energies),
         sm_clock_mhz=None if clock is None else round(clock),

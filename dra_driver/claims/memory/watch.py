@@ -194,9 +194,9 @@ class MemoryWatch(Worker):
             raise
         for gpu in part.mib:
             size = MIB * sum(
-                one.mib.get(gpu, 0)
-                for one in self._claims.holdings.tenants(gpu)
-                if one.pod == part.pod
+                tenant.mib.get(gpu, 0)
+                for tenant in self._claims.holdings.tenants(gpu)
+                if tenant.pod == part.pod
             )
             free = self._pods.free_containers(part.pod, gpu, size)
             try_all(partial(self._bind, record, part.pod, one, gpu, size) for one in free)
@@ -266,7 +266,7 @@ class MemoryWatch(Worker):
 
     def _has_share(self, pod: str, gpu: GpuUuid) -> bool:
         """Tell whether another claim gives a pod memory of a GPU."""
-        return any(one.pod == pod for one in self._claims.holdings.tenants(gpu))
+        return any(tenant.pod == pod for tenant in self._claims.holdings.tenants(gpu))
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Take the limit of all pods back that a claim without a record has left."""

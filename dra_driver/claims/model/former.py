@@ -19,15 +19,15 @@ def lifted(payload: Mapping[str, Any]) -> _Json:
     Raises VersionError for a kind of something that this version does not know; KeyError,
     TypeError, ValueError or AttributeError for what is no record.
     """
-    devices, uid = [_entry(one) for one in payload["devices"]], payload["claim"]["uid"]
-    bases = [one["device"]["base"] for one in devices]
+    devices, uid = [_entry(device) for device in payload["devices"]], payload["claim"]["uid"]
+    bases = [device["device"]["base"] for device in devices]
     found: _Json = {
         "ref": payload["claim"],
         "bootId": payload["bootID"],
         "state": payload["state"],
         "devices": devices,
         "steps": [
-            *(_mig_step(one, uid) for one in payload["realisations"]),
+            *(_mig_step(realisation, uid) for realisation in payload["realisations"]),
             *(step for plan in payload["plans"] for step in _sharing_steps(plan, bases)),
         ],
         "pending": [
@@ -127,7 +127,7 @@ def _pending(value: Mapping[str, Any], bases: list[_Json], uid: str) -> Iterator
 def _mig_step(value: Mapping[str, Any], uid: str) -> _Json:
     match value:
         case {"makeMIGDevices": places}:
-            devices = [{"base": _mig(one)} for one in places]
+            devices = [{"base": _mig(place)} for place in places]
             return {"step": "makeMigDevices", "devices": devices, "claim": uid}
         case {"gpu": gpu, "turnMIGModeOff": settings}:
             base = {"kind": "gpu", "gpu": gpu}
@@ -142,7 +142,7 @@ def _mig_step(value: Mapping[str, Any], uid: str) -> _Json:
 def _sharing_steps(plan: Mapping[str, Any], bases: list[_Json]) -> Iterator[_Json]:
     changes = plan["changes"]
     places = plan.get("places") or [{"gpu": gpu} for gpu in plan["gpus"]]
-    devices = [_part(one, bases) for one in places]
+    devices = [_part(place, bases) for place in places]
     match plan["strategy"]:
         case "TimeSlicing":
             yield {
@@ -186,7 +186,7 @@ def _share_steps(changes: Mapping[str, Any], devices: list[_Json]) -> Iterator[_
     }
     memory = changes.get("memory")
     if memory is None:  # written before other backends than MPS were known
-        by = "MPS" if any(one["memoryMib"] for one in limits.values()) else "Nothing"
+        by = "MPS" if any(limit["memoryMib"] for limit in limits.values()) else "Nothing"
         memory = {"by": by, "ofDevice": by, "claim": changes["claim"]}
     yield {
         "step": "useShares",

@@ -32,7 +32,7 @@ class MakeMigDevices(Step, frozen=True, kw_only=True, tag="makeMigDevices"):
     @property
     def places(self) -> tuple[Mig, ...]:
         """Where they are made."""
-        return tuple(one.base for one in self.devices if isinstance(one.base, Mig))
+        return tuple(device.base for device in self.devices if isinstance(device.base, Mig))
 
 
 class TurnMigModeOff(Step, frozen=True, kw_only=True, tag="turnMigModeOff"):

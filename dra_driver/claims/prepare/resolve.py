@@ -129,7 +129,7 @@ def _to_make(
             if not entry.device.exists and entry.device.gpu == gpu
         }
         if places:
-            yield MakeMigDevices(devices=tuple(Device(base=one) for one in places), claim=uid)
+            yield MakeMigDevices(devices=tuple(Device(base=place) for place in places), claim=uid)
 
 
 def _in_mig_mode(entry: DeviceRecord, gpu: Gpu) -> DeviceError:

@@ -102,7 +102,7 @@ class ClaimSpecs:
         found: dict[str, tuple[Mount, ...]] = {}
         paths = container_paths(record) if self._metadata.is_on else {}
         for request, path in paths.items():
-            first = next(one for one in record.devices if request in one.request_names)
+            first = next(device for device in record.devices if request in device.request_names)
             name = _device_name(record.ref.uid, first)
             source = str(self._metadata.path(record.ref.uid, request))
             mount = Mount(host_path=source, container_path=path, options=_MOUNT_OPTIONS)

@@ -120,7 +120,7 @@ class Steps:
                     f"remove `sharing` from the {config.kind if config else 'config'} of request "
                     f"{members[0].results[0].request}"
                 )
-            groups = [_group(record, one, entries, allocation.gpus, owed) for one in members]
+            groups = [_group(record, member, entries, allocation.gpus, owed) for member in members]
             steps += strategy.plan(groups, deadline)
         return tuple(steps)
 

@@ -135,7 +135,7 @@ def merged(body: Object, found: Mapping[str, Any]) -> Object:
     they are. It takes all entries as one, so those of other drivers are in it as they were found,
     and it is for the claim as it was found alone.
     """
-    others = [one for one in _all_entries(found) if one.get("driver") != DRIVER_NAME]
+    others = [entry for entry in _all_entries(found) if entry.get("driver") != DRIVER_NAME]
     version = str(found["metadata"].get("resourceVersion", ""))
     return {
         **body,
@@ -146,7 +146,7 @@ def merged(body: Object, found: Mapping[str, Any]) -> Object:
 
 def stored_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
     """Return what a ResourceClaim object says of this driver's devices."""
-    return tuple(one for one in _all_entries(claim) if one.get("driver") == DRIVER_NAME)
+    return tuple(entry for entry in _all_entries(claim) if entry.get("driver") == DRIVER_NAME)
 
 
 def understood(entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -189,7 +189,7 @@ def are_stored(wanted: Iterable[Entry], stored: Iterable[Object]) -> bool:
         }
         return one.get("data") or {}, conditions
 
-    asked = {key_of(one): facts(one) for one in _devices(wanted, {}, "")}
+    asked = {key_of(device): facts(device) for device in _devices(wanted, {}, "")}
     return asked == {key_of(one): facts(one) for one in stored}
 
 
@@ -227,7 +227,7 @@ def _devices(
 
 def _distinct(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions, one of each type and as many as the API takes."""
-    return tuple({one.type: one for one in conditions}.values())[:MOST_CONDITIONS]
+    return tuple({condition.type: condition for condition in conditions}.values())[:MOST_CONDITIONS]
 
 
 def _identity(key: Key) -> Object:

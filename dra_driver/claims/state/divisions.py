@@ -157,7 +157,10 @@ class Divisions:
 
     def _holders_named(self, part: Base, *divisions: Division | None) -> str:
         """Return which claims have something of a device or what is served with it, for people."""
-        served = {part.gpu, *(gpu for one in divisions if one for gpu in one.together)}
+        served = {
+            part.gpu,
+            *(gpu for division in divisions if division for gpu in division.together),
+        }
         refs = {str(ref) for gpu in served for ref, _ in self._entries_on(gpu)}
         named = ", ".join(sorted(refs)[:_MOST_NAMED])
         if len(refs) == 1:
@@ -167,7 +170,9 @@ class Divisions:
     def _entries_on(self, gpu: GpuUuid) -> Iterator[tuple[ClaimRef, DeviceRecord]]:
         """Yield all that claims with something of a GPU have; admin access keeps nobody away."""
         for record in self._holdings.users_of(gpu):
-            yield from ((record.ref, one) for one in record.devices if not one.admin_access)
+            yield from (
+                (record.ref, device) for device in record.devices if not device.admin_access
+            )
 
 
 def _order(part: Base) -> tuple[str, int]:

@@ -155,7 +155,9 @@ class Holdings:
             there = self._others(uuid, but)
             if there.newer is not None:
                 return True
-            if any(self.holds(one) and overlap(devices, one.held) for one in there.records):
+            if any(
+                self.holds(record) and overlap(devices, record.held) for record in there.records
+            ):
                 return True
         return False
 
@@ -176,7 +178,7 @@ class Holdings:
     def users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
         """Return the records of a GPU's claims, also of those that a reboot has interrupted."""
         users = self._others(gpu).records
-        return [one for one in users if one.state is not RecordState.RELEASED]
+        return [user for user in users if user.state is not RecordState.RELEASED]
 
     def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
         """Return what the claims that have shares of a GPU may have of memory.

@@ -63,6 +63,12 @@ def allocated(found: Mapping[str, Any] | None) -> Claim | None:
 
 def has_devices_of(claim: Claim, record: ClaimRecord) -> bool:
     """Tell whether the claim is allocated just the devices that the record has."""
-    allocated = {(one.pool, one.device, one.share_id, one.admin_access) for one in claim.results}
-    recorded = {(one.pool, one.name, one.share_id, one.admin_access) for one in record.devices}
+    allocated = {
+        (result.pool, result.device, result.share_id, result.admin_access)
+        for result in claim.results
+    }
+    recorded = {
+        (device.pool, device.name, device.share_id, device.admin_access)
+        for device in record.devices
+    }
     return allocated == recorded

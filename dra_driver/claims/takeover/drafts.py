@@ -117,9 +117,9 @@ class Drafts:
         devices: list[DeviceRecord] = []
         steps: list[SharingStep] = []
         for group in claim.groups:
-            entries = [self._prepared_entry(one, unused) for one in group.devices]
+            entries = [self._prepared_entry(device, unused) for device in group.devices]
             devices += entries
-            mine = [one for one in entries if not one.admin_access]
+            mine = [entry for entry in entries if not entry.admin_access]
             if group.mps_daemon is not None:
                 steps.append(self._mps_daemon(group.mps_daemon, mine))
             elif group.time_sliced:
@@ -180,9 +180,9 @@ class Drafts:
     def _find(self, mig: PeerMig) -> tuple[Gpu | None, MigDevice | None]:
         """Return the GPU of a MIG device, and the device if it is there."""
         for gpu in self._gpus:
-            for one in gpu.mig_instances:
-                if isinstance(one, MigDevice) and _is_noted(one, mig):
-                    return gpu, one
+            for instance in gpu.mig_instances:
+                if isinstance(instance, MigDevice) and _is_noted(instance, mig):
+                    return gpu, instance
         return None if mig.parent is None else self._gpu(mig.parent), None
 
     def _was_made(self) -> bool:
@@ -206,8 +206,9 @@ class Drafts:
         if not gpu.mig.instances:
             return gpu.mig.needs_reset
         return all(
-            one.slot in self._begun or (isinstance(one, MigDevice) and one.uuid in self._claimed)
-            for one in gpu.mig.instances
+            instance.slot in self._begun
+            or (isinstance(instance, MigDevice) and instance.uuid in self._claimed)
+            for instance in gpu.mig.instances
         )
 
     # Claims that were about to be prepared
@@ -261,7 +262,9 @@ class Drafts:
         return _entry(result, base, result.pool, (cdi_device_id,))
 
     def _half_made(self, gpu: Gpu, place: Mig) -> Mig:
-        live = next((one for one in gpu.mig_instances if one.slot == place.slot), None)
+        live = next(
+            (instance for instance in gpu.mig_instances if instance.slot == place.slot), None
+        )
         if not isinstance(live, MigDevice) or live.uuid in self._claimed:
             return place
         return mig_of(replace(live, made_here=self._was_made()))

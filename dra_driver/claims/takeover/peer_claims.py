@@ -41,7 +41,7 @@ class PeerClaims(Struct, frozen=True, kw_only=True):
         if self.file is None or not self.is_of_this_boot:
             return []
         there = specs.peers()
-        found = [named(one) for one in self.claims if one.uid in there]
+        found = [named(claim) for claim in self.claims if claim.uid in there]
         found += [named(one) for one in self.unread if one.uid in there]
         if self.problem is not None:
             found = [f"claim UID {uid}" for uid in sorted(there)]

@@ -59,7 +59,7 @@ GpuConditions = tuple[GpuCondition, ...]
 
 def in_force(conditions: Iterable[GpuCondition]) -> GpuConditions:
     """Return what is wrong now, the gravest first, and then what began first."""
-    found = (one for one in conditions if one.is_in_force)
+    found = (condition for condition in conditions if condition.is_in_force)
     return tuple(sorted(found, key=lambda one: (-one.finding.severity.rank, one.since)))
 
 
@@ -75,9 +75,11 @@ def after_look(
     `instances` are the ids of the GPU instances that there are; None if that is not known.
     """
     looked_at = (
-        _looked_at(one, found, now, settle)
-        for one in conditions
-        if one.instance is None or instances is None or one.instance.gpu_instance in instances
+        _looked_at(condition, found, now, settle)
+        for condition in conditions
+        if condition.instance is None
+        or instances is None
+        or condition.instance.gpu_instance in instances
     )
     result = tuple(one for one in looked_at if one is not None)
     for finding in found.findings:
@@ -87,7 +89,7 @@ def after_look(
 
 def after_absence(conditions: GpuConditions) -> GpuConditions:
     """Return what is wrong with a GPU that a look did not find at all: it was taken out, or is."""
-    return tuple(replace(one, was_away=True, absent_since=None) for one in conditions)
+    return tuple(replace(condition, was_away=True, absent_since=None) for condition in conditions)
 
 
 def with_finding(
@@ -99,7 +101,7 @@ def with_finding(
 ) -> GpuConditions:
     """Return what is wrong once an event or a look has told a finding."""
     key = (*finding.key, instance)
-    before = next((one for one in conditions if one.key == key), None)
+    before = next((condition for condition in conditions if condition.key == key), None)
     if before is not None and before.passed_at is None:
         lasted = before.counts or now - before.since >= settle
         is_event = finding.cause is Cause.XID
@@ -115,7 +117,7 @@ def with_finding(
         )
     if before is None:
         return (*conditions, after)
-    return tuple(after if one is before else one for one in conditions)
+    return tuple(after if condition is before else condition for condition in conditions)
 
 
 def _looked_at(one: GpuCondition, found: Examination, now: int, settle: int) -> GpuCondition | None:

@@ -60,7 +60,11 @@ class Presence:
         for gpu in inventory.gpus:
             if gpu.mig is None or gpu.mig.problem is None:
                 listed.add(gpu.uuid)
-                found |= {one.uuid for one in gpu.mig_instances if isinstance(one, MigDevice)}
+                found |= {
+                    instance.uuid
+                    for instance in gpu.mig_instances
+                    if isinstance(instance, MigDevice)
+                }
         with self._lock:
             held = {key: one for key, one in self._asked.items() if self._still_holds(one.record)}
             self._asked = held

@@ -73,7 +73,11 @@ def read_health(directory: Path) -> HealthRecord | None:
 
 def lasting(gpu: GpuHealth) -> GpuHealth:
     """Return it without remarks, which are of the moment."""
-    kept = (one for one in gpu.conditions if one.finding.severity is not Severity.REMARK)
+    kept = (
+        condition
+        for condition in gpu.conditions
+        if condition.finding.severity is not Severity.REMARK
+    )
     return replace(gpu, conditions=tuple(kept))
 
 

@@ -158,7 +158,7 @@ class HealthTracker:
     def _examined(self, before: GpuHealth | None, gpu: Gpu) -> GpuHealth:
         instances = None
         if gpu.mig is None or gpu.mig.problem is None:
-            instances = {one.gpu_instance for one in gpu.mig_instances}
+            instances = {instance.gpu_instance for instance in gpu.mig_instances}
         conditions = debounce.after_look(
             before.conditions if before else (),
             examined(gpu.vitals),

@@ -54,13 +54,18 @@ class _Setting(Struct, frozen=True, kw_only=True):
 
 def set_limits(ask: Ask, domain: Domain) -> None:
     """Set the domain's limits in the daemon. They apply to servers that it starts from now on."""
-    ask([f"set_default_{one.name}{one.place} {one.value}" for one in _settings(domain)])
+    ask(
+        [
+            f"set_default_{setting.name}{setting.place} {setting.value}"
+            for setting in _settings(domain)
+        ]
+    )
 
 
 def read_limits(ask: Ask, domain: Domain) -> Limits:
     """Return the limits that the daemon reports; LimitsError if they are not the domain's."""
     settings = _settings(domain)
-    said = ask([f"get_default_{one.name}{one.place}" for one in settings])
+    said = ask([f"get_default_{setting.name}{setting.place}" for setting in settings])
     if len(said) != len(settings):
         raise LimitsError(
             f"the MPS control daemon did not take the limits: {len(settings)} queries have the "
@@ -85,7 +90,7 @@ def restore_limits(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str
     """
     settings, changed = _settings(domain), []
     for pid in servers:
-        answers = ask([f"get_{one.name} {pid}{one.place}" for one in settings])
+        answers = ask([f"get_{setting.name} {pid}{setting.place}" for setting in settings])
         if len(answers) != len(settings):
             continue
         for one, said in zip(settings, answers, strict=True):

@@ -63,7 +63,7 @@ class DaemonGroup:
     def folders(self) -> list[Path]:
         """Where the group is there, one for each hierarchy; rmdir(2) removes an empty one."""
         hierarchies = [] if self._root is None else _hierarchies(self._root)
-        return [one / GROUP for one in hierarchies if (one / GROUP).is_dir()]
+        return [hierarchy / GROUP for hierarchy in hierarchies if (hierarchy / GROUP).is_dir()]
 
     def _move(self, daemon: Daemon, hierarchy: Path) -> None:
         group = hierarchy / GROUP
@@ -87,7 +87,9 @@ def _hierarchies(root: Path) -> list[Path]:
         return [root]
     # Version 1: one folder per controller. Links are second names of the same folders.
     folders = sorted(root.iterdir()) if root.is_dir() else []
-    return [one for one in folders if not one.is_symlink() and (one / _PROCESSES).exists()]
+    return [
+        folder for folder in folders if not folder.is_symlink() and (folder / _PROCESSES).exists()
+    ]
 
 
 def _end_stranger(daemon: Daemon) -> None:

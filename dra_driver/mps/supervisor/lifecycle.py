@@ -142,7 +142,7 @@ class Lifecycle:
 
     def keep_limits(self, wanted: Domain, states: Iterable[ServerState]) -> None:
         """Put back the limits of servers that clients have changed."""
-        servers = [one.pid for one in states if one.is_active]
+        servers = [state.pid for state in states if state.is_active]
         for words in restore_limits(self._ask, wanted, servers):
             self._log.warning("mps limits restored", cause=words)
 

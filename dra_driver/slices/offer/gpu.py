@@ -168,7 +168,7 @@ def _offer_mig_device(offer: GpuOffer, mig: Mig, *, with_counters: bool) -> None
     counter = counters.shares_of(mig)
     taken = {counter: 1} if with_counters else {}
     offer.existing_shares.append(
-        [_publish(offer, one).consume(taken) for one in equal_shares(mig, division)]
+        [_publish(offer, share).consume(taken) for share in equal_shares(mig, division)]
     )
     if with_counters:
         offer.counters[counter] = division.count
@@ -179,7 +179,9 @@ def _offer_mig_device(offer: GpuOffer, mig: Mig, *, with_counters: bool) -> None
 def _offer_shares(offer: GpuOffer, division: Division, wanted: counters.Counters) -> None:
     """Offer the shares of a GPU, each of which consumes `wanted`."""
     base = Whole(gpu=offer.gpu.uuid)
-    offer.shares = [_publish(offer, one).consume(wanted) for one in equal_shares(base, division)]
+    offer.shares = [
+        _publish(offer, share).consume(wanted) for share in equal_shares(base, division)
+    ]
 
 
 def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
@@ -252,7 +254,7 @@ def _count_existing(
 ) -> None:
     """Have MIG devices that others made consume what partitions in their places would."""
     others = dividing.found_by_others(offer.gpu)
-    used = [counters.used(one.profile, one.placement, everything) for one in others]
+    used = [counters.used(other.profile, other.placement, everything) for other in others]
     names = counters.of_others(used, told, everything)
     for published in offer.existing:
         device = published.source.device
@@ -270,9 +272,9 @@ def _wished(offer: GpuOffer) -> tuple[Mig, ...]:
     """
     kept = offer.mig.kept(offer.gpu)
     return tuple(
-        one
-        for one in dividing.partitions(offer.gpu)
-        if offer.mig.includes(profile_of(offer.gpu, one)) or one.slot in kept
+        partition
+        for partition in dividing.partitions(offer.gpu)
+        if offer.mig.includes(profile_of(offer.gpu, partition)) or partition.slot in kept
     )
 
 
@@ -314,7 +316,7 @@ def _not_withdrawn(offer: GpuOffer, parts: Iterable[Mig]) -> tuple[Mig, ...]:
     if offer.refusal is None:
         return tuple(parts)
     offer.notes.append(f"no MIG devices are offered on it for now: {offer.refusal.reason}")
-    return tuple(one for one in parts if one.slot in offer.refusal.waiting)
+    return tuple(part for part in parts if part.slot in offer.refusal.waiting)
 
 
 def _offer_undivided(offer: GpuOffer, reason: str | None) -> None:

@@ -133,7 +133,7 @@ def test_each_tenant_has_its_work_and_begins_after_the_others_as_it_says(tmp_pat
     assert (heavy["work"]["rate"], heavy["work"]["width"]) == (60.0, 512)
     assert light["moment"] - heavy["moment"] == pytest.approx(1.5, abs=0.01)
     assert heavy["launched"] > light["ready"]
-    assert [strategy.role(one.number) for one in case.tenants] == ["light", "heavy"]
+    assert [strategy.role(tenant.number) for tenant in case.tenants] == ["light", "heavy"]
 
 
 def test_tenants_with_whole_gpus_have_one_each(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_command_works_beside_our_own_works_and_begins_after_their_warm_up(
     strategy = both(own, script, seconds=20, warm_up=1.0)
     case = own.run(strategy, strategy.parts[0].work)
     assert case.state == "measured", case.reason
-    job, light = (one.result for one in case.tenants)
+    job, light = (tenant.result for tenant in case.tenants)
     assert job is not None
     assert light is not None
     assert (job.unit, job.exit_status) == ("runs", 0)
@@ -372,7 +372,9 @@ class TestOnASimulatedMachine:
         ]
         assert found["alone"] == "skipped"
         assert len(report["cases"]) == 2 * len(found)
-        against = {one["case"]: one["against"] for one in report["study"]["relations"]}
+        against = {
+            relation["case"]: relation["against"] for relation in report["study"]["relations"]
+        }
         assert against["2 x 1g, 2g and 3g"] == ["alone on the largest"]
 
     def test_the_usual_run_of_a_gpu_in_mig_mode_has_each_size_alone(self, root: Path) -> None:

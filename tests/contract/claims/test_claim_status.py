@@ -91,7 +91,7 @@ def test_a_config_that_no_json_can_carry_keeps_the_status_empty_and_is_said_once
     with structlog.testing.capture_logs() as logs:
         place.look()
         place.look(100)
-    assert [one["event"] for one in logs] == ["claim status refused"]
+    assert [log["event"] for log in logs] == ["claim status refused"]
 
 
 @pytest.mark.parametrize("version", [{}, {"version": "v2", "uuids": ["GPU-1"]}])
@@ -248,7 +248,7 @@ def test_an_api_server_that_is_away_is_waited_for_and_said_once(place: Place) ->
     with structlog.testing.capture_logs() as logs:
         for _ in range(4):
             place.look(60)
-    assert [one["event"] for one in logs] == ["claim status not written yet"]
+    assert [log["event"] for log in logs] == ["claim status not written yet"]
     assert len(place.status()) == 1
 
 
@@ -262,7 +262,7 @@ def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place) -> None
     with structlog.testing.capture_logs() as logs:
         for _ in range(10):
             place.look(10)
-    assert [one["event"] for one in logs] == ["claim status not written"]
+    assert [log["event"] for log in logs] == ["claim status not written"]
     assert "grant the verb 'patch' on resourceclaims/status.resource.k8s.io" in logs[0]["reason"]
     assert len(server.seen("patch")) == 4
     # Once it is granted they are written by themselves.
@@ -294,14 +294,14 @@ def test_what_fails_for_one_claim_keeps_no_other_from_its_status(
 
     def told() -> list[str]:
         claims = place.server.objects("resourceclaims")
-        return [one["metadata"]["name"] for one in claims if one["status"].get("devices")]
+        return [claim["metadata"]["name"] for claim in claims if claim["status"].get("devices")]
 
     with structlog.testing.capture_logs() as logs:
         place.look()
         assert told() == names[1:]
         for _ in range(20):
             place.look(100)
-    assert [one["event"] for one in logs if one["log_level"] == "warning"] == [said] * bool(said)
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == [said] * bool(said)
     place.server.faults.clear()
     place.look(600)
     assert told() == names
@@ -334,7 +334,7 @@ def test_an_api_server_without_the_feature_is_noticed_once(place: Place) -> None
     with structlog.testing.capture_logs() as logs:
         place.look()
         place.look(1000)
-    assert [one["event"] for one in logs] == ["claim status not stored"]
+    assert [log["event"] for log in logs] == ["claim status not stored"]
     assert place.writes() == 2
 
 
@@ -348,7 +348,7 @@ def test_no_pod_waits_for_it(place: Place) -> None:
     for done in (calls.prepared, calls.unprepared):
         done.add(lambda ref: place.writer.changed([ref]))
     answer = calls.prepare([REF], 10)[REF.uid]
-    assert [one.name for one in answer.devices] == ["gpu-1"]
+    assert [device.name for device in answer.devices] == ["gpu-1"]
     assert not place.status()
     slow.times = 0
     slow.released.set()

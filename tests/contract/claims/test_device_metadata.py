@@ -62,7 +62,7 @@ def test_a_container_finds_the_devices_of_each_request_it_has(driver: Driver) ->
     both = reader.devices(file_of(driver, ref, "a").read_text())
     assert [one["name"] for one in both] == ["gpu-1", "gpu-3"]
     found = reader.read(file_of(driver, ref, "b").read_text())
-    assert [one["name"] for one in found["requests"]] == ["b/large"]
+    assert [request["name"] for request in found["requests"]] == ["b/large"]
     assert (found["metadata"]["uid"], found["podClaimName"]) == (ref.uid, "gpus")
     driver.unprepare(ref)
     assert driver.left() == []
@@ -174,7 +174,7 @@ def test_a_claim_under_an_old_name_meets_nothing_of_the_former_one(driver: Drive
     driver.prepare(ref)
     ((path, file),) = mounted(driver, ref)["next-gpu-2"].items()
     assert path == reader.by_claim("claim", "gpu")
-    assert [one["name"] for one in reader.devices(file.read_text())] == ["gpu-2"]
+    assert [device["name"] for device in reader.devices(file.read_text())] == ["gpu-2"]
     driver.unprepare(former)
     assert file.exists()
 
@@ -245,8 +245,8 @@ def filling(disk: SmallDisk, tmp_path: Path) -> Iterator[Callable[[str], Driver]
         return worlds[-1]
 
     yield start
-    for one in worlds:
-        one.close()
+    for world in worlds:
+        world.close()
 
 
 def test_on_a_disk_that_fills_up_before_its_files_a_claim_says_so_and_goes_on_later(
@@ -285,7 +285,7 @@ def test_on_a_full_disk_a_prepared_claim_keeps_the_file_that_it_has(
     driver.gpus.inventory = make.inventory(make.gpu(1), driver_version="580.1.2")
     with capture_logs() as logs:
         assert driver.prepare(ref) == answer
-    assert "device metadata left as it was" in [one["event"] for one in logs]
+    assert "device metadata left as it was" in [log["event"] for log in logs]
     (one,) = reader.devices(file_of(driver, ref).read_text())
     assert one["attributes"]["driverVersion"] == {"version": "535.261.3"}
     disk.empty()

@@ -36,8 +36,8 @@ def start(disk: SmallDisk, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         return worlds[-1]
 
     yield driver
-    for one in worlds:
-        one.close()
+    for world in worlds:
+        world.close()
 
 
 @pytest.mark.parametrize("configs", [[], [MPS]], ids=["exclusive", "sharing"])

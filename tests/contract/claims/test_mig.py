@@ -333,7 +333,7 @@ def test_of_a_lost_record_each_mig_device_goes_that_nobody_holds(node: Node) -> 
     node.driver.specs.delete(ref.uid)
     reconciler = node.driver.reconciler(ReconcileTiming())
     assert reconciler.mend() == {ref.uid}
-    assert [one.uuid for one in node.migs()] == [held.uuid]
+    assert [mig.uuid for mig in node.migs()] == [held.uuid]
     node.machine.release_instance(held.uuid)
     assert reconciler.mend() == set()
     assert node.left() == []
@@ -448,8 +448,11 @@ def test_instances_made_here_are_known_as_such_in_the_inventory(node: Node) -> N
     node.look()
     mig = node.gpu().mig
     assert mig is not None
-    devices = [one for one in mig.instances if isinstance(one, MigDevice)]
-    assert [(one.placement.start, one.made_here) for one in devices] == [(0, True), (4, False)]
+    devices = [instance for instance in mig.instances if isinstance(instance, MigDevice)]
+    assert [(device.placement.start, device.made_here) for device in devices] == [
+        (0, True),
+        (4, False),
+    ]
 
 
 def test_errors_are_of_the_drivers_own_tree_while_nvml_is_closed(node: Node) -> None:

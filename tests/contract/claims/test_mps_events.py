@@ -74,7 +74,9 @@ class MpsClaim:
         return self.server.objects("events")
 
     def regarding(self) -> list[tuple[str, str]]:
-        return sorted((one["regarding"]["kind"], one["regarding"]["name"]) for one in self.events())
+        return sorted(
+            (event["regarding"]["kind"], event["regarding"]["name"]) for event in self.events()
+        )
 
 
 @pytest.fixture
@@ -113,7 +115,9 @@ def test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods(claim: MpsC
     ref = ClaimRef(uid=ClaimUid("uid-g"), namespace="default", name="shared")
     events.tell(ref, reason="GPUNotWell", action="TaintingDevice", note="gpu-0: XID 79")
     assert claim.regarding() == [("PodGroup", "gang"), ("ResourceClaim", "shared")]
-    (about,) = [one["regarding"] for one in claim.events() if one["regarding"]["name"] == "gang"]
+    (about,) = [
+        event["regarding"] for event in claim.events() if event["regarding"]["name"] == "gang"
+    ]
     assert (about["apiVersion"], about["uid"]) == ("scheduling.k8s.io/v1beta1", "uid-of-gang")
 
 
@@ -132,7 +136,7 @@ def test_a_death_while_no_driver_ran_is_reported_by_the_next(claim: MpsClaim) ->
     claim.say(restarts=2)
     claim.driver().look()
     assert len(claim.events()) == 4
-    assert any("died (death number 2):" in one["note"] for one in claim.events())
+    assert any("died (death number 2):" in event["note"] for event in claim.events())
 
 
 def test_a_daemon_that_keeps_dying_is_reported_once_in_a_while(claim: MpsClaim) -> None:
@@ -144,7 +148,7 @@ def test_a_daemon_that_keeps_dying_is_reported_once_in_a_while(claim: MpsClaim) 
     claim.time += 60
     driver.look()
     assert len(claim.events()) == 4
-    assert any("death number 3" in one["note"] for one in claim.events())
+    assert any("death number 3" in event["note"] for event in claim.events())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +163,7 @@ def test_the_event_says_whether_there_is_a_new_daemon(
 ) -> None:
     claim.say(restarts=1, state=state, reason=reason)
     claim.driver().look()
-    assert all(one["note"].endswith(said) for one in claim.events())
+    assert all(event["note"].endswith(said) for event in claim.events())
 
 
 def test_a_claim_that_was_prepared_anew_begins_at_none(claim: MpsClaim) -> None:
@@ -194,7 +198,7 @@ def test_the_death_of_a_shared_daemon_is_reported_on_all_its_claims(claim: MpsCl
     claims = sorted(kind_name for kind_name in claim.regarding() if kind_name[0] != "Pod")
     assert claims == [("ResourceClaim", "one"), ("ResourceClaim", "two")]
     assert len(claim.events()) == 4
-    notes = {one["note"] for one in claim.events()}
+    notes = {event["note"] for event in claim.events()}
     assert (
         "the MPS daemon that serves claim default/one and others died: CUDA programs in the "
         "claim's containers have lost their GPU contexts and fail. Restart the pods; a new daemon "

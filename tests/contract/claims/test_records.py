@@ -121,9 +121,9 @@ def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver)
         path.unlink()
         path.mkdir()
         assert [one.ref.uid for one in records.readable()] == [good.uid]
-    assert [one["event"] for one in logs] == ["record not readable"] * 2
+    assert [log["event"] for log in logs] == ["record not readable"] * 2
     stored = stored_records(driver.plugin)
-    assert [one.ref.uid for one in stored.records] == [good.uid]
+    assert [record.ref.uid for record in stored.records] == [good.uid]
     assert stored.damaged[path.name].startswith(f"cannot read {path}: it is not a plain file; ")
     assert not driver.claims.cleanup.count_pending()
     assert driver.claims.holdings.are_there()

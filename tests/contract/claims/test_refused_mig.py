@@ -105,7 +105,9 @@ def test_a_gpu_on_which_nobody_may_make_mig_devices_is_not_offered_for_them(
     (refusal,) = node.driver.refusals.current().values()
     assert not refusal.is_of_mode
     published = projection(node.inventory, refused=node.driver.refusals.current())
-    places = [str(one["name"]) for one in published.devices if "gpu-0-mig" in str(one["name"])]
+    places = [
+        str(device["name"]) for device in published.devices if "gpu-0-mig" in str(device["name"])
+    ]
     assert places == [node.name("1g.10gb", 0)], "what the claim has stays, and nothing else"
     node.driver.unprepare(ref)
     node.machine.clear_faults()

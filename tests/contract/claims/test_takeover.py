@@ -29,7 +29,9 @@ class Clock:
 def files_of(theirs: NvidiaDriver) -> dict[str, bytes]:
     """Everything in the driver's directory and the CDI folder, but for our locks."""
     files = [*theirs.folder.rglob("*"), *theirs.cdi.rglob("*")]
-    return {str(one): one.read_bytes() for one in files if one.is_file() and one.name != "locks"}
+    return {
+        str(file): file.read_bytes() for file in files if file.is_file() and file.name != "locks"
+    }
 
 
 def taken_over(node: Node, **facts: Any) -> None:
@@ -441,17 +443,17 @@ def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> Non
     ]
     for ref in refs:
         theirs.prepare(ref)
-    live = [one.uuid for one in node.migs()]
+    live = [mig.uuid for mig in node.migs()]
     assert child.was_killed(child.fork("die_taking_over", node.root, step))
     assert theirs.file.exists() == (step != "put aside")
     taken_over(node)
-    assert [one.uuid for one in node.migs()] == live
+    assert [mig.uuid for mig in node.migs()] == live
     assert not theirs.file.exists()
     for ref in refs:
         (answer,) = node.driver.prepare(ref)
         assert answer.cdi_device_ids[0].startswith(f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-")
         assert theirs.spec(ref).exists()
-    assert [one.uuid for one in node.migs()] == live
+    assert [mig.uuid for mig in node.migs()] == live
     for ref in refs:
         node.driver.unprepare(ref)
     assert node.left() == []

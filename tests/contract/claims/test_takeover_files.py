@@ -95,7 +95,7 @@ def test_devices_have_the_names_under_which_that_driver_published_them(
     ours |= {name_of(gpu, Device(base=one)) for gpu in minors.values() for one in partitions(gpu)}
     assert theirs <= ours
     if name == "dynamic-mig":
-        of_one = {one for one in ours if one.split("-")[1] == "1"}
+        of_one = {our for our in ours if our.split("-")[1] == "1"}
         assert theirs == of_one
 
 
@@ -211,7 +211,7 @@ def test_a_made_device_that_several_share_goes_with_the_last_of_them(
     for ref in refs.values():
         status = claims[ref.uid]["status"]
         node.driver.api.claims[ref.namespace, ref.name]["status"] = status
-    node.machine.destroy_mig(next(one.uuid for one in node.migs(1) if one.start == 4))
+    node.machine.destroy_mig(next(mig.uuid for mig in node.migs(1) if mig.start == 4))
     assert take_over(node).left == {}
     last = next(name for name in refs if name != first)
     node.driver.prepare(refs[last])

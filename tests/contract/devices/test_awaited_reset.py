@@ -76,7 +76,7 @@ def test_claims_are_served_meanwhile(machine: Machine, session: DriverSession) -
 
     made = MigInstances(session.mig).make(wanted).instance
     assert made is not None
-    assert [one.uuid for one in machine.mig_devices(divided.uuid)] == [made.uuid]
+    assert [device.uuid for device in machine.mig_devices(divided.uuid)] == [made.uuid]
     session.look()
     session.set_compute_mode(waiting.uuid, 3)
     assert session.compute_mode(waiting.uuid) == 3

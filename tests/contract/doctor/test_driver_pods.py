@@ -36,7 +36,9 @@ def status(restarts: int, last: Object | None = None, **state: Object) -> Object
 
 
 def unready(pod: Object, since: str) -> Object:
-    (ready,) = (one for one in pod["status"]["conditions"] if one["type"] == "Ready")
+    (ready,) = (
+        condition for condition in pod["status"]["conditions"] if condition["type"] == "Ready"
+    )
     ready |= {"status": "False", "lastTransitionTime": since}
     return pod
 

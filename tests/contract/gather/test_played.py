@@ -98,8 +98,8 @@ def test_health_links_and_modes_are_played(tmp_path: Path) -> None:
     again = gathering.played(tmp_path / "again", archive)
 
     assert gathering.facts(again.gathered("--identify")) == gathering.facts(archive)
-    for one in gpus[:6]:
-        there, here = (m.find(one.uuid) for m in (machine, again.machine))
+    for gpu in gpus[:6]:
+        there, here = (m.find(gpu.uuid) for m in (machine, again.machine))
         assert there.pci == here.pci
 
 

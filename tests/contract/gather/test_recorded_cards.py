@@ -27,7 +27,9 @@ def answer_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def nvml_of(recording: Mapping[str, Any], card: profiles.Card) -> dict[str, Any]:
     """A recording as gather writes it."""
-    places = {one.id: [[s, one.size] for s in one.starts] for one in card.mig.profiles}  # type: ignore[union-attr]
+    places = {
+        profile.id: [[s, profile.size] for s in profile.starts] for profile in card.mig.profiles
+    }  # type: ignore[union-attr]
     calls: dict[str, Any] = {}
     system, cuts, fields = {}, [], []
     for call in recording["calls"]:
@@ -75,7 +77,7 @@ def test_a_recorded_card_is_played_to_the_letter(file: Path, tmp_path: Path) -> 
     assert len(known) >= 6
     assert known == [fields[one["field"]] for one in known]
     infos = [one[f"{PROFILE_INFO}V"] for one in here["migProfiles"]]
-    assert sum("value" in one for one in infos) == len(shipped.cards[name].mig.profiles)  # type: ignore[union-attr]
+    assert sum("value" in info for info in infos) == len(shipped.cards[name].mig.profiles)  # type: ignore[union-attr]
 
 
 def alike(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:

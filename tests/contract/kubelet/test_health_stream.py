@@ -94,7 +94,9 @@ def quick(tmp_path: Path) -> Iterator[tuple[Node, KubeletClient]]:
 
 
 def told(message: Any) -> dict[str, tuple[int, str]]:
-    return {one.device.device_name: (one.health, one.message) for one in message.devices}
+    return {
+        device.device.device_name: (device.health, device.message) for device in message.devices
+    }
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -190,7 +192,7 @@ def test_what_cannot_be_found_out_is_not_told_again_as_if_it_were_new(
         before = len(got)
         time.sleep(2.5)  # many times the time after which it is told again
         assert len(got) <= before + 1  # one may have been under way
-        assert [one["event"] for one in logs] == ["device health not reported"]
+        assert [log["event"] for log in logs] == ["device health not reported"]
         before = len(got)
         node.error = None
         eventually(lambda: len(got) > before)
@@ -251,7 +253,7 @@ def test_a_kubelet_that_does_not_read_holds_up_nobody_and_no_thread_for_long(
         messages = other.watch_health()
         for _ in range(3):
             next(messages)
-        eventually(lambda: any(one["event"] == "health stream ended" for one in logs))
+        eventually(lambda: any(log["event"] == "health stream ended" for log in logs))
         for _ in range(3):
             next(messages)
         eventually(lambda: node.stream.open_streams() == 1)

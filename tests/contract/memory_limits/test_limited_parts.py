@@ -120,7 +120,7 @@ def test_the_hook_has_what_the_claim_consumed(dmem: LimitedNode) -> None:
     dmem.driver.prepare(ref)
     assert env(dmem, ref)[HOOK_LIMIT] == str(10 * GIB)
     (device,) = dmem.driver.spec(ref)["devices"]
-    assert [one["hookName"] for one in device["containerEdits"]["hooks"]] == ["createRuntime"]
+    assert [hook["hookName"] for hook in device["containerEdits"]["hooks"]] == ["createRuntime"]
 
 
 def test_requests_of_a_claim_add_up_and_one_without_a_limit_frees_them(node: LimitedNode) -> None:

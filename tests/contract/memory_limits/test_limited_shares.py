@@ -201,7 +201,7 @@ def test_with_mps_the_kernel_holds_the_memory_and_mps_the_threads(node: LimitedN
     (domain,) = node.mps.requests.list()
     desired = node.mps.requests.desired(domain)
     assert desired is not None
-    assert [one.pinned_memory_mib for one in desired.devices] == [None]
+    assert [device.pinned_memory_mib for device in desired.devices] == [None]
     assert not node.take(group, 2 * node.share_mib + 1, pid=1)
     node.driver.unprepare(ref)
     assert node.limit(group) is None

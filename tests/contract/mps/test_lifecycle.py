@@ -438,7 +438,7 @@ def test_a_daemon_that_refuses_to_quit_is_killed(life: Life) -> None:
     with capture_logs() as logs:
         life.lifecycle.tear_down()
     assert life.killed == [served.daemon]
-    assert [one["event"] for one in logs] == ["mps daemon did not quit", *MODES_PUT_BACK]
+    assert [log["event"] for log in logs] == ["mps daemon did not quit", *MODES_PUT_BACK]
 
 
 def test_a_daemon_that_refuses_to_quit_and_ends_all_the_same_is_no_warning(
@@ -455,7 +455,7 @@ def test_a_daemon_that_refuses_to_quit_and_ends_all_the_same_is_no_warning(
     with capture_logs() as logs:
         life.lifecycle.tear_down()
     assert life.killed == []
-    assert [one["event"] for one in logs] == MODES_PUT_BACK
+    assert [log["event"] for log in logs] == MODES_PUT_BACK
 
 
 def refuse(_: Daemon) -> None:

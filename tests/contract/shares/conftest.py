@@ -95,7 +95,11 @@ class World:
 
 
 def replicas_of(state: ShareConfigState) -> tuple[int, ...] | None:
-    return None if state.config is None else tuple(one.replicas for one in state.config.resources)
+    return (
+        None
+        if state.config is None
+        else tuple(resource.replicas for resource in state.config.resources)
+    )
 
 
 def config(replicas: int, kind: str = "timeSlicing") -> str:

@@ -173,8 +173,8 @@ def test_a_change_is_logged_and_told_once(world: World) -> None:
         world.until_problem("must be v1")
         replace(file, "version: v3\n")
         world.until_problem('not "v3"')
-    ours = [one for one in logs if one["event"].startswith("share config")]
-    assert [(one["event"], one["log_level"]) for one in ours] == [
+    ours = [log for log in logs if log["event"].startswith("share config")]
+    assert [(our["event"], our["log_level"]) for our in ours] == [
         ("share config taken", "info"),
         ("share config has no effect in part", "warning"),
         ("share config not used", "error"),

@@ -32,7 +32,7 @@ def node(make_node: MakeNode) -> Node:
 
 
 def mig_uuid(node: Node, profile: str = "3g.40gb") -> str:
-    (found,) = [one.uuid for one in node.migs() if one.profile == profile]
+    (found,) = [mig.uuid for mig in node.migs() if mig.profile == profile]
     return found
 
 
@@ -46,9 +46,9 @@ def published_memory(node: Node) -> int:
     """What the scheduler may give out of the larger MIG device's memory, in MiB."""
     found = projection(node.inventory, share=ShareOffer(consumable=Consumable.of("unlimited")))
     (memory,) = [
-        one["capacity"]["memory"]["value"]  # type: ignore[index]
-        for one in found.devices
-        if one["name"] == DEVICE
+        device["capacity"]["memory"]["value"]  # type: ignore[index]
+        for device in found.devices
+        if device["name"] == DEVICE
     ]
     return quantity_bytes(memory) // MIB
 

@@ -62,7 +62,7 @@ def test_claims_with_a_share_each_are_clients_of_one_daemon_that_limits_them(nod
         assert node.mps.ask(domain(node), MEMORY) == [f"{mib(node) // 10 // 1024}G"]
         desired = node.mps.requests.desired(domain(node))
         assert desired is not None
-        assert [one.pinned_memory_mib for one in desired.devices] == [mib(node) // 10]
+        assert [device.pinned_memory_mib for device in desired.devices] == [mib(node) // 10]
         assert node.compute_modes() == {0: EXCLUSIVE_PROCESS}
         # The daemon's limits are the tenants': their environment says nothing that they could undo.
         env = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
@@ -108,7 +108,9 @@ def test_shares_of_two_gpus_in_one_request_are_clients_of_one_daemon_over_both(n
             f"{node.uuid(1)}={mib(node) // 4 * 2}M",
         }
         (wanted,) = node.mps.requests.list()
-        assert {one.uuid for one in node.mps.requests.desired(wanted).devices} == set(together)  # type: ignore[union-attr]
+        assert {device.uuid for device in node.mps.requests.desired(wanted).devices} == set(
+            together
+        )  # type: ignore[union-attr]
         node.driver.unprepare(ref)
         assert node.left() == []
 

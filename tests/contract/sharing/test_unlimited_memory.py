@@ -73,7 +73,7 @@ class Telling:
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The Events that are about a kind of object."""
         events = self.server.objects("events")
-        return [one for one in events if one["regarding"]["kind"] == kind]
+        return [event for event in events if event["regarding"]["kind"] == kind]
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_the_event_names_a_limit_that_is_more_than_the_gpu_has(telling: Telling)
         held = total // MIB
         desired = node.mps.requests.desired(DomainId(refs[0].uid))
         assert desired is not None
-        assert [one.pinned_memory_mib for one in desired.devices] == [held]
+        assert [device.pinned_memory_mib for device in desired.devices] == [held]
         assert (event["reason"], event["type"]) == ("GPUMemoryLimitTooHigh", "Warning")
         assert event["note"].startswith(
             "the pinned device memory limit is 102400 MiB for gpu-0, which has "

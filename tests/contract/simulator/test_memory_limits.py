@@ -92,7 +92,9 @@ def test_memory_is_free_again_when_its_process_ends(world: Limits) -> None:
     pod = world.groups.make("pod")
     world.set(pod, 3 * GIB)
     world.take(pod, 3 * GIB, pid=7)
-    assert [(one.pid, one.memory) for one in world.machine.allocations()] == [(7, 3 * GIB)]
+    assert [(allocation.pid, allocation.memory) for allocation in world.machine.allocations()] == [
+        (7, 3 * GIB)
+    ]
     assert [holder.pid for holder in world.machine.holders()] == [7]
 
     world.machine.release_memory(world.uuid, pid=7)

@@ -59,7 +59,7 @@ def test_every_shipped_profile_answers_every_fact(
             assert memory.total == second.total == card.memory.total_mib << 20
             assert memory.used == second.reserved + second.used
             assert second.reserved == card.memory.reserved_mib << 20
-            assert second.used == sum(one.memory_mib * 1024**2 for one in gpu.residents)
+            assert second.used == sum(resident.memory_mib * 1024**2 for resident in gpu.residents)
             assert memory.free + memory.used == memory.total
             assert pynvml.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total == (
                 card.memory.bar1_mib << 20

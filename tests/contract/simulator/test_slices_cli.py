@@ -174,7 +174,7 @@ def test_a_machine_type_has_the_gpus_that_its_cloud_documents(
     assert (listed["apiVersion"], listed["kind"]) == ("v1", "List")
     for one in listed["items"]:
         check_slice(one, None)
-    there = [device for one in listed["items"] for device in one["spec"].get("devices", [])]
+    there = [device for item in listed["items"] for device in item["spec"].get("devices", [])]
     assert [device["attributes"]["productName"]["string"] for device in there] == [product] * count
     buses = {device["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for device in there}
     assert len(buses) == count
@@ -212,14 +212,16 @@ def test_karpenters_template_has_partitions_counters_and_what_devices_will_share
     mig = ("--mig=on-demand", "--mig-profiles=3g.40gb")
     (resources,) = printed("--instance-type=p5.48xlarge", *mig, "--template=karpenter")
     templates = resources["resourceSliceTemplates"]
-    assert {one["driver"] for one in templates} == {DRIVER_NAME}
-    assert {one["pool"]["name"] for one in templates} == {"template"}
+    assert {template["driver"] for template in templates} == {DRIVER_NAME}
+    assert {template["pool"]["name"] for template in templates} == {"template"}
     # Karpenter leaves out the devices of a template that has counter sets too.
-    assert [sorted(one.keys() & {"devices", "sharedCounters"}) for one in templates] == [
+    assert [sorted(template.keys() & {"devices", "sharedCounters"}) for template in templates] == [
         ["sharedCounters"],
         *[["devices"]] * (len(templates) - 1),
     ]
-    there = {device["name"]: device for one in templates for device in one.get("devices", [])}
+    there = {
+        device["name"]: device for template in templates for device in template.get("devices", [])
+    }
     assert all("consumesCounters" in device for device in there.values())
     assert all(
         device["attributes"].keys().isdisjoint({"uuid", "parentUUID"}) for device in there.values()

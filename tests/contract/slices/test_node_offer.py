@@ -229,6 +229,6 @@ def test_on_demand_on_an_older_kubernetes_is_told_once_what_it_costs(
         world = start("on-demand", "")
         bench.look_again(world.publisher, HOPPERS)
     assert world.is_divided()
-    (told,) = [one for one in logs if one["event"] == "mig on demand slows the scheduler"]
+    (told,) = [log for log in logs if log["event"] == "mig on demand slows the scheduler"]
     assert told["kubernetes"] == "Kubernetes 1.36"
     assert "0.35 instead of 34" in told["reason"]

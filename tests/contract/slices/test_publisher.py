@@ -114,7 +114,9 @@ class TestPublishing:
 
         def memory() -> Any:
             (changed,) = [
-                one for one in bench.slices()[0]["spec"]["devices"] if one["name"] == "gpu-1"
+                device
+                for device in bench.slices()[0]["spec"]["devices"]
+                if device["name"] == "gpu-1"
             ]
             return changed["capacity"]["memory"]["value"]
 
@@ -316,7 +318,7 @@ class TestConsumableCapacity:
         publisher = bench.start(h100s(count=2), project=shareable)
         bench.look_again(publisher, h100s(count=2))
         wholes = [one for one in published(bench) if "mig" not in one["name"]]
-        assert [one["allowMultipleAllocations"] for one in wholes] == [True, True]
+        assert [whole["allowMultipleAllocations"] for whole in wholes] == [True, True]
         assert bench.count.dropped == 0
 
     def test_a_server_without_them_gets_each_device_for_one_claim(self, bench: Any) -> None:
@@ -333,7 +335,7 @@ class TestConsumableCapacity:
         assert bench.devices() == ["gpu-0", "gpu-1"]
         plain = projection(make.inventory()).devices
         assert [one["capacity"] for one in published(bench)] == [one["capacity"] for one in plain]
-        (told,) = [one for one in logs if one["event"] == "devices published for one claim each"]
+        (told,) = [log for log in logs if log["event"] == "devices published for one claim each"]
         assert "DRAConsumableCapacity" in told["advice"]
 
 

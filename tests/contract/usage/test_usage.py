@@ -110,7 +110,7 @@ def test_a_containers_process_is_told_with_its_claim_memory_and_how_busy_it_is(n
     (user,) = device.users
     assert (user.claims, user.pod, user.container) == (("team-a/one",), "train-0", "trainer")
     assert (user.memory_bytes, user.sm) == (300 * MIB, 0.4)
-    assert [(one.pid, one.memory_bytes) for one in device.others] == [(102, 50 * MIB)]
+    assert [(other.pid, other.memory_bytes) for other in device.others] == [(102, 50 * MIB)]
     assert first.load.memory is not None
     assert first.load.memory.used_bytes == 350 * MIB
     assert (first.load.busy, second.load.busy) == (0.4, 0.0)
@@ -123,7 +123,7 @@ def test_clients_of_mps_are_told_by_themselves_and_once(node: Node) -> None:
     # A driver may have a client in both lists; its memory is there once.
     node.machine.hold_instance(node.gpus[0].uuid, pid=101, memory=100 * MIB)
     (user,) = node.look().look().gpus[0].devices[0].users
-    assert [(one.kind, one.memory_bytes) for one in user.processes] == [
+    assert [(process.kind, process.memory_bytes) for process in user.processes] == [
         (str(ProcessKind.MPS), 300 * MIB)
     ]
     assert user.sm is None  # NVML counts the server as busy, and tells of no client's part
@@ -165,7 +165,7 @@ def test_a_mig_device_has_its_own_memory_and_processes(tmp_path: Path) -> None:
     put_process(machine, 101, container())
     first = node.look().look().gpus[0]
     assert first.load.busy is None
-    by_uuid = {one.uuid: one for one in first.devices}
+    by_uuid = {device.uuid: device for device in first.devices}
     assert set(by_uuid) == {mine, other}
     (user,) = by_uuid[mine].users
     assert (user.memory_bytes, user.sm) == (200 * MIB, None)
@@ -194,7 +194,7 @@ def test_while_nobody_asks_nvml_is_not_asked(node: Node) -> None:
     node.machine.fail_call("nvmlDeviceGetComputeRunningProcesses_v3", code=999, times=1)
     NodeUsage(node.look().look)
     time.sleep(0.2)
-    assert [one.times for one in node.machine.faults()] == [1]
+    assert [fault.times for fault in node.machine.faults()] == [1]
 
 
 def words_of(machine: Machine, *words: str) -> list[str]:

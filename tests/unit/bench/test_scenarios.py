@@ -55,9 +55,9 @@ def of(scenario: Scenario, profiles: dict[str, int], *, whole: bool, memory: int
 def test_every_shipped_scenario_is_one_on_every_card(name: str, profiles: dict[str, int]) -> None:
     _, scenario = find_scenario(name)
     found = of(scenario, profiles, whole=not profiles, memory=24576)
-    assert len({one.name for one in found.strategies}) == len(found.strategies) > 1
+    assert len({strategy.name for strategy in found.strategies}) == len(found.strategies) > 1
     assert found.study is not None
-    names = {one.name for one in found.strategies}
+    names = {strategy.name for strategy in found.strategies}
     for relation in found.study.relations:
         assert {relation.case, *relation.against, *relation.undisturbed} <= names
     written = yaml.safe_load(shipped()[name].read_text())
@@ -104,12 +104,12 @@ def test_a_matrix_has_every_combination_with_its_labels_in_names() -> None:
   tenants: [{work: light, with: {rate: $load}, count: $tenants}]
 """
     )
-    names = [one.name for one in found.strategies]
+    names = [strategy.name for strategy in found.strategies]
     assert len(names) == 2 + 8
     assert names[-1] == "4 by time-slicing, high"
     last = found.strategies[-1]
     assert (last.sharing, last.tenants) == (Sharing.TIME_SLICING, 4)
-    assert {one.work.rate for one in last.parts} == {80.0}
+    assert {part.work.rate for part in last.parts} == {80.0}
     assert found.study is not None
     assert found.study.relations[-1].against == ("alone, high",)
 
@@ -162,7 +162,7 @@ def test_mig_profiles_are_asked_for_by_size_and_the_rest_is_counted() -> None:
     ]
     assert h100[-1].tenants == 7
     assert plan(text, A30).strategies[-1].tenants == 4
-    assert [one.profile for one in plan(text).strategies][:2] == ["smallest", "1g"]
+    assert [strategy.profile for strategy in plan(text).strategies][:2] == ["smallest", "1g"]
 
 
 def test_a_case_stands_in_for_a_base_that_cannot_be_run_and_else_is_left_out() -> None:
@@ -180,11 +180,15 @@ def test_a_case_stands_in_for_a_base_that_cannot_be_run_and_else_is_left_out() -
 """
     )
     divided = plan(text, H100, whole=False)
-    assert [one.name for one in divided.strategies] == ["alone", "alone on the largest", "four"]
+    assert [strategy.name for strategy in divided.strategies] == [
+        "alone",
+        "alone on the largest",
+        "four",
+    ]
     assert divided.study is not None
     assert divided.study.relations[-1].against == ("alone on the largest",)
     whole = plan(text)
-    assert [one.name for one in whole.strategies] == ["alone", "four"]
+    assert [strategy.name for strategy in whole.strategies] == ["alone", "four"]
     assert whole.study is not None
     assert whole.study.relations[-1].against == ("alone",)
 
@@ -353,7 +357,9 @@ def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:
     place = Place(image="bench:1", pull_secret="ci/registry")  # noqa: S106 (its name)
     asked = claim(mixed)
     devices = asked["spec"]["devices"]  # type: ignore[index]
-    selectors = [one["exactly"]["selectors"][0]["cel"]["expression"] for one in devices["requests"]]
+    selectors = [
+        request["exactly"]["selectors"][0]["cel"]["expression"] for request in devices["requests"]
+    ]
     assert [text.split("'")[-2] for text in selectors] == ["1g.10gb", "1g.10gb", "3g.40gb"]
     assert len(devices["constraints"]) == 1
     pods = [pod(mixed, work, number, place) for number in range(3)]
@@ -362,7 +368,7 @@ def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:
     assert pods[0]["spec"]["imagePullSecrets"] == [{"name": PULL_SECRET}]  # type: ignore[index]
     whole = claim(both)["spec"]["devices"]  # type: ignore[index]
     assert "constraints" not in whole
-    assert [one["exactly"]["deviceClassName"] for one in whole["requests"]] == [
+    assert [request["exactly"]["deviceClassName"] for request in whole["requests"]] == [
         "gpu.nvidia.com"
     ] * 2
     first, second = (pod(uneven, work, number, place)["spec"] for number in range(2))

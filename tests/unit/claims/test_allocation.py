@@ -196,5 +196,5 @@ def test_a_claim_becomes_the_draft_of_its_record() -> None:
     assert (one.request_names, one.subrequest, one.admin_access) == (("a",), "best", True)
     assert (other.request_names, other.subrequest, other.admin_access) == (("b",), None, False)
     assert one.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={draft.ref.uid}-gpu-0",)
-    assert [one.device for one in draft.devices] == [ALL, PLACE]
+    assert [device.device for device in draft.devices] == [ALL, PLACE]
     assert seen.gpus == {WHOLE.uuid: WHOLE, CARD.uuid: CARD}

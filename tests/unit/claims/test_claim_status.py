@@ -42,7 +42,8 @@ def claim(*devices: Device, share_id: str | None = None, **facts: Any) -> ClaimR
     (entry,) = make.record(GPU).devices
     return make.record(
         devices=tuple(
-            replace(entry, name=name_of(GPU, one), device=one, share_id=share_id) for one in devices
+            replace(entry, name=name_of(GPU, device), device=device, share_id=share_id)
+            for device in devices
         ),
         **facts,
     )
@@ -191,7 +192,7 @@ def test_conditions_come_from_who_knows_one_of_each_type_and_eight_at_most() -> 
         ]
 
     entry = only(make.record(GPU), conditions=sick)
-    assert [one.type for one in entry.conditions][:2] == ["Ready", "Other0"]
+    assert [condition.type for condition in entry.conditions][:2] == ["Ready", "Other0"]
     assert len(entry.conditions) == 8
     (body,) = stored_entries(applied(make.record().ref, [entry], (), NOW))
     ready, other = body["conditions"][:2]

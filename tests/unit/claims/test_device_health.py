@@ -36,7 +36,7 @@ SHARE = replace(
 
 
 def ailing(*findings: Finding, of: InstanceId | None = None) -> GpuConditions:
-    return tuple(GpuCondition(finding=one, instance=of, since=7) for one in findings)
+    return tuple(GpuCondition(finding=finding, instance=of, since=7) for finding in findings)
 
 
 def health(device: Device, wrong: Mapping[str, GpuConditions], **facts: object) -> DeviceHealth:

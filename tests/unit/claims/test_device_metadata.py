@@ -139,13 +139,13 @@ def test_each_request_has_a_file_and_a_chosen_sub_request_is_in_it_but_not_in_th
     found = {name: reader.read(data)["requests"] for name, data in told(one).items()}
     assert [one["name"] for one in found["large"]] == ["large/h100"]
     assert [one["name"] for one in found["small"]] == ["small"]
-    assert [one["name"] for one in found["small"][0]["devices"]] == ["gpu-0-mig-1g10gb-19-2"]
+    assert [device["name"] for device in found["small"][0]["devices"]] == ["gpu-0-mig-1g10gb-19-2"]
 
 
 def test_all_devices_of_a_request_are_in_its_file_in_their_order() -> None:
     other = make.gpu(2)
     found = told(record(entry(other, make.device(other)), entry(WHOLE, GPU_DEVICE)), other, WHOLE)
-    assert [one["name"] for one in reader.devices(found["gpu"])] == ["gpu-2", "gpu-1"]
+    assert [device["name"] for device in reader.devices(found["gpu"])] == ["gpu-2", "gpu-1"]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a/../b", "a..b", "../../etc", "A", "a\n"])

@@ -39,18 +39,18 @@ class Node:
         entries = tuple(
             DeviceRecord(
                 name="device",
-                device=one,
+                device=device,
                 pool="node-1",
                 request_names=("gpu",),
                 cdi_device_ids=(),
                 admin_access=admin_access,
             )
-            for one in devices
+            for device in devices
         )
         self.records.append(make.record(devices=entries))
 
     def users_of(self, gpu: GpuUuid) -> list[ClaimRecord]:
-        return [one for one in self.records if gpu in one.held_gpus]
+        return [record for record in self.records if gpu in record.held_gpus]
 
     def gpus(self) -> frozenset[GpuUuid]:
         return frozenset({GPU.gpu, OTHER.gpu})

@@ -67,12 +67,14 @@ class Mapped:
 
 def published(gpu: Gpu, share: ShareOffer, mig: MigOffer = EXISTING) -> list[dict[str, Any]]:
     """The devices in the node's slices."""
-    return [dict(one) for one in projection(make.inventory(gpu), mig=mig, share=share).devices]
+    return [
+        dict(device) for device in projection(make.inventory(gpu), mig=mig, share=share).devices
+    ]
 
 
 def mapped(devices: list[dict[str, Any]], pool: str, name: str) -> Mapped | None:
     """As dcgm-exporter does it with one device of PodResources."""
-    by_key = {f"{POOL}/{one['name']}": one["attributes"] for one in devices}
+    by_key = {f"{POOL}/{device['name']}": device["attributes"] for device in devices}
     attributes = by_key.get(f"{pool}/{name}", {})
     text = {key: value.get("string") for key, value in attributes.items()}
     match text.get("type"):
@@ -125,7 +127,7 @@ def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them(
     record = prepared(gpu, make.device(made))
     devices = published(gpu, ShareOffer(), MigOffer())
     (answered,) = record.devices
-    assert answered.name in {one["name"] for one in devices}
+    assert answered.name in {device["name"] for device in devices}
     assert mapped(devices, answered.pool, answered.name) is None
     (entry,) = entries(record, make.inventory(gpu))
     assert entry.data["uuid"] == made.uuid
@@ -134,5 +136,5 @@ def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them(
 def test_the_first_cdi_id_is_each_devices_own() -> None:
     several = [replace(ALL, share=replace(PART, share_id=one)) for one in "ab"]
     record = prepared(WHOLE, ALL, *equal_shares(ALL.base, FOUR), *several)
-    first = [one.cdi_device_ids[0] for one in record.devices]
+    first = [device.cdi_device_ids[0] for device in record.devices]
     assert len(set(first)) == len(first) == 7

@@ -78,4 +78,4 @@ def test_a_mode_that_cannot_be_turned_off_is_warned_of_once_for_each_reason() ->
     with capture_logs() as logs:
         for node.refuse in ("lost", "lost", "busy"):
             assert not mig.tidy(GPU.uuid)
-    assert [one["reason"] for one in logs] == ["lost", "busy"]
+    assert [log["reason"] for log in logs] == ["lost", "busy"]

@@ -75,7 +75,7 @@ def test_damaged_records_are_kept_side_by_side_for_a_person(
             assert store.read(UID) is None
             assert store.quarantined == number + 1
     reason = "it is cut off, or not a file of this driver"
-    assert [one["reason"] for one in logs] == [reason] * 3
+    assert [log["reason"] for log in logs] == [reason] * 3
     kept = sorted((tmp_path / "quarantine").iterdir())
     assert [path.name for path in kept] == [f"{UID}.json", f"{UID}.json.1", f"{UID}.json.2"]
     assert [path.read_text() for path in kept] == [f"damage {number}" for number in range(3)]
@@ -87,7 +87,7 @@ def test_a_record_of_another_claim_is_damaged(tmp_path: Path, store: RecordStore
     assert store.peek(ClaimUid("other")) is None
     with capture_logs() as logs:
         assert store.read(ClaimUid("other")) is None
-    assert [one["reason"] for one in logs] == [f"it is the record of claim UID {UID}"]
+    assert [log["reason"] for log in logs] == [f"it is the record of claim UID {UID}"]
     assert [path.name for path in (tmp_path / "quarantine").iterdir()] == ["other.json"]
     (reason,) = stored_records(tmp_path).damaged.values()
     assert reason == f"it is not the record of claim {RECORD.ref}"

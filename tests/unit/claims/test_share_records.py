@@ -183,8 +183,8 @@ def test_a_record_with_shares_is_read_and_written_as_ever(kind: str) -> None:
 def steps_of(kind: str) -> tuple[list[UseShares], list[JoinDomain]]:
     """How shares are used, and the domains that are joined, by what the first version wrote."""
     steps = decode((GOLDEN / f"{kind}.json").read_bytes()).steps
-    uses = [one for one in steps if isinstance(one, UseShares)]
-    joins = [one for one in steps if isinstance(one, JoinDomain)]
+    uses = [step for step in steps if isinstance(step, UseShares)]
+    joins = [step for step in steps if isinstance(step, JoinDomain)]
     assert len(uses) + len(joins) == len(steps)
     return uses, joins
 
@@ -194,7 +194,7 @@ def test_what_containers_get_by_several_requests_comes_back_from_the_record() ->
     use, join, _, of_mig = record.steps
     assert isinstance(join, JoinDomain)
     assert isinstance(of_mig, JoinDomain)
-    assert not any(one.is_of_several for one in of_mig.clients.values())
+    assert not any(client.is_of_several for client in of_mig.clients.values())
     (edits,) = set(MEMBERSHIPS.edits(join).values())
     assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=12288M" in edits.env
     said = description_of(record, record.devices[0])
@@ -233,10 +233,12 @@ def test_of_parts_by_capacity_the_limits_are_known_from_the_record() -> None:
     (third,) = of_mig.limits.values()
     assert (third.memory_mib, third.active_thread_percentage) == ({MIG.uuid: 4096}, 50)
     record = decode((GOLDEN / "v1-parts.json").read_bytes())
-    assert [one.share_id for one in record.devices] == [
+    assert [device.share_id for device in record.devices] == [
         f"{letter}671734a-e8e5-11e4-8fde-42010af09327" for letter in "abc"
     ]
-    assert [one.device for one in record.devices] == [one.device for one in with_parts()[0].shares]
+    assert [device.device for device in record.devices] == [
+        share.device for share in with_parts()[0].shares
+    ]
 
 
 def test_a_limit_on_a_control_group_that_is_owed_is_known_from_the_record() -> None:

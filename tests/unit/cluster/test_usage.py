@@ -25,7 +25,10 @@ def one_pool(pools: list[Pool], allocations: list[Allocation]) -> PoolUsage:
 
 def numbers(pools: list[Pool], *devices: str) -> Numbers:
     found = one_pool(pools, has(*devices))
-    return {one.resource: (one.offered, one.used, one.free) for one in found.resources}
+    return {
+        resource.resource: (resource.offered, resource.used, resource.free)
+        for resource in found.resources
+    }
 
 
 def h100s(count: int) -> list[Pool]:
@@ -87,7 +90,7 @@ def test_a_device_that_two_claims_share_is_used_once() -> None:
     twice = [*has("gpu-0-share-0", name="a"), *has("gpu-0-share-0", name="b")]
     found = one_pool(SHARES, twice)
 
-    assert [(one.used, one.free) for one in found.resources] == [(1, 9), (0, 0)]
+    assert [(resource.used, resource.free) for resource in found.resources] == [(1, 9), (0, 0)]
     assert [one.allocation.claim for one in found.allocated] == ["default/a", "default/b"]
 
 
@@ -106,7 +109,7 @@ def test_what_is_no_longer_published_is_named_and_not_counted() -> None:
 
     assert [one.device for one in found.pools[0].not_published] == ["gpu-7"]
     assert [(one.pool, one.device) for one in found.stray] == [("node-9", "gpu-0")]
-    assert [(one.used, one.free) for one in found.pools[0].resources] == [(1, 0)]
+    assert [(resource.used, resource.free) for resource in found.pools[0].resources] == [(1, 0)]
 
 
 def test_of_an_incomplete_pool_nothing_is_counted_and_nothing_called_gone() -> None:
@@ -137,5 +140,9 @@ def test_what_is_offered_is_used_blocked_or_free() -> None:
             assert one.blocked >= 0
     (of_tainted,) = one_pool(tainted, has("gpu-1")).resources
     assert (of_tainted.offered, of_tainted.used, of_tainted.blocked) == (2, 1, 1)
-    (small,) = (one for one in one_pool(pools, has("gpu-1")).resources if one.resource == SMALL)
+    (small,) = (
+        resource
+        for resource in one_pool(pools, has("gpu-1")).resources
+        if resource.resource == SMALL
+    )
     assert (small.offered, small.used, small.blocked, small.free) == (14, 0, 7, 7)

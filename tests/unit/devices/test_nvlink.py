@@ -67,7 +67,7 @@ def meshes(gpus: Iterable[Gpu]) -> dict[int, list[int]]:
 
 
 def full(*minors: int) -> list[tuple[int, int]]:
-    return [(one, other) for one in minors for other in minors if one < other]
+    return [(minor, other) for minor in minors for other in minors if minor < other]
 
 
 CUBE_MESH = [*full(0, 1, 2, 3), *full(4, 5, 6, 7), (0, 4), (1, 5), (2, 6), (3, 7)]

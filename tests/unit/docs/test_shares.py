@@ -41,7 +41,7 @@ def test_the_example_is_the_config_map_that_the_daemon_set_mounts() -> None:
         if (one["kind"], one["metadata"]["name"]) == ("DaemonSet", "dra-driver")
     )
     volumes = daemon_set["spec"]["template"]["spec"]["volumes"]
-    (mounted,) = (one["configMap"] for one in volumes if "configMap" in one)
+    (mounted,) = (volume["configMap"] for volume in volumes if "configMap" in volume)
     assert metadata["name"] == mounted["name"]
     assert metadata["namespace"] == daemon_set["metadata"]["namespace"]
     assert mounted["optional"]

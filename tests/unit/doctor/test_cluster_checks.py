@@ -281,8 +281,12 @@ def test_a_second_class_behind_a_resource_name_is_named() -> None:
 def policies(text: str) -> tuple[list[Object], list[Object]]:
     documents = list(yaml.safe_load_all(text))
     return (
-        [one for one in documents if one["kind"] == "ValidatingAdmissionPolicy"],
-        [one for one in documents if one["kind"] == "ValidatingAdmissionPolicyBinding"],
+        [document for document in documents if document["kind"] == "ValidatingAdmissionPolicy"],
+        [
+            document
+            for document in documents
+            if document["kind"] == "ValidatingAdmissionPolicyBinding"
+        ],
     )
 
 

@@ -206,7 +206,9 @@ def test_what_does_not_hold_is_said(change: dict[str, Any], words: str) -> None:
 
 
 def test_a_share_that_two_claims_have_is_said() -> None:
-    twice = tuple(replace(one, devices=("share",)) if one.shares else one for one in GOOD.claims)
+    twice = tuple(
+        replace(claim, devices=("share",)) if claim.shares else claim for claim in GOOD.claims
+    )
     assert judge(WANTED, replace(GOOD, claims=twice)) == ["share is given to 2 claims"]
 
 

@@ -188,7 +188,9 @@ def test_preparing_writes_the_version_everywhere_and_dates_the_changelog(
     assert (repository / "manifests" / "install.yaml").read_text() == (
         "        - image: dra-driver:1.3.0-rc.1\n          x: 1\n"
     )
-    titles = [one.title for one in changelog.sections((repository / "CHANGELOG.md").read_text())]
+    titles = [
+        section.title for section in changelog.sections((repository / "CHANGELOG.md").read_text())
+    ]
     assert titles[0] == "Unreleased"
     assert titles[1].startswith("1.3.0-rc.1 - 20")
     assert titles[2] == "1.2.3 - 2026-02-28"

@@ -29,7 +29,8 @@ class Looks:
     def gone(self, *devices: MigDevice, claim: str = "claim") -> list[bool]:
         record = self.records[claim]
         return [
-            self.seen.is_gone(one.uuid, one.parent, claim=claim, record=record) for one in devices
+            self.seen.is_gone(device.uuid, device.parent, claim=claim, record=record)
+            for device in devices
         ]
 
 
@@ -44,7 +45,7 @@ def test_what_a_look_does_not_find_is_gone_until_one_does() -> None:
         assert looks.gone(ONE, TWO) == [True, False]
         looks.find(node(ONE, TWO))
     assert looks.gone(ONE, TWO) == [False, False]
-    assert [(one["event"], one["mig_device"]) for one in logs] == [
+    assert [(log["event"], log["mig_device"]) for log in logs] == [
         ("mig device of a claim is gone", ONE.uuid),
         ("mig device of a claim is back", ONE.uuid),
     ]

@@ -58,7 +58,9 @@ class Driver:
 
     def wrong(self) -> dict[str, list[str]]:
         return {
-            uuid: [one.finding.value or str(one.finding.cause) for one in conditions]
+            uuid: [
+                condition.finding.value or str(condition.finding.cause) for condition in conditions
+            ]
             for uuid, conditions in self.tracker.in_force().items()
         }
 

@@ -169,7 +169,9 @@ def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
 def test_compute_is_free_where_the_config_says_so() -> None:
     found = divided(dataclasses.replace(MPS, compute=Compute.FREE), make.gpu(0)).divisions.values()
     assert [one.free_compute for one in found] == [True]
-    assert [one.free_compute for one in divided(MPS, make.gpu(0)).divisions.values()] == [False]
+    assert [division.free_compute for division in divided(MPS, make.gpu(0)).divisions.values()] == [
+        False
+    ]
 
 
 def test_under_mig_strategy_single_mig_devices_go_by_the_name_of_gpus() -> None:

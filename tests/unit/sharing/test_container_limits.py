@@ -50,7 +50,8 @@ def made(*units: Unit) -> JoinDomain:
 def test_two_requests_for_one_gpu_are_one_larger_request() -> None:
     step = made(unit(0, "a"), unit(1, "b"), unit(2, "b"))
     assert {
-        (one.active_thread_percentage, *one.memory_mib.values()) for one in step.clients.values()
+        (client.active_thread_percentage, *client.memory_mib.values())
+        for client in step.clients.values()
     } == {(30, 8192 * 3)}
     said = ("with the claim's other requests 24576 MiB and 30 % of threads",)
     assert step.describe(key(0)).words == step.describe(key(2)).words == said

@@ -121,7 +121,7 @@ def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Pa
 
 def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mps: Mps) -> None:
     devices = [make.mig_device(start=start) for start in (0, 1)]
-    units = tuple(unit(make.gpu(0, mig=make.mig(*devices)), one) for one in devices)
+    units = tuple(unit(make.gpu(0, mig=make.mig(*devices)), device) for device in devices)
     config = make.config(
         kind="MigDeviceConfig",
         sharing={

@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_warned_of_once_unless_the_gpu_has_none(
     says(root, text, status)
     with capture_logs() as logs:
         assert [smi.time_slice(GPU, clock.now + 5) for _ in range(2)] == [None, None]
-    assert len([one for one in logs if one["log_level"] == "warning"]) == warnings
+    assert len([log for log in logs if log["log_level"] == "warning"]) == warnings
 
 
 @pytest.mark.parametrize(

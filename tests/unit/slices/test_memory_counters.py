@@ -110,7 +110,7 @@ def warnings(*versions: tuple[int, int] | None, are_wanted: bool = True) -> list
     with capture_logs() as logs:
         for _ in range(3):
             assert (setting.added_to(before) != before) == are_wanted
-    return [f"{one['event']}: {one['kubernetes']}: {one['advice']}" for one in logs]
+    return [f"{log['event']}: {log['kubernetes']}: {log['advice']}" for log in logs]
 
 
 def test_an_older_scheduler_is_warned_of_once() -> None:

@@ -19,7 +19,7 @@ from dra_driver.slices.project import projection
     for one in manifests.installed("ValidatingAdmissionPolicy")
     if one["metadata"]["name"].endswith("own-node")
 )
-RULES = "\n".join(one["expression"] for one in POLICY["spec"]["validations"])
+RULES = "\n".join(validation["expression"] for validation in POLICY["spec"]["validations"])
 
 
 def only(pattern: str) -> str:

@@ -319,7 +319,7 @@ def test_a_gpu_that_refuses_mig_mode_is_published_as_a_whole_and_others_as_ever(
     inventory = make.inventory(h100(), h100(minor=1))
     before, published = projection(inventory), projection(inventory, refused=refusing())
 
-    others = [one for one in names(before) if not one.startswith("gpu-0")]
+    others = [name for name in names(before) if not name.startswith("gpu-0")]
     # First, for claims of a whole one: nothing else can be made of it.
     assert names(published) == ["gpu-0", *others]
     for one in published.devices:
@@ -353,7 +353,7 @@ def in_mode(minor: int, *, ours: bool) -> Gpu:
 
 def test_gpus_that_somebody_put_in_mig_mode_are_divided_first_and_given_out_whole_last() -> None:
     published = found(h100(), h100(minor=1), in_mode(2, ours=False), h100(minor=3))
-    parts = [one.partition("-mig-")[0] for one in names(published) if "-mig-" in one]
+    parts = [name.partition("-mig-")[0] for name in names(published) if "-mig-" in name]
 
     assert names(published)[:4] == ["gpu-3", "gpu-1", "gpu-0", "gpu-2"]
     assert list(dict.fromkeys(parts)) == ["gpu-2", "gpu-0", "gpu-1", "gpu-3"]

@@ -20,7 +20,7 @@ H100 = make.gpu(0, mig=make.mig())
 
 
 def offer(*gpus: Gpu, division: Division = TEN, **changes: Any) -> ShareOffer:
-    return ShareOffer(divisions={make.place(one): division for one in gpus}, **changes)
+    return ShareOffer(divisions={make.place(gpu): division for gpu in gpus}, **changes)
 
 
 def project(*gpus: Gpu, division: Division = TEN, **changes: Any) -> Projection:
@@ -107,7 +107,7 @@ def test_shares_partitions_and_the_whole_exclude_each_other_but_not_their_like()
 
 def test_shares_of_gpus_that_one_daemon_serves_are_all_that_is_published_of_these() -> None:
     gpus = (H100, make.gpu(1, mig=make.mig()))
-    together = replace(TEN, combines=True, together=tuple(one.uuid for one in gpus))
+    together = replace(TEN, combines=True, together=tuple(gpu.uuid for gpu in gpus))
     found = project(*gpus, division=together)
     assert len(found.devices) == 20
     assert not found.counter_sets

@@ -73,8 +73,8 @@ def test_a_sick_gpu_has_a_taint_that_says_what_and_since_when() -> None:
 def test_the_others_are_published_to_the_byte_as_before() -> None:
     before = projection(make.inventory(SICK, FINE))
     after = tainted(before, LOST)
-    assert [one for one in after.devices if one["name"] != "gpu-0"] == [
-        one for one in before.devices if one["name"] != "gpu-0"
+    assert [device for device in after.devices if device["name"] != "gpu-0"] == [
+        device for device in before.devices if device["name"] != "gpu-0"
     ]
     assert taints_module.tainted(before, {}, USUAL) is before
 

@@ -70,7 +70,7 @@ def test_a_process_is_its_pods_and_the_pods_claims() -> None:
     assert (user.memory_bytes, user.limit_bytes) == (5 * GIB, None)
     assert user.sm is not None
     assert round(user.sm, 3) == 0.3
-    assert [one.pid for one in user.processes] == [7, 8]
+    assert [process.pid for process in user.processes] == [7, 8]
 
 
 def test_containers_and_pods_are_told_apart() -> None:
@@ -99,7 +99,7 @@ def test_who_ended_meanwhile_is_left_out_and_the_nodes_own_are_others() -> None:
     (device,) = used(
         load(on_gpu(7), on_gpu(8)), {8: seen(8)}, Known(records=[claim("one", POD_A)])
     ).devices
-    assert [one.pid for one in device.others] == [8]
+    assert [other.pid for other in device.others] == [8]
     (idle,) = device.users
     assert (idle.pod, idle.processes, idle.claims) == ("train-0", (), ("team-a/one",))
 
@@ -171,8 +171,8 @@ def test_the_server_of_mps_is_told_apart_by_its_daemon() -> None:
         {60: seen(60, parent=50), 7: seen(7, "uid-a", ID_A)},
         known,
     ).devices
-    assert [one.pid for one in device.servers] == [60]
-    assert [one.processes[0].kind for one in device.users] == ["mps"]
+    assert [server.pid for server in device.servers] == [60]
+    assert [user.processes[0].kind for user in device.users] == ["mps"]
 
 
 def test_claims_that_are_released_have_nothing() -> None:
@@ -212,7 +212,7 @@ def test_a_process_on_a_mig_device_is_told_of_there() -> None:
         "gpu-0-mig-1g10gb-19-4",
         "MIG-1",
     )
-    assert [(one.claims, one.pod) for one in first.users] == [(("team-a/cut",), "train-0")]
+    assert [(user.claims, user.pod) for user in first.users] == [(("team-a/cut",), "train-0")]
     assert (second.name, second.users) == ("gpu-0 MIG 12", ())
 
 
@@ -246,8 +246,8 @@ def test_no_line_is_wider_than_the_terminal() -> None:
     (gpu,) = use.gpus
     (device,) = gpu.devices
     long = tuple(
-        replace(one, claims=(f"a-long-namespace/{'claim-' * 20}",), pod="pod-" * 30)
-        for one in device.users
+        replace(user, claims=(f"a-long-namespace/{'claim-' * 20}",), pod="pod-" * 30)
+        for user in device.users
     )
     use = replace(use, gpus=(GpuUse(load=gpu.load, devices=(replace(device, users=long),)),))
     for width in (40, 80, 100, 120):
@@ -261,11 +261,11 @@ def test_for_programs() -> None:
     (gpu,) = document(node_use())["gpus"]  # type: ignore[misc]
     (device,) = gpu["devices"]
     assert device["memory"] == {"totalBytes": 80 * GIB, "usedBytes": 20 * GIB}
-    assert [(one["pod"], one["memoryBytes"]) for one in device["users"]] == [
+    assert [(user["pod"], user["memoryBytes"]) for user in device["users"]] == [
         ("train-0", 12 * GIB),
         ("infer-0", None),
     ]
-    assert [one["pid"] for one in device["others"]] == [8]
+    assert [other["pid"] for other in device["others"]] == [8]
 
 
 def test_for_scrapers() -> None:

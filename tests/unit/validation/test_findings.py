@@ -44,9 +44,9 @@ def claim(parameters: str, driver: str = "gpu.nvidia.com") -> str:
 def test_every_bad_config_is_found_with_the_driver_s_own_error(bad: BadConfig) -> None:
     report = check_manifest(claim(bad.json))
     before = "spec.devices.config[0].opaque.parameters"
-    texts = [one.text.removeprefix(before).lstrip(": .") for one in report.findings]
+    texts = [finding.text.removeprefix(before).lstrip(": .") for finding in report.findings]
     assert "; ".join(texts) == bad.error
-    assert all(one.text.startswith(before) for one in report.findings)
+    assert all(finding.text.startswith(before) for finding in report.findings)
     assert report.configs == 1
 
 
@@ -76,12 +76,15 @@ spec:
   devices:
     requests:
 """
-    text += "".join(f"    - {one}\n" for one in requests) + "    config:\n"
+    text += "".join(f"    - {request}\n" for request in requests) + "    config:\n"
     for one in filter(None, (kind, also)):
         text += f"    - requests: [{named}]\n      opaque:\n        driver: gpu.nvidia.com\n"
         text += "        parameters:\n          apiVersion: resource.nvidia.com/v1beta1\n"
         text += f"          kind: {one}\n"
-    return [f"{one.line}:{one.column} {one.text}" for one in check_manifest(text).findings]
+    return [
+        f"{finding.line}:{finding.column} {finding.text}"
+        for finding in check_manifest(text).findings
+    ]
 
 
 G = "{name: g, exactly: {deviceClassName: gpu.nvidia.com}}"

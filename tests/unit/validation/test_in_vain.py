@@ -19,7 +19,7 @@ SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu
 
 def said(*things: Any) -> list[tuple[str, str]]:
     report = check_manifest("---\n".join(map(yaml.safe_dump, things)))
-    return [(one.severity, one.text) for one in report.findings]
+    return [(finding.severity, finding.text) for finding in report.findings]
 
 
 def pod(limits: dict[str, int], **spec: Any) -> dict[str, Any]:
@@ -202,7 +202,9 @@ def test_a_config_whose_place_another_takes_is_told(
     ],
 )
 def test_what_has_no_effect_in_a_share_config_is_a_warning(text: str, told: str) -> None:
-    ((severity, found),) = [(one.severity, one.text) for one in check_manifest(text).findings]
+    ((severity, found),) = [
+        (finding.severity, finding.text) for finding in check_manifest(text).findings
+    ]
     assert severity == "warning"
     assert told in found
 

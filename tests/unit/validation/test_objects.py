@@ -9,7 +9,9 @@ from dra_driver.admin.validate.near_misses import is_near_miss
 
 @pytest.mark.parametrize("bad", BAD_OBJECTS, ids=lambda bad: str(bad.name))
 def test_what_a_cluster_refuses_is_an_error_at_its_line(bad: BadObject) -> None:
-    found = [one for one in check_manifest(bad.text).findings if one.severity == "error"]
+    found = [
+        finding for finding in check_manifest(bad.text).findings if finding.severity == "error"
+    ]
     assert [one.line for one in found] == [line for line, _ in bad.errors]
     for one, (_, text) in zip(found, bad.errors, strict=True):
         assert one.text[: len(text)] == text

@@ -245,7 +245,7 @@ def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
     """Judge whether other software gives out the same GPUs."""
     nodes = list(nodes)
     labels = {one.name: one.labels for one in map(Node.of, nodes)}
-    yield from (_nvidias(one, one.nodes(labels)) for one in found.nvidias)
+    yield from (_nvidias(nvidia, nvidia.nodes(labels)) for nvidia in found.nvidias)
     for one in found.device_plugins:
         if one.wanted:
             yield info(

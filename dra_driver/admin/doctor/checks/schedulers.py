@@ -45,9 +45,9 @@ class Kai(Struct, frozen=True, kw_only=True):
 
 def kai_version(deployments: Iterable[Object]) -> str:
     """Return the version of KAI-Scheduler by its operator's image; empty if none is found."""
-    for one in deployments:
-        if text(one, "metadata", "name") == _KAI_OPERATOR:
-            for container in containers(one):
+    for deployment in deployments:
+        if text(deployment, "metadata", "name") == _KAI_OPERATOR:
+            for container in containers(deployment):
                 _, colon, tag = text(container, "image").partition("@")[0].rpartition(":")
                 if colon and "/" not in tag:
                     return tag

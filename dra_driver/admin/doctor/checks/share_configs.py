@@ -66,7 +66,7 @@ def source_of(pod: Object) -> Source | None:
                 optional=volume.get("optional") is True,
                 file="" if file == "." else file,
                 default=env.get(_DEFAULT, ""),
-                paths={text(one, "key"): text(one, "path") for one in objects(volume, "items")},
+                paths={text(item, "key"): text(item, "path") for item in objects(volume, "items")},
             )
         return Source(config_map="", optional=True)
     return None
@@ -182,7 +182,7 @@ def _config(name: str, data: bytes, where: str, nodes: list[str]) -> Iterator[Se
 def _words(config: NodeConfig) -> str:
     if not config.resources or config.shared_by is None:
         return "shares nothing"
-    parts = (f"{one.replicas} of each {one.name}" for one in config.resources)
+    parts = (f"{resource.replicas} of each {resource.name}" for resource in config.resources)
     return f"{config.shared_by}, {', '.join(parts)}"
 
 

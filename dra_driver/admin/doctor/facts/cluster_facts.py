@@ -229,7 +229,7 @@ class Cluster:
 
     def kubelets(self) -> KubeletFacts:
         """Ask kubelets of GPU nodes for their configuration, through the API server."""
-        names = [text(one, "metadata", "name") for one in self.nodes()]
+        names = [text(node, "metadata", "name") for node in self.nodes()]
         with_gpus = {text(one, "spec", "nodeName") for one in self.slices()}
         names.sort(key=lambda name: (name not in with_gpus, name))
         gates: dict[str, Mapping[str, bool]] = {}

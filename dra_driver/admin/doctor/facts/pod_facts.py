@@ -56,18 +56,20 @@ class DaemonPod(Struct, frozen=True, kw_only=True):
 
 def pods_of(owner: str, pods: Iterable[Object]) -> list[DaemonPod]:
     """Return those of these pods that a DaemonSet of this name owns, by node and name."""
-    found = [_pod(one) for one in pods if _owner(one) == owner]
+    found = [_pod(pod) for pod in pods if _owner(pod) == owner]
     return sorted(found, key=lambda one: (one.node, one.name))
 
 
 def _owner(pod: Object) -> str | None:
     owners = objects(pod, "metadata", "ownerReferences")
-    return next((text(one, "name") for one in owners if text(one, "kind") == "DaemonSet"), None)
+    return next(
+        (text(owner, "name") for owner in owners if text(owner, "kind") == "DaemonSet"), None
+    )
 
 
 def _pod(pod: Object) -> DaemonPod:
     meta, status = mapping(pod, "metadata"), mapping(pod, "status")
-    conditions = {text(one, "type"): one for one in objects(status, "conditions")}
+    conditions = {text(condition, "type"): condition for condition in objects(status, "conditions")}
     ready, placed = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
     has_failed = text(status, "phase") == "Failed"
     return DaemonPod(

@@ -86,7 +86,7 @@ def config_policies(policies: Iterable[Object]) -> dict[str, bool]:
 
     One that shares any rule is one, so that those of other versions are found too.
     """
-    rules = {_squeezed(one.expression) for one in policy_checks().validations}
+    rules = {_squeezed(validation.expression) for validation in policy_checks().validations}
     found = {}
     for policy in policies:
         there = _rules(policy)
@@ -135,8 +135,8 @@ def _is_about(policy: Object, plural: str) -> bool:
 
 def _users(policy: Object) -> Iterable[str]:
     """Yield the ServiceAccounts, as user names, that match conditions compare the caller with."""
-    for one in objects(policy, "spec", "matchConditions"):
-        parts = text(one, "expression").replace('"', "'").split("'")
+    for condition in objects(policy, "spec", "matchConditions"):
+        parts = text(condition, "expression").replace('"', "'").split("'")
         yield from (part for part in parts if part.startswith("system:serviceaccount:"))
 
 
@@ -152,7 +152,9 @@ def _rules(policy: Object) -> set[str]:
 
 
 def _expressions(spec: Object) -> list[str]:
-    return sorted(_squeezed(text(one, "cel", "expression")) for one in objects(spec, "selectors"))
+    return sorted(
+        _squeezed(text(selector, "cel", "expression")) for selector in objects(spec, "selectors")
+    )
 
 
 def _squeezed(expression: str) -> str:
