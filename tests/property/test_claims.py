@@ -160,7 +160,7 @@ class Node(RuleBasedStateMachine):
             # Nothing but another claim, or hardware, keeps a claim from its GPUs.
             assert self.refuses or others & gpus
         else:
-            assert {device.device_name for device in answer} == {f"gpu-{n}" for n in gpus}
+            assert {device.name for device in answer} == {f"gpu-{n}" for n in gpus}
             self.running[ref] = gpus
         self.die_at = None
 
