@@ -5,10 +5,13 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+import leftovers
 
 SHORT = 24
 """Below a longer TMPDIR the tests' sockets would have paths of more bytes than the kernel's 107."""
@@ -44,6 +47,32 @@ def logs_restored() -> Iterator[None]:
     logging.captureWarnings(capture=False)
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def helpers_of_multiprocessing() -> None:
+    """What Python starts once, with the first process that a test starts by spawn or forkserver."""
+    forkserver.ensure_running()
+    resource_tracker.ensure_running()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    helpers_of_multiprocessing: None,
+) -> Iterator[None]:
+    """Fail the test after which this process has more than before: descriptors, threads, …
+
+    End-to-end tests share clusters, and look at nodes after each instead (e2e/scene.py).
+    """
+    if request.node.get_closest_marker("e2e"):
+        yield
+        return
+    mounted_below = tmp_path_factory.getbasetemp()
+    before = leftovers.here(mounted_below)
+    yield
+    assert leftovers.left(before, mounted_below) == []
 
 
 def pytest_configure(config: pytest.Config) -> None:

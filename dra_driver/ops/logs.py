@@ -76,8 +76,9 @@ class _Forgiving:
                 act()
             except BrokenPipeError:
                 # For good. What is still buffered shall not fail the process at its end either.
+                number = self._stream.fileno()  # before there is something to be closed
                 nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-                os.dup2(nowhere, self._stream.fileno())
+                os.dup2(nowhere, number)
                 os.close(nowhere)
 
 

@@ -15,6 +15,7 @@ from testbed.disk import SmallDisk
 from charts import REPOSITORY, Render, objects
 from dra_driver.simulator import build, userspace
 from readiness import lacks
+from worlds import ends
 from worlds.driver import Driver
 from worlds.node import MakeNode, Node
 from worlds.process import serving_a_node
@@ -86,10 +87,14 @@ def node(make_node: MakeNode) -> Node:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    made = Driver(tmp_path)
-    yield made
-    made.close()
+def driver(tmp_path: Path) -> Driver:
+    return Driver(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def worlds_closed() -> Iterator[None]:
+    yield
+    ends.close_all()
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ from testbed.driver import SupervisorProcess
 from testbed.kubelet import KubeletClient
 
 import make
-from dra_driver.mps import processes
-from dra_driver.mps.daemon import mounts
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
+from worlds import mps
 from worlds.configs import HALF, LONG
 from worlds.process import ProcessNode, being_prepared, eventually, metrics
 
@@ -28,9 +27,7 @@ def node(tmp_path: Path, api: ApiServer, needs_root: None) -> Iterator[ProcessNo
     node = ProcessNode(tmp_path, api)
     yield node
     node.driver.kill()
-    for folder in (node.place.plugins / "gpu.nvidia.com/mps/domains").glob("*"):
-        processes.kill(processes.marked(folder), 5.0)
-        mounts.unmount_all(folder / "shm")
+    mps.clean(node.place.mps)
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ def shutdown() -> Iterator[Shutdown]:
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         signal.signal(number, handler)
+    os.close(shutdown._woken)  # which the program keeps until its end
+    os.close(shutdown._wake)
 
 
 def die(name: str) -> None:

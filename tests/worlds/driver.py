@@ -29,6 +29,7 @@ from dra_driver.devices.mig.refusals import Refusals, RefusalTiming
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import Division
 from dra_driver.kube.client import KubeClient
+from worlds import ends
 from worlds.api import ClaimApi
 from worlds.configs import PATIENCE
 from worlds.played import FileSharing, PlayedGpus, no_mig
@@ -80,6 +81,7 @@ class Driver:
         device_metadata: bool = True,
         switches_modes: bool = True,
     ) -> None:
+        ends.OPEN.add(self)
         self.root = root
         self.api = api or ClaimApi()
         self.reader = reader or self.api
@@ -124,6 +126,7 @@ class Driver:
         return Divisions(self.claims.holdings, played if wanted is None else wanted)
 
     def close(self) -> None:
+        ends.OPEN.discard(self)
         self.locks.close()
 
     def reconciler(

@@ -26,6 +26,7 @@ from dra_driver.mps.supervisor.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.supervisor.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.machine import Machine
+from worlds import ends
 from worlds.configs import PATIENCE
 
 QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check_interval=0.2, settled=0.0)
@@ -50,6 +51,14 @@ def running(supervisor: Supervisor) -> Iterator[Supervisor]:
         assert supervisor.stop(PATIENCE)
 
 
+def clean(root: Path) -> None:
+    """End all daemons that serve in a folder of MPS domains, and unmount what they had."""
+    for folder in MpsFiles(root=root).domains_folder.glob("*"):
+        processes.kill(processes.marked(folder), 5.0)
+        for path in DomainPaths(folder=folder).mounted:
+            mounts.unmount_all(path)
+
+
 class MpsDomains:
     """Domains are asked for, waited for and looked into as a driver and a person would."""
 
@@ -61,6 +70,12 @@ class MpsDomains:
         self.shared = SharedDomains(self.files.root, self.requests, time.monotonic)
         self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
         self.control = Control(self.machine.driver_root, self.machine.proc_root)
+        ends.OPEN.add(self)
+
+    def close(self) -> None:
+        ends.OPEN.discard(self)
+        self.requests.stop()
+        self.impatient.stop()
 
     def supervisor(
         self,
@@ -183,7 +198,4 @@ class MpsDomains:
 
     def clean(self) -> None:
         """End and unmount everything, whatever a test has left."""
-        for folder in self.files.domains_folder.glob("*"):
-            processes.kill(processes.marked(folder), 5.0)
-            for path in DomainPaths(folder=folder).mounted:
-                mounts.unmount_all(path)
+        clean(self.files.root)

@@ -67,7 +67,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_in_the_same_call(
 ) -> None:
     client = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
     driver = Driver(tmp_path, reader=client, timing=replace(FAST, read_timeout=0.2))
-    lost = server.fail("get", delay=60.0)
+    lost = server.fail("get", delay=1.0)
     try:
         assert len(driver.prepare(REF)) == 1
     finally:

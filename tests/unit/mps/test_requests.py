@@ -32,8 +32,10 @@ NOW = 0.0
 
 
 @pytest.fixture
-def requests(tmp_path: Path) -> DomainRequests:
-    return DomainRequests(tmp_path, lambda: NOW)
+def requests(tmp_path: Path) -> Iterator[DomainRequests]:
+    requests = DomainRequests(tmp_path, lambda: NOW)
+    yield requests
+    requests.stop()
 
 
 @pytest.fixture
