@@ -45,6 +45,8 @@ class World:
         self.events: list[GpuEvent] = []
         self.told: list[tuple[str, str]] = []
         self.outages = 0
+        self.retry_after = 0.0
+        self.asked_at: list[float] = []
         self.failures: dict[str, DriverError] = {}
         self.records: dict[str, list[ClaimRecord]] = {}
         self.looks = 0
@@ -88,9 +90,10 @@ class World:
         return self.records[gpu]
 
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        self.asked_at.append(time.monotonic())
         if self.outages:
             self.outages -= 1
-            raise UnavailableError("away", retry_after=0.0)
+            raise UnavailableError("away", retry_after=self.retry_after)
         if ref.name in self.failures:
             raise self.failures[ref.name]
         assert (reason, action) == (REASON, "TaintingDevice")
@@ -197,3 +200,15 @@ def test_of_letters_that_wait_for_the_api_server_the_latest_are_kept_and_no_more
         eventually(lambda: len(world.told) >= 256)
     assert [name for name, _ in world.told] == [f"claim-{one}" for one in range(44, 300)]
     assert [line["count"] for line in logs if line["event"] == "events not created"] == [44]
+
+
+def test_an_api_server_that_asks_for_time_has_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "_RETRY_SECONDS", 0.0)
+    world.outages, world.retry_after = 1, 1.5
+    world.records = {WHOLE.uuid: [record("whole", WHOLE, WHOLE)]}
+    world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
+    eventually(lambda: world.told)
+    first, second = world.asked_at
+    assert second - first >= 1.5

@@ -51,7 +51,7 @@ class Node:
     def __post_init__(self) -> None:
         self.shares = NodeShares(
             self,
-            _Gpus(self.inventory),
+            _Gpus(self),
             memory=self,
             placement=SharePlacement.AUTO,
             directory=self.root,
@@ -94,10 +94,10 @@ class _Divisions(Divisions):
 
 @dataclass
 class _Gpus:
-    inventory: Inventory
+    node: Node
 
     def current(self) -> Inventory:
-        return self.inventory
+        return self.node.inventory
 
 
 def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
@@ -205,3 +205,11 @@ def test_what_was_offered_is_outdated_when_another_division_holds(tmp_path: Path
     assert not node.divisions.is_outdated()
     node.in_use.clear()
     assert node.divisions.is_outdated()
+
+
+def test_gpus_that_come_later_are_divided_too(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.shares.offer(node.inventory, node.divisions, with_counters=True)
+    node.inventory = make.inventory(GPU, make.gpu(1))
+    offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
+    assert {base.gpu for base in offer.divisions} == {gpu.uuid for gpu in node.inventory.gpus}

@@ -13,6 +13,7 @@ from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.resource import NODES
+from dra_driver.kube.watch import Changed
 from worlds.process import eventually
 
 
@@ -78,3 +79,16 @@ def test_a_server_that_is_away_is_an_error_for_who_asks(server: ApiServer, label
     server.fail("get", "nodes", status=503)
     with pytest.raises(DriverError, match="503"):
         labels.current()
+
+
+def test_what_the_watch_has_told_is_newer_than_an_answer_on_its_way() -> None:
+    class Slow:
+        """An API server that answers after the watch has told."""
+
+        def get_node(self, name: str, *, timeout: float) -> dict[str, Any]:
+            own._take_news(Changed(type="MODIFIED", object=node(zone="new")))
+            return node(zone="old")
+
+    own = OwnNode(Slow(), "n1", clock=time.monotonic, random=lambda: 0.5)  # type: ignore[arg-type]
+    assert own.current() == {"zone": "new"}
+    assert own.current() == {"zone": "new"}

@@ -131,6 +131,21 @@ class TestPublishing:
             publisher.update(make.inventory(make.gpu(minor)))
         bench.wait(lambda: bench.devices() == ["gpu-7"])
 
+    def test_an_inventory_that_comes_while_another_is_published_is_the_next(
+        self, bench: Any
+    ) -> None:
+        later: list[Inventory] = []
+
+        def project(inventory: Inventory, **settings: bool) -> Projection:
+            if later:
+                publisher.update(later.pop())
+            return projection(inventory, **settings)
+
+        publisher = bench.start(make.inventory(make.gpu(0)), project=project)
+        later.append(make.inventory(make.gpu(1)))
+        publisher.publish_anew()  # of which no news comes, as it changes nothing
+        bench.wait(lambda: bench.devices() == ["gpu-1"])
+
     def test_more_devices_than_a_slice_holds_make_two_slices_of_a_new_generation(
         self, bench: Any
     ) -> None:
