@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ from worlds.process import serving_a_node
 def place(tmp_path: Path) -> Iterator[Place]:
     with serving_a_node() as server, closing(Place(tmp_path, server)) as made:
         yield made
+
+
+@pytest.fixture
+def auckland() -> Iterator[None]:
+    """A node with its clock in another zone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "NZST-12")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def test_a_prepared_claim_says_which_devices_it_has(place: Place) -> None:
@@ -216,6 +227,33 @@ def test_a_claim_that_is_prepared_again_in_between_keeps_its_entries(place: Plac
     assert place.writes() == 1
 
 
+@pytest.mark.parametrize("is_merged", [False, True], ids=["withdrawn", "merged"])
+def test_a_claim_that_somebody_writes_meanwhile_is_read_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, is_merged: bool
+) -> None:
+    configs = [UNSORTED] if is_merged else []
+    place.driver.prepare(
+        place.put("gpu-1", results=[{"request": "nic", **FOREIGN}], configs=configs)
+    )
+    if not is_merged:
+        place.look()
+        place.driver.unprepare(REF)
+        place.look()
+    before, get = place.status(), place.client.get_claim
+
+    def get_claim(namespace: str, name: str, *, timeout: float) -> dict[str, Any]:
+        found = get(namespace, name, timeout=timeout)
+        monkeypatch.undo()
+        place.say_of_nic()
+        return found
+
+    monkeypatch.setattr(place.client, "get_claim", get_claim)
+    place.look(WITHDRAW_AFTER)
+    assert place.status() == [*before, FOREIGN]
+    place.look(10)
+    assert {one["device"] for one in place.status()} == {"nic-0", *(["gpu-1"] if is_merged else [])}
+
+
 def test_what_was_allocated_anew_elsewhere_is_left_to_the_driver_there(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
@@ -250,6 +288,22 @@ def test_an_api_server_that_is_away_is_waited_for_and_said_once(place: Place) ->
             place.look(60)
     assert [log["event"] for log in logs] == ["claim status not written yet"]
     assert len(place.status()) == 1
+
+
+def test_an_api_server_that_asks_for_time_has_it(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.server.fail("get", "resourceclaims", status=429, retry_after=100)
+    for later, written in ((0, 0), (99, 0), (1, 1)):
+        place.look(later)
+        assert len(place.status()) == written
+
+
+def test_times_are_utc_wherever_the_node_is(place: Place, auckland: None) -> None:
+    del auckland
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    since = datetime.fromisoformat(place.status()[0]["conditions"][0]["lastTransitionTime"])
+    assert abs(since - datetime.now(UTC)) < timedelta(hours=1)
 
 
 def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place) -> None:

@@ -122,6 +122,13 @@ def test_a_failing_server_is_asked_again_without_listing(follower: Follower, sta
     assert follower.lists() == 1
 
 
+def test_a_server_that_asks_for_time_has_it(follower: Follower) -> None:
+    follower.server.fail("list", status=429, retry_after=1)
+    began = time.monotonic()
+    follower.start()
+    assert time.monotonic() - began >= 1
+
+
 def test_a_refused_watch_is_no_hot_loop(follower: Follower) -> None:
     follower.server.fail("watch", status=403, times=float("inf"))
     follower.watch.start()
