@@ -1,0 +1,55 @@
+"""Which of several drivers of this name on a node publishes, by the files that they leave."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import UnavailableError
+from dra_driver.kubelet.rivals import FOLDER, Rivals
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[Rivals]:
+    """A driver that listens at a path."""
+    driver = Rivals(path)
+    driver.appear()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield driver
+    path.unlink()
+
+
+def test_the_one_that_the_kubelet_registered_last_publishes(tmp_path: Path) -> None:
+    with listening(tmp_path / "dra-1.sock") as old, listening(tmp_path / "dra-2.sock") as new:
+        old.registered()
+        new.registered()
+        new.check_may_publish()
+        with pytest.raises(UnavailableError, match=r"dra-2\.sock"):
+            old.check_may_publish()
+        old.registered()
+        old.check_may_publish()
+    new.check_may_publish()  # for the other one has ended
+
+
+def test_when_it_was_registered_is_no_time_of_a_clock_that_is_set(tmp_path: Path) -> None:
+    driver = Rivals(tmp_path / "dra.sock")
+    driver.appear()
+    driver.registered()
+    since_boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert 0 <= since_boot - int((tmp_path / FOLDER / "dra.sock").read_text()) < 60 * 10**9
+
+
+def test_a_driver_that_ends_leaves_the_file_of_the_one_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "dra.sock"
+    former = Rivals(path)
+    former.appear()
+    with listening(path):
+        former.leave()
+        assert [one.name for one in (tmp_path / FOLDER).iterdir()] == [path.name]
+    former.leave()
+    assert [*(tmp_path / FOLDER).iterdir()] == []
