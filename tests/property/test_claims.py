@@ -26,6 +26,7 @@ from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import DeviceError, DriverError
 from worlds.configs import MPS
+from worlds.disk import Disk
 from worlds.driver import Driver
 
 GPUS = [make.gpu(minor) for minor in range(2)]
@@ -54,21 +55,24 @@ class Node(RuleBasedStateMachine):
         self.allocated: dict[str, tuple[ClaimRef, set[int]]] = {}
         self.running: dict[ClaimRef, set[int]] = {}
         self.known: dict[ClaimRef, set[int]] = {}
+        self.ended: set[ClaimRef] = set()
         self.survives_reboot = False
         self.refuses = False
+        self.disk = Disk(self.root / "plugin", self.root / "cdi")
         self.driver = Driver(self.root, *GPUS, boot_id="boot-1", step=self.step)
         self.beside: Driver | None = None
 
     def teardown(self) -> None:
         """When all pods have gone and the hardware is well, nothing is left."""
         self.hardware(refuses=False)
-        for ref in self.known:
+        for ref in {*self.known, *self.ended}:  # those a power cut may have brought back
             self.driver.unprepare(ref)
         assert not self.driver.reconciler(ReconcileTiming()).mend()
         # A mark without a record binds nobody; the next claim of that GPU removes it.
         assert [name for name in self.driver.left() if "/gpus/" not in name] == []
         self.end_beside()
         self.driver.close()
+        self.disk.close()
         shutil.rmtree(self.root)
 
     def step(self, name: str) -> None:
@@ -176,6 +180,7 @@ class Node(RuleBasedStateMachine):
             self.start()
         else:
             del self.known[ref]
+            self.ended.add(ref)
             record = self.driver.claims.records.read(ref.uid)
             assert record is None or (record.state is RecordState.RELEASED and record.pending)
         self.die_at = None
@@ -192,6 +197,31 @@ class Node(RuleBasedStateMachine):
                 assert uid in left
             elif not (self.refuses and uid in left):
                 assert record.boot_id != f"boot-{self.boot}" or record.state is RecordState.PREPARED
+
+    @rule()
+    def look_twice(self) -> None:
+        """A look that finds what the last one left writes nothing."""
+        self.driver.reconciler(ReconcileTiming()).mend()
+        before = self.written()
+        self.driver.reconciler(ReconcileTiming()).mend()
+        assert self.written() == before
+
+    def written(self) -> dict[str, tuple[int, ...]]:
+        """All that is on disk, by what tells of any write."""
+        found = {}
+        for folder, _, names in os.walk(self.root):
+            for path in (folder, *(f"{folder}/{name}" for name in names)):
+                stat = os.lstat(path)
+                found[path] = (stat.st_ino, stat.st_size, stat.st_mode, stat.st_mtime_ns)
+        return found
+
+    @precondition(lambda self: not self.survives_reboot)
+    @rule(data=st.data())
+    def power_cut(self, data: st.DataObject) -> None:
+        """Reboot with a disk that has what was synced, and perhaps the rest."""
+        self.end_beside()
+        self.disk.cut_power(lambda ways: data.draw(st.sampled_from(ways)))
+        self.reboot(specs_stay=True)
 
     @rule(specs_stay=st.booleans())
     def reboot(self, specs_stay: bool) -> None:
