@@ -126,8 +126,9 @@ class Driver:
         return Divisions(self.claims.holdings, played if wanted is None else wanted)
 
     def close(self) -> None:
-        ends.OPEN.discard(self)
-        self.locks.close()
+        if self in ends.OPEN:
+            ends.OPEN.discard(self)
+            self.locks.close()
 
     def reconciler(
         self, timing: ReconcileTiming, clock: Callable[[], float] = time.monotonic

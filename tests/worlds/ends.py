@@ -4,16 +4,15 @@ A node that is started again in a test leaves its former driver as a crash would
 """
 
 from typing import Protocol
-from weakref import WeakSet
 
 
 class Closes(Protocol):
-    """Closed once: it takes itself out of `OPEN` then."""
+    """It is in `OPEN` until it is closed; then to close it does nothing."""
 
     def close(self) -> None: ...
 
 
-OPEN: WeakSet[Closes] = WeakSet()
+OPEN: set[Closes] = set()
 
 
 def close_all() -> None:

@@ -36,6 +36,7 @@ from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig import SimulatedMig
+from worlds import ends
 from worlds.api import ClaimApi
 from worlds.configs import HALF, MPS, PATIENCE, SharesMode
 from worlds.driver import VERSION, Driver
@@ -74,6 +75,7 @@ class Node:
         survives_reboot: bool = False,
         divisions: Mapping[Base, Division] | None = None,
     ) -> None:
+        ends.OPEN.add(self)
         state, boot_id = self.root / "state", self.machine.boot_id
         self.step = step
         self.holdings = open_holdings(state / "plugin", boot_id=boot_id, version=VERSION)
@@ -135,8 +137,10 @@ class Node:
         return self.sharing
 
     def close(self) -> None:
-        self.driver.close()
-        self.session.close()
+        if self in ends.OPEN:
+            ends.OPEN.discard(self)
+            self.driver.close()
+            self.session.close()
 
     def restart(
         self, *, api: ClaimApi | None = None, step: Step = no_step, survives_reboot: bool = False

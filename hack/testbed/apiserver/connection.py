@@ -20,7 +20,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from testbed.apiserver.apply import applied
 from testbed.apiserver.claim_rules import check_bytes, check_granted
-from testbed.apiserver.kinds import KINDS, Kind, Target, target_of
+from testbed.apiserver.event_rules import check_event
+from testbed.apiserver.kinds import KINDS, SELECTED, Kind, Target, target_of
 from testbed.apiserver.store import Object, Refusal, Store
 
 
@@ -208,8 +209,10 @@ class Connection(BaseHTTPRequestHandler):
             return 200, self._collection(target)
         if self.verb == "create":
             dry_run = self.query.get("dryRun") == "All"
+            body = self._body()
+            check_event(target.kind, namespace, body, None)
             return 201, store.create(
-                target.kind, namespace, self._body(), keep_status=False, dry_run=dry_run
+                target.kind, namespace, body, keep_status=False, dry_run=dry_run
             )
         if self.verb == "delete":
             preconditions = self._body().get("preconditions") if self.raw else None
@@ -229,6 +232,7 @@ class Connection(BaseHTTPRequestHandler):
             if status_only and target.kind.kind == "ResourceClaim":
                 check_bytes(old, is_applied=False)
                 self._check_granted({**old, "status": body.get("status", {})}, old)
+        check_event(target.kind, namespace, body, store.get(target.kind, namespace, name))
         return 200, store.update(target.kind, namespace, name, body, status_only=status_only)
 
     def _apply(self, target: Target, namespace: str, body: Object) -> Object:
@@ -252,15 +256,24 @@ class Connection(BaseHTTPRequestHandler):
             check_granted(new, old, "patch", self.api.node, may=right in granted)
 
     def _collection(self, target: Target) -> Object:
-        items, version = self.api.store.list(target.kind, target.namespace)
+        self._check_selector(target.kind)
+        store = self.api.store
+        at, _, first = self.query.get("continue", "").partition(":")
+        if at:
+            items, version = store.snapshot(int(at))
+        else:
+            items, version = store.list(target.kind, target.namespace)
         items = self._selected(items)
         if self.verb == "deletecollection":
             for item in items:
                 meta = item["metadata"]
                 self.api.store.delete(target.kind, meta.get("namespace", ""), meta["name"])
-        start = int(self.query.get("continue", "0"))
+        start = int(first or 0)
         end = start + int(self.query.get("limit") or len(items))
-        following = str(end) if end < len(items) else ""
+        following = ""
+        if end < len(items):
+            following = f"{version}:{end}"
+            store.keep_snapshot(version, items)
         return _list_object(target.kind, items[start:end], version, following)
 
     def _body(self) -> Object:
@@ -281,6 +294,13 @@ class Connection(BaseHTTPRequestHandler):
             and labels <= (item["metadata"].get("labels") or {}).items()
         ]
 
+    def _check_selector(self, kind: Kind) -> None:
+        allowed = {"metadata.name", *SELECTED.get(kind.plural, ())}
+        allowed |= {"metadata.namespace"} if kind.namespaced else set()
+        for name, _ in sorted(self._terms("fieldSelector")):
+            if name not in allowed:
+                raise Refusal(400, "BadRequest", f"field label not supported: {name}")
+
     def _terms(self, name: str) -> set[tuple[str, str]]:
         """A selector's terms, all of them of the form key=value."""
         terms = (term.partition("=") for term in self.query.get(name, "").split(",") if term)
@@ -288,6 +308,7 @@ class Connection(BaseHTTPRequestHandler):
 
     def _watch(self, target: Target) -> None:
         """Stream events until the client leaves, timeoutSeconds pass, or a test cuts the watch."""
+        self._check_selector(target.kind)
         store, epoch = self.api.store, self.api.watch_epoch
         end = time.monotonic() + float(self.query.get("timeoutSeconds", "1800"))
         bookmarks = self.query.get("allowWatchBookmarks") in {"1", "true"}

@@ -57,6 +57,25 @@ KINDS = (
 )
 
 
+SELECTED = {
+    "events": {
+        *(f"regarding.{part}" for part in ("kind", "namespace", "name", "uid", "fieldPath")),
+        *("reason", "reportingController", "type"),
+    },
+    "pods": {
+        *(f"spec.{part}" for part in ("nodeName", "restartPolicy", "schedulerName")),
+        *("spec.serviceAccountName", "spec.hostNetwork"),
+        *("status.phase", "status.podIP", "status.nominatedNodeName"),
+    },
+    "nodes": {"spec.unschedulable"},
+    "namespaces": {"status.phase"},
+    "secrets": {"type"},
+    "resourceslices": {"spec.driver", "spec.nodeName"},
+}
+"""By which fields objects can be selected, beside `metadata.name` and `metadata.namespace`: what
+the kinds' conversions of field labels in Kubernetes' pkg/apis name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What a path points at. No name: the collection."""

@@ -40,7 +40,9 @@ def check_slice(new: Object, old: Object | None) -> None:
     refuse(new, problems)
 
 
-def refuse(item: Object, problems: Sequence[tuple[str, str]]) -> None:
+def refuse(
+    item: Object, problems: Sequence[tuple[str, str]], group: str = "resource.k8s.io"
+) -> None:
     """Refuse an object for its fields' problems, if there are some."""
     if problems:
         kind, name = item["kind"], item["metadata"]["name"]
@@ -48,7 +50,7 @@ def refuse(item: Object, problems: Sequence[tuple[str, str]]) -> None:
         raise Refusal(
             422,
             "Invalid",
-            f'{kind}.resource.k8s.io "{name}" is invalid: {text}',
+            f'{kind}.{group} "{name}" is invalid: {text}',
             {"name": name, "causes": [{"field": f, "message": m} for f, m in problems]},
         )
 

@@ -51,6 +51,7 @@ class Store:
         self.changed = threading.Condition()
         self._objects: dict[Key, Object] = {}
         self._history: list[Event] = []
+        self._snapshots: dict[int, list[Object]] = {}
         self._version = 100
         self._compacted = 100
 
@@ -62,6 +63,23 @@ class Store:
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
         with self.changed:
             return copy.deepcopy(self._find(kind, namespace, name))
+
+    def keep_snapshot(self, version: int, items: list[Object]) -> None:
+        """Keep what a list that goes on showed, until the history is compacted."""
+        with self.changed:
+            self._snapshots[version] = copy.deepcopy(items)
+
+    def snapshot(self, version: int) -> tuple[list[Object], int]:
+        """Return a list that was begun, as it was then."""
+        with self.changed:
+            if version not in self._snapshots:
+                raise Refusal(
+                    410,
+                    "Expired",
+                    "The provided continue parameter is too old to display a consistent list "
+                    "result. You can start a new list without the continue parameter.",
+                )
+            return copy.deepcopy(self._snapshots[version]), version
 
     def list(self, kind: Kind, namespace: str | None = None) -> tuple[list[Object], int]:
         """Return a consistent view of a collection in order of names, and its resourceVersion."""
@@ -199,6 +217,7 @@ class Store:
         """Forget the history: a watch from an older resourceVersion is answered with 410."""
         with self.changed:
             self._history.clear()
+            self._snapshots.clear()
             self._compacted = self._version
             self.changed.notify_all()
 

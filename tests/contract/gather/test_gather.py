@@ -247,6 +247,7 @@ def test_gathering_again_gives_the_same_but_for_the_time(node: GatheredNode) -> 
     assert all('"made"' in line for line in differing)
 
 
+@pytest.mark.leaves("what hangs for good keeps its thread")
 def test_a_gpu_that_hangs_does_not_hang_it(node: GatheredNode) -> None:
     hung = max(node.machine.gpus, key=lambda gpu: gpu.pci)
     node.machine.slow_call("nvmlDeviceGetSerial", 600_000, uuid=hung.uuid)

@@ -163,6 +163,7 @@ def test_many_calls_that_all_gpus_refused_are_refused_again(tmp_path: Path) -> N
     assert gathering.facts(again.gathered("--identify")) == gathering.facts(archive)
 
 
+@pytest.mark.leaves("what hangs for good keeps its thread")
 @pytest.mark.parametrize(
     ("function", "hanging"),
     [

@@ -43,6 +43,7 @@ def start(mps: MpsDomains) -> Iterator[Start]:
     for process in children:
         process.kill()
         process.join(PATIENCE)
+        process.close()
 
 
 def daemons(mps: MpsDomains, domain: Domain) -> list[processes.Daemon]:
