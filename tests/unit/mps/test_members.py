@@ -303,6 +303,23 @@ def test_a_join_waits_for_another_call_of_the_same_domain_and_of_no_other(
     assert shared.members(NODE.id) == {"one", "two"}
 
 
+def test_a_join_that_waited_while_the_last_one_left_makes_the_domain_again(
+    shared: SharedDomains, requests: DomainRequests, tmp_path: Path
+) -> None:
+    members = tmp_path / "mps/members" / NODE.id
+    members.mkdir(parents=True)
+    folder = os.open(members, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    waiting = threading.Thread(target=shared.join, args=(NODE, "two"))
+    waiting.start()
+    time.sleep(0.05)
+    members.rmdir()  # as the last to leave does, at the end
+    os.close(folder)
+    waiting.join(LOCK_SECONDS)
+    assert shared.members(NODE.id) == {"two"}
+    assert asked_for(requests) == NODE
+
+
 def test_a_call_that_never_ends_is_not_waited_for_for_ever(
     shared: SharedDomains, requests: DomainRequests, tmp_path: Path
 ) -> None:

@@ -128,6 +128,19 @@ def test_what_a_newer_driver_asks_for_is_not_asked_for_in_an_older_way(tmp_path:
     assert not path.exists()
 
 
+def test_what_another_supervisor_has_said_before_is_no_answer(
+    requests: DomainRequests, busy_supervisor: None, tmp_path: Path
+) -> None:
+    requests.write_desired(DOMAIN)
+    path, generation = tmp_path / "status/claim.json", DOMAIN.generation
+    status = Status(id=DOMAIN.id, state=State.READY, supervisor="former", generation=generation)
+    path.write_bytes(encode_status(status))
+    with pytest.raises(DeviceError, match="not ready yet"):
+        requests.wait_ready(DOMAIN, NOW)
+    path.write_bytes(encode_status(replace(status, supervisor="busy")))
+    assert requests.wait_ready(DOMAIN, NOW).supervisor == "busy"
+
+
 def test_the_answer_of_a_newer_supervisor_is_said_to_be_one(
     tmp_path: Path, busy_supervisor: None
 ) -> None:

@@ -1,13 +1,16 @@
 """One look for all who ask, and nobody waits for one that hangs."""
 
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
 from clock import Clock
-from dra_driver.devices.load import GpuLoad
+from dra_driver.devices.load import GpuLoad, GpuProcess, ProcessKind
 from dra_driver.errors import TransientError
 from dra_driver.usage.model import Known, NodeUse
 from dra_driver.usage.node import NodeLook
@@ -147,3 +150,23 @@ def test_all_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.MonkeyPa
     gpus.goes_on.set()
     assert found.silent == dict.fromkeys(range(8), "it has not answered in 3 s")
     assert clock.now == begun + 3
+
+
+def test_a_process_that_began_after_nvml_had_answered_is_not_the_one_that_it_meant() -> None:
+    with ExitStack() as stack:
+
+        class Busy(TwoGpus):
+            """A process was on the GPU, and another one has its PID since."""
+
+            def gpu_count(self) -> int:
+                return 1
+
+            def gpu_load(self, index: int) -> GpuLoad:
+                time.sleep(0.05)  # longer than a tick of the clock by which starts are known
+                successor = stack.enter_context(subprocess.Popen(["sleep", "60"]))
+                stack.callback(successor.kill)
+                process = GpuProcess(pid=successor.pid, kind=ProcessKind.COMPUTE, memory_bytes=1)
+                return replace(super().gpu_load(index), processes=(process,))
+
+        found = NodeLook(Busy(), Processes(), Known, answer_seconds=30).look()
+    assert [one.others for gpu in found.gpus for one in gpu.devices] == [()]
