@@ -139,6 +139,7 @@ _OF_SEMANTIC_FAULTS = {
             "tests/contract/claims/test_orphans.py",
             "tests/contract/claims/test_api_server.py",
             "tests/contract/claims/test_hopeless.py",
+            "tests/contract/claims/test_takeover.py",
         ),
     ),
     "claims/takeover": Room(
