@@ -254,6 +254,15 @@ def test_a_claim_that_somebody_writes_meanwhile_is_read_again(
     assert {one["device"] for one in place.status()} == {"nic-0", *(["gpu-1"] if is_merged else [])}
 
 
+def test_nothing_is_written_of_devices_that_a_claim_has_no_more(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.server.delete_all("resourceclaims")
+    place.put("gpu-2")
+    place.look()
+    assert place.status() == []
+    assert place.server.seen("patch") == []
+
+
 def test_what_was_allocated_anew_elsewhere_is_left_to_the_driver_there(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()

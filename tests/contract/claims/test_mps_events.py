@@ -121,6 +121,17 @@ def test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods(claim: MpsC
     assert (about["apiVersion"], about["uid"]) == ("scheduling.k8s.io/v1beta1", "uid-of-gang")
 
 
+def test_each_pod_that_has_the_claim_is_told(claim: MpsClaim) -> None:
+    found = make.claim_object("gpu-0")
+    (pod,) = found["status"]["reservedFor"]
+    found["status"]["reservedFor"] = [pod, pod | {"name": "second", "uid": "second-uid"}]
+    claim.server.delete_all("resourceclaims")
+    claim.server.put(found)
+    claim.say(restarts=1)
+    claim.driver().look()
+    assert claim.regarding() == [("Pod", "pod"), ("Pod", "second"), ("ResourceClaim", "claim")]
+
+
 def test_a_death_is_reported_once_also_by_the_next_driver(claim: MpsClaim) -> None:
     claim.say(restarts=1)
     driver = claim.driver()
@@ -220,6 +231,23 @@ def test_claims_that_were_told_are_not_told_again_because_others_could_not_be(
     fault.times = 0
     driver.look()
     assert len(claim.events()) == 4
+
+
+def test_a_death_that_was_told_is_not_told_again_because_another_could_not_be(
+    claim: MpsClaim,
+) -> None:
+    claim.join("one")
+    claim.say(restarts=1, domain=SHARED)
+    claim.say(restarts=1)
+    claim.server.fail("get", name="one", status=503, times=1000)
+    driver = claim.driver()
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            driver.look()
+        claim.time += 1000
+    with pytest.raises(UnavailableError):
+        claim.driver().look()
+    assert claim.regarding() == [("Pod", "pod"), ("ResourceClaim", "claim")]
 
 
 def test_a_claim_that_cannot_be_told_keeps_no_other_from_being_told(claim: MpsClaim) -> None:

@@ -228,6 +228,8 @@ def test_a_look_without_a_driver_says_nothing_of_gpus(driver: Driver) -> None:
         driver.tracker.look(nothing)
     assert driver.wrong() == {GPUS[2].uuid: ["62"]}
     assert driver.tracker.published(nothing) is nothing
+    seen = driver.look(*GPUS[1:], sick=(lost(GPUS[0]),))
+    assert driver.tracker.published(seen).gpus == GPUS, "it is as it was before"
 
 
 def test_an_event_of_an_instance_is_over_with_the_instance(driver: Driver) -> None:
@@ -247,6 +249,12 @@ def test_an_event_before_the_first_look_is_of_the_gpu_that_the_look_finds(tmp_pa
     driver.look()
     assert driver.wrong() == {GPUS[1].uuid: ["62"]}
     assert driver.tracker.current()[GPUS[1].uuid].name == "gpu-1"
+
+
+def test_a_gpu_that_is_lost_while_another_one_comes_before_it_is_the_one_that_is_missing() -> None:
+    away = {GPUS[1].uuid: GpuHealth(name="", index=1, pci_address=GPUS[1].pci_address)}
+    moved = replace(lost(GPUS[1]), index=2)
+    assert at_their_places([moved], away) == {GPUS[1].uuid: moved}
 
 
 def test_of_more_missing_than_sick_the_index_tells() -> None:

@@ -216,6 +216,18 @@ def test_a_process_on_a_mig_device_is_told_of_there() -> None:
     assert (second.name, second.users) == ("gpu-0 MIG 12", ())
 
 
+def test_a_process_is_on_one_of_the_compute_instances_of_a_mig_device() -> None:
+    found = used(
+        load(
+            on_gpu(7, gpu_instance=11, compute_instance=1),
+            migs=(MIG_LOAD, replace(MIG_LOAD, uuid="MIG-2", compute_instance=1)),
+        ),
+        {7: seen(7)},
+        Known(),
+    )
+    assert [(one.uuid, len(one.others)) for one in found.devices] == [("MIG-1", 0), ("MIG-2", 1)]
+
+
 def node_use() -> NodeUse:
     records = [claim("one", POD_A), claim("two", POD_B, namespace="team-b")]
     gpu = used(

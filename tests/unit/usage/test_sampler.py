@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +13,10 @@ from msgspec.structs import replace
 from clock import Clock
 from dra_driver.devices.load import GpuLoad, GpuProcess, ProcessKind
 from dra_driver.errors import TransientError
+from dra_driver.mps.domain import Daemon, DomainId, State, Status, encode_status
+from dra_driver.mps.files import MpsFiles
 from dra_driver.usage.model import Known, NodeUse
-from dra_driver.usage.node import NodeLook
+from dra_driver.usage.node import NodeLook, known_below
 from dra_driver.usage.processes import Processes
 from dra_driver.usage.sampler import Sampler
 
@@ -170,3 +173,14 @@ def test_a_process_that_began_after_nvml_had_answered_is_not_the_one_that_it_mea
 
         found = NodeLook(Busy(), Processes(), Known, answer_seconds=30).look()
     assert [one.others for gpu in found.gpus for one in gpu.devices] == [()]
+
+
+def test_domains_that_cannot_be_read_hide_no_other(tmp_path: Path) -> None:
+    files, daemon = MpsFiles(root=tmp_path / "mps"), Daemon(pid=7, start_ticks=1)
+    files.make_folders()
+    for number in range(20):
+        file = files.status(DomainId(f"bad-{number}"))
+        file.symlink_to(file.name)  # to itself
+    good = Status(id=DomainId("good"), state=State.READY, supervisor="s", daemon=daemon)
+    files.status(good.id).write_bytes(encode_status(good))
+    assert known_below(tmp_path, ()).daemons == (daemon,)
