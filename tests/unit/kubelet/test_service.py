@@ -74,9 +74,11 @@ def test_a_claims_failure_stays_that_claims(operation: str) -> None:
             raise ConflictError("gpu-0 is held by ns/other: wait for its pod to end")
         return (DEVICE,)
 
-    answers = getattr(calls(RecordedClaims(outcome)), operation)([ref("bad"), ref("good")], 45)
+    service = calls(RecordedClaims(outcome))
+    answers = getattr(service, operation)([ref("bad"), ref("good")], 45)
     assert answers["bad"].error == "gpu-0 is held by ns/other: wait for its pod to end"
     assert answers["good"].error == ""
+    assert service.running() == ()
 
 
 def test_a_fault_of_ours_becomes_the_claims_error_text() -> None:
