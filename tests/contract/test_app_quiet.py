@@ -47,9 +47,14 @@ def supervisor(node: ProcessNode, machine: Machine) -> Iterator[None]:
 
 
 def written(node: ProcessNode, api: ApiServer) -> list[str]:
-    """Every file, folder and write to the API server so far; to read a file changes none."""
+    """Every file, folder and write to the API server so far; to read a file changes none.
+
+    Not the library that has the simulated GPUs in it, since its readers write there, too. What is
+    set on GPUs is logged.
+    """
     found = [f"{one.verb} {one.plural} {one.name}" for one in api.log if one.verb in WRITES]
-    for folder, _, names in os.walk(node.root):
+    for folder, below, names in os.walk(node.root):
+        below[:] = [name for name in below if name != "usr"]
         for path in (folder, *(f"{folder}/{name}" for name in names if not name.endswith(".log"))):
             with suppress(FileNotFoundError):
                 stat = os.lstat(path)
