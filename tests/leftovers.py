@@ -1,7 +1,6 @@
 """What a test must not leave behind in its own process: anything that a driver would leak."""
 
 import gc
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -37,7 +36,6 @@ def left(before: Things, mounted_below: Path) -> list[str]:
     new = _new(before, here(mounted_below))
     if new:
         gc.collect()
-        subprocess._cleanup()  # type: ignore[attr-defined]  # what Popen does when it starts one
     while new and time.monotonic() < end:
         time.sleep(0.02)
         new = _new(before, here(mounted_below))

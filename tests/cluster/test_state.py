@@ -185,6 +185,7 @@ def test_an_unknown_version_is_refused_with_those_that_are_known(version: str) -
         resolve(version)
 
 
+@pytest.mark.leaves("a component that ended is a zombie until the command that started it ends")
 def test_the_record_of_an_ended_process_is_not_taken_for_a_running_one(tmp_path: Path) -> None:
     service = Service(name="sleeper", state=tmp_path)
     started = service.start(["/bin/sleep", "60"], {})
@@ -199,6 +200,7 @@ def test_the_record_of_an_ended_process_is_not_taken_for_a_running_one(tmp_path:
     assert service.stop(signal.SIGKILL, grace_s=10) is None
 
 
+@pytest.mark.leaves("a component that ended is a zombie until the command that started it ends")
 def test_a_process_that_ignores_the_polite_signal_is_killed_after_its_grace(
     tmp_path: Path,
 ) -> None:
