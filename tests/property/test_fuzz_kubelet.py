@@ -22,6 +22,8 @@ from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import socket_paths
 from dra_driver.ops.metrics import Metrics
 
+pytestmark = pytest.mark.leaves("the module's server starts threads as they are needed")
+
 SERVICES = {"v1": v1, "v1beta1": v1beta1}
 METHODS = ("NodePrepareResources", "NodeUnprepareResources")
 sendable = fuzz.texts.filter(lambda text: text.isprintable() or text.isascii()).map(
@@ -79,10 +81,7 @@ def kubelet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
     plugin.start()
     try:
         with grpc.insecure_channel(f"unix://{paths.service}") as channel:
-            kubelet = Kubelet(claims, channel)
-            for method in METHODS:  # what is there from the first call on is no test's
-                kubelet.call("v1", method, b"")
-            yield kubelet
+            yield Kubelet(claims, channel)
     finally:
         plugin.stop(5)
 
