@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc/self")
-_PATIENCE = 2.0
+_PATIENCE = 10.0
 """Seconds for what ends by itself: threads that were told to stop, children that were killed."""
 
 _ENDS_LATER = {("thread", "nvml")}
