@@ -78,12 +78,13 @@ class Turns:
             heapq.heappush(self._line, place)
             before = self._has
         while not place.come.acquire(timeout=self._longest):
-            line = _line_of(before.thread)
             with self._mutex:
-                if self._has is before:
+                is_taken = self._has is before
+                if is_taken:
                     self._pass_on()
-                    log.debug("turn at computing taken from a call", line=line)
-                before = self._has
+                former, before = before, self._has
+            if is_taken:  # without the mutex: a log that nobody reads would hold up every call
+                log.debug("turn at computing taken from a call", line=_line_of(former.thread))
 
     def _give(self, place: _Place) -> None:
         with self._mutex:

@@ -16,6 +16,7 @@ from dra_driver.mps.daemon import mounts
 from dra_driver.mps.supervisor.cgroup import GROUP
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
+from worlds import mps as played_mps
 from worlds.configs import HALF, LONG
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import FOLDERS, Left, entry_of
@@ -32,10 +33,7 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
     node = ProcessNode(tmp_path, api)
     yield node
     node.driver.kill()
-    for folder in (node.place.data / "mps/domains").glob("*"):
-        processes.kill(processes.marked(folder), 5.0)
-        for mounted in ("shm", "run", "log"):
-            mounts.unmount_all(folder / mounted)
+    played_mps.clean(node.place.mps)
 
 
 def command(node: ProcessNode, *words: str, api: bool = True) -> list[str]:
