@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from testbed.apiserver.server import ApiServer
-from testbed.driver import SupervisorProcess
 from testbed.kubelet import KubeletClient
 
 import make
@@ -16,7 +15,7 @@ from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds import mps
 from worlds.configs import HALF, LONG
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, supervised
 
 WRITES = {"create", "update", "patch", "delete"}
 SHARES = "version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 4, devices: [7]}]}}\n"
@@ -40,10 +39,8 @@ def machine(node: ProcessNode, real_userspace: None) -> Machine:
 
 @pytest.fixture
 def supervisor(node: ProcessNode, machine: Machine) -> Iterator[None]:
-    process = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
-    process.start()
-    yield
-    assert process.stop() == 0
+    with supervised(node):
+        yield
 
 
 def written(node: ProcessNode, api: ApiServer) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from testbed.apiserver.server import ApiServer
-from testbed.driver import SupervisorProcess
 from testbed.kubelet import KubeletClient
 
 import make
@@ -19,7 +18,7 @@ from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds import mps
 from worlds.configs import HALF, LONG
-from worlds.process import ProcessNode, being_prepared, eventually, metrics
+from worlds.process import ProcessNode, being_prepared, eventually, metrics, supervised
 
 
 @pytest.fixture
@@ -37,10 +36,8 @@ def machine(node: ProcessNode, real_userspace: None) -> Machine:
 
 @pytest.fixture
 def supervisor(node: ProcessNode, machine: Machine) -> Iterator[None]:
-    process = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
-    process.start()
-    yield
-    assert process.stop() == 0
+    with supervised(node):
+        yield
 
 
 def uuid(machine: Machine, minor: int) -> str:

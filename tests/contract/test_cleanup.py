@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from testbed.apiserver.server import ApiServer
-from testbed.driver import SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
 
 import make
@@ -20,7 +19,7 @@ from worlds import mps as played_mps
 from worlds.configs import HALF, LONG
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import FOLDERS, Left, entry_of
-from worlds.process import SLICES, ProcessNode, eventually
+from worlds.process import SLICES, ProcessNode, eventually, supervised
 
 MIG = "gpu-0-mig-1g10gb-19-0"
 
@@ -268,18 +267,16 @@ def test_daemons_mounts_and_settings_of_gpus_are_taken_back(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = node.install_gpus("h100x8", Options(userspace="real"))
-    supervisor = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
-    supervisor.start()
-    node.driver.start()
-    node.wait_devices(8)
-    mps = node.allocate("mps", "gpu-0", configs=[make.config(sharing=HALF)])
-    sliced = node.allocate("sliced", "gpu-1", configs=[make.config(sharing=LONG)])
-    prepared(node, mps, sliced)
-    assert [one.time_slice for one in machine.status()][:2] == [0, 3]
-    node.driver.kill()
-    assert main(command(node, "--force")) == 1
-    assert "the MPS supervisor runs on this node" in capsys.readouterr().err
-    assert supervisor.stop() == 0
+    with supervised(node):
+        node.driver.start()
+        node.wait_devices(8)
+        mps = node.allocate("mps", "gpu-0", configs=[make.config(sharing=HALF)])
+        sliced = node.allocate("sliced", "gpu-1", configs=[make.config(sharing=LONG)])
+        prepared(node, mps, sliced)
+        assert [one.time_slice for one in machine.status()][:2] == [0, 3]
+        node.driver.kill()
+        assert main(command(node, "--force")) == 1
+        assert "the MPS supervisor runs on this node" in capsys.readouterr().err
     (domain,) = (node.place.mps / "domains").iterdir()
     assert mounts.layers(domain / "shm")
     assert processes.marked(domain)

@@ -11,7 +11,7 @@ import pytest
 from testbed.apiserver.server import ApiServer
 from testbed.claims import allocation, claim
 from testbed.commands import wait_until
-from testbed.driver import DriverProcess, Place
+from testbed.driver import DriverProcess, Place, SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.kube.kubeconfig import from_kubeconfig
@@ -132,6 +132,15 @@ class ProcessNode:
         made["status"]["allocation"]["devices"]["config"] = list(configs)
         self.api.put(made)
         return known
+
+
+@contextmanager
+def supervised(node: ProcessNode) -> Iterator[None]:
+    """Run the MPS supervisor of a node, as a process beside its driver."""
+    process = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
+    process.start()
+    yield
+    assert process.stop() == 0
 
 
 @contextmanager
