@@ -1,13 +1,11 @@
 """A campaign's plan follows from its seed; and every rule it checks can be broken."""
 
 import itertools
-import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from chaos.campaign import Report
 from chaos.divisions import DIVISIONS, config, division_of
 from chaos.holds import (
     ClaimSeen,
@@ -21,7 +19,7 @@ from chaos.holds import (
 from chaos.plan import BUDGET, Round, rounds
 from chaos.strikes import Strikes
 from chaos.troubles import TROUBLES
-from chaos.workloads import KINDS, claims_of, kind_of, objects, pods_of
+from chaos.workloads import KINDS, kind_of
 from testbed.machine import GpuSettings
 
 from dra_driver.shares.config import read_node_config
@@ -95,10 +93,6 @@ def test_shares_come_and_go_while_gpus_are_divided_in_every_way() -> None:
     assert {event.what for event in events if event.verb == "divide"} == set(DIVISIONS)
 
 
-def test_now_and_then_nothing_is_left() -> None:
-    assert any(not one.workloads for one in plan(1))
-
-
 def test_every_trouble_can_be_begun_and_those_that_last_ended() -> None:
     strikes = Strikes(node=DummyNode(), disk=DummyNode())  # type: ignore[arg-type]  # nothing is struck
     assert set(strikes._begins) == {trouble.name for trouble in TROUBLES}
@@ -110,18 +104,6 @@ class DummyNode:
 
     def __getattr__(self, name: str) -> "DummyNode":
         return self
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_pods_of_a_workload_use_its_claims(kind: str) -> None:
-    made = objects(f"{kind}-1")
-    claims = [one["metadata"]["name"] for one in made if one["kind"] == "ResourceClaim"]
-    pods = [one for one in made if one["kind"] == "Pod"]
-    assert claims == claims_of(f"{kind}-1")
-    assert [pod["metadata"]["name"] for pod in pods] == pods_of(f"{kind}-1")
-    for pod in pods:
-        used = [one["resourceClaimName"] for one in pod["spec"]["resourceClaims"]]
-        assert used == claims
 
 
 # What has to hold
@@ -260,12 +242,3 @@ def test_what_a_container_should_not_see_is_said(
 ) -> None:
     other = {"whole-2-a": ContainerSeen(gpus=(B,))}
     assert words in "\n".join(judge_containers({"whole-1": 0, "whole-2": 0}, seen | other))
-
-
-def test_a_report_can_be_written() -> None:
-    report = Report(seed=4, rounds=1, settled=[1.5], needs=[{"driver": PROCESS}])
-    report.events["begin reboot"] += 1
-    read = json.loads(report.as_json())
-    assert read["seed"] == 4
-    assert read["events"] == {"begin reboot": 1}
-    assert read["needs"][0]["driver"]["descriptors"] == 20

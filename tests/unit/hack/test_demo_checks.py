@@ -5,13 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from demo import demos
-from demo.machines import machine
-from testbed.commands import TestbedError, run, wait_until
 from testbed.leftovers import end_process, write_pid_file
 from testbed.machine import GpuSettings
-from testbed.pods import parse_gpu_list
 
 A, B = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-00000000000b"
 
@@ -25,51 +21,22 @@ DEMO = demos.Demo(
 )
 
 
-def test_the_list_of_gpus_gives_uuids_in_order() -> None:
-    text = f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {A})\nGPU 1: Tesla T4 (UUID: {B})\n"
-    assert parse_gpu_list(text) == (A, B)
-
-
-def test_a_container_without_gpus_has_none() -> None:
-    assert parse_gpu_list("No devices found.\n") == ()
-
-
-def test_what_is_no_list_of_gpus_is_an_error_that_shows_it() -> None:
-    with pytest.raises(TestbedError, match="Mismatch in versions"):
-        parse_gpu_list("Mismatch in versions between nvidia-smi and NVML.")
-
-
 def test_a_demo_that_saw_what_it_should_has_no_complaints() -> None:
     assert demos.complaints(DEMO, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (B,)})) == []
-
-
-def test_a_missing_gpu_is_complained_of() -> None:
     (complaint,) = demos.complaints(DEMO, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": ()}))
     assert complaint == "pod2/ctr sees 0 GPUs instead of 1"
 
 
-def test_equal_groups_must_see_the_same() -> None:
-    demo = demos.Demo(
-        name=DEMO.name,
-        text=DEMO.text,
-        namespace=DEMO.namespace,
-        gpus=DEMO.gpus,
-        equal=(("pod1/ctr", "pod2/ctr"),),
+def test_equal_groups_must_see_the_same_and_disjoint_ones_must_not_overlap() -> None:
+    pods = ("pod1/ctr", "pod2/ctr")
+    same, apart = (
+        demos.Found(gpus=dict.fromkeys(pods, (A,))),
+        demos.Found(gpus=dict(zip(pods, [(A,), (B,)], strict=True))),
     )
-    assert demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (A,)})) == []
-    assert demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (B,)}))
-
-
-def test_disjoint_groups_must_not_overlap() -> None:
-    demo = demos.Demo(
-        name=DEMO.name,
-        text=DEMO.text,
-        namespace=DEMO.namespace,
-        gpus=DEMO.gpus,
-        disjoint=(("pod1/ctr", "pod2/ctr"),),
-    )
-    assert demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (B,)})) == []
-    (complaint,) = demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (A,)}))
+    equal, disjoint = replace(DEMO, equal=(pods,)), replace(DEMO, disjoint=(pods,))
+    assert demos.complaints(equal, same) == demos.complaints(disjoint, apart) == []
+    assert demos.complaints(equal, apart)
+    (complaint,) = demos.complaints(disjoint, same)
     assert A in complaint
 
 
@@ -144,21 +111,6 @@ def test_the_daemon_must_answer_as_expected() -> None:
     demo = sharing(mps={"pod/ctr": {"get limit": "10G"}})
     assert demos.complaints(demo, found(mps={"pod/ctr": {"get limit": "10G"}})) == []
     assert demos.complaints(demo, found(mps={"pod/ctr": {"get limit": "5G"}}))
-
-
-def test_an_unknown_demo_names_those_that_are() -> None:
-    with pytest.raises(TestbedError, match="whole-gpu"):
-        demos.load("no-such-demo", machine("h100x8"))
-
-
-def test_a_failed_program_says_what_it_said() -> None:
-    with pytest.raises(TestbedError, match="not today"):
-        run(("sh", "-c", "echo not today >&2; exit 3"))
-
-
-def test_waiting_in_vain_says_for_what() -> None:
-    with pytest.raises(TestbedError, match="for a sign"):
-        wait_until(lambda: None, "a sign", timeout=0)
 
 
 def test_a_process_id_that_was_given_away_is_left_alone(tmp_path: Path) -> None:

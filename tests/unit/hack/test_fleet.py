@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from bench.fleet import allocator
-from bench.fleet.command import check_room, main, pods_for
-from bench.fleet.loads import LOADS, Workload, smallest_profile, whole_gpus, workload
+from bench.fleet.command import check_room
+from bench.fleet.loads import LOADS, Workload, whole_gpus, workload
 from bench.fleet.placing import Taken, bound, placed
 from bench.fleet.report import middle, ratios, table
-from bench.fleet.sizes import parts, rewritten, slices_of
-from bench.fleet.stage import node_object
+from bench.fleet.sizes import parts, rewritten
 from bench.fleet.variants import (
     BASELINE,
     VARIANTS,
@@ -23,20 +22,15 @@ from bench.fleet.variants import (
     auto_mig,
     devices,
     is_whole,
-    memory_counters,
-    no_partitions,
     nvidia_dynamic,
     offers,
     on_demand,
-    on_demand_shares,
     room,
     serves,
     shares,
     shares_alone,
-    two_profiles,
     whole_last,
     whole_only,
-    without_memory,
 )
 from testbed.apiserver.rules import check_slice
 from testbed.commands import TestbedError
@@ -74,12 +68,6 @@ class TestVariants:
         assert published[0] == published[1] == published[2] == published[3]
         assert len(published[0]) == 52
 
-    def test_whole_gpus_alone_have_no_counters(self) -> None:
-        pool = whole_only(hoppers(), NODE)
-        assert sorted(names(pool)) == ["gpu-0", "gpu-1"]
-        assert [set(content) for content in pool.contents] == [{"devices"}]
-        assert not any("consumesCounters" in device for device in devices(pool))
-
     def test_the_default_without_mig_mode_publishes_whole_gpus_to_the_byte(self) -> None:
         assert auto(hoppers(8), NODE) == whole_only(hoppers(8), NODE)
 
@@ -90,67 +78,6 @@ class TestVariants:
         assert not any("consumesCounters" in device for device in whole)
         assert offers(pool, "1g.10gb")
         assert len(devices(pool)) == 2 + 2 * 25
-
-    def test_memory_can_be_counted_on_whole_gpus_alone(self) -> None:
-        counters, gpus = memory_counters(hoppers(), NODE).contents
-        sets: Any = counters["sharedCounters"]
-        assert [set(one["counters"]) for one in sets] == [{"memory"}, {"memory"}]
-        assert names(memory_counters(hoppers(), NODE)) == names(auto(hoppers(), NODE))
-        assert len(gpus["devices"]) == 2  # type: ignore[arg-type]
-
-    def test_without_memory_is_all_but_that_counter(self) -> None:
-        found, usual = without_memory(hoppers(), NODE), on_demand(hoppers(), NODE)
-        assert names(found) == names(usual)
-        text = json.dumps(found.contents)
-        assert '"memory-slice-0"' in text
-        assert len(text) < len(json.dumps(usual.contents))
-        sets: Any = found.contents[0]["sharedCounters"]
-        assert not any("memory" in one["counters"] for one in sets)
-
-    def test_shares_alone_have_neither_whole_gpus_nor_counters(self) -> None:
-        pool = shares_alone(hoppers(), NODE)
-        assert len(devices(pool)) == 20
-        assert not any(is_whole(device) for device in devices(pool))
-        assert [set(content) for content in pool.contents] == [{"devices"}]
-
-    def test_without_partitions_there_are_the_counters_for_them(self) -> None:
-        found, usual = no_partitions(hoppers(), NODE), on_demand(hoppers(), NODE)
-        assert names(found) == names(usual)[:2]
-        assert found.contents[0] == usual.contents[0]
-        assert all("consumesCounters" in device for device in devices(found))
-
-    def test_of_two_profiles_one_is_the_smallest_and_one_in_the_middle(self) -> None:
-        found = two_profiles(hoppers(1), NODE)
-        assert len(devices(found)) == 1 + 7 + 2
-        assert offers(found, "1g.10gb")
-        assert offers(found, "3g.40gb")
-        plain = make.inventory(make.gpu(0))
-        assert names(two_profiles(plain, NODE)) == ["gpu-0"]
-
-    def test_shares_come_beside_whole_gpus_with_partitions_and_without(self) -> None:
-        found, alone = on_demand_shares(hoppers(), NODE), shares(hoppers(), NODE)
-        assert set(names(found)) - set(names(alone)) == set(names(on_demand(hoppers(), NODE))[2:])
-        assert len(names(alone)) == 2 + 20
-        assert [is_whole(device) for device in devices(alone)][:3] == [True, True, False]
-
-    def test_whole_gpus_last_leaves_the_order_of_the_rest(self) -> None:
-        found, usual = whole_last(hoppers(), NODE), on_demand(hoppers(), NODE)
-        assert [is_whole(device) for device in devices(usual)][:3] == [True, True, False]
-        assert [is_whole(device) for device in devices(found)][-3:] == [False, True, True]
-        assert names(found)[:-2] == [
-            str(device["name"]) for device in devices(usual) if not is_whole(device)
-        ]
-
-    def test_nvidias_dynamic_layout_has_a_slice_for_each_gpu_that_begins_with_it(self) -> None:
-        counters, *gpus = nvidia_dynamic(hoppers(3), NODE).contents
-        assert set(counters) == {"sharedCounters"}
-        first: list[Any] = [content["devices"] for content in gpus]
-        assert [one[0]["name"] for one in first] == ["gpu-0", "gpu-1", "gpu-2"]
-        assert {len(one) for one in first} == {26}
-
-    def test_gpus_without_mig_need_no_slice_of_counters(self) -> None:
-        pool = nvidia_dynamic(make.inventory(make.gpu(0)), NODE)
-        assert [set(content) for content in pool.contents] == [{"devices"}]
 
     def test_a_load_is_for_those_that_offer_what_it_asks_for(self) -> None:
         assert serves(on_demand(hoppers(), NODE), "mixed", "1g.10gb")
@@ -195,26 +122,9 @@ class TestSizes:
         )
         assert min(found.values()) >= 0
 
-    def test_counters_are_counted_where_they_are(self) -> None:
-        assert parts(whole_only(hoppers(), NODE))["consumesCounters"] == 0
-        assert parts(on_demand(hoppers(), NODE))["sharedCounters"] > 0
-
-    def test_a_gpu_without_partitions_changes_one_slice(self) -> None:
-        found = rewritten(whole_only, hoppers(8))
-        assert {change: cost["writes"] for change, cost in found.items()} == {
-            "goes": 1,
-            "comes": 1,
-            "gets a taint": 1,
-        }
-
     def test_where_several_slices_change_all_are_written(self) -> None:
         slices = len(on_demand(hoppers(8), NODE).contents)
         assert {cost["writes"] for cost in rewritten(on_demand, hoppers(8)).values()} == {slices}
-
-    def test_a_slice_for_each_gpu_keeps_a_taint_in_one(self) -> None:
-        found = rewritten(nvidia_dynamic, hoppers(8))
-        assert found["gets a taint"]["writes"] == 1
-        assert found["goes"]["bytes"] > found["gets a taint"]["bytes"]
 
 
 class TestAllocator:
@@ -224,28 +134,6 @@ class TestAllocator:
         assert found["whole GPU, one free"]["inUse"] == ["gpu-2", "gpu-1"]
         assert "type.orValue('') == 'gpu'" in found["whole GPU, one free"]["class"]
         assert found["1g.10gb, all free"]["selector"].endswith("profile == '1g.10gb'")
-
-    def test_partitions_are_asked_for_where_there_are_some(self) -> None:
-        found = allocator.cases(whole_only(hoppers(), NODE), "1g.10gb")
-        assert list(found) == [
-            "whole GPU, all free",
-            "whole GPU, one free",
-            "nvidia.com/gpu, all free",
-        ]
-
-    def test_a_resource_name_is_asked_for_by_the_class_behind_it(self) -> None:
-        found = allocator.cases(shares(hoppers(), NODE), "1g.10gb")
-        assert found["nvidia.com/gpu, all free"]["class"].endswith("== 'nvidia.com/gpu'")
-        assert len(found["whole GPU, one free"]["inUse"]) == 1
-
-    def test_slices_are_told_by_name_and_spec(self) -> None:
-        pool = on_demand(hoppers(), NODE)
-        found = slices_of(pool)
-        assert [one["metadata"]["name"] for one in found] == [
-            pool.slice_name(index) for index in range(len(pool.contents))
-        ]
-        assert found[0]["spec"]["nodeName"] == NODE
-        assert "sharedCounters" in found[0]["spec"]
 
 
 def sources(work: Workload) -> Counter[str]:
@@ -262,26 +150,11 @@ def sources(work: Workload) -> Counter[str]:
 
 
 class TestLoads:
-    def test_the_smallest_partition_is_no_variety_of_it(self) -> None:
-        assert smallest_profile(hoppers()) == "1g.10gb"
-        assert smallest_profile(make.inventory(make.gpu(0))) is None
-
     def test_each_pod_has_a_claim_of_its_own(self) -> None:
         work = workload("whole", 3, None)
         claimed = [pod["spec"]["resourceClaims"][0]["resourceClaimName"] for pod in work.pods]
         assert claimed == [claim["metadata"]["name"] for claim in work.claims]
         assert work.claims_before == 3
-
-    def test_pods_that_use_a_template_share_it(self) -> None:
-        work = workload("whole-template", 3, None)
-        assert (len(work.templates), work.claims, work.claims_before) == (1, (), 3)
-
-    def test_the_scheduler_makes_the_claims_of_extended_resources(self) -> None:
-        work = workload("whole-extended", 3, None)
-        assert (work.claims, work.templates, work.claims_before) == ((), (), 0)
-        assert work.pods[0]["spec"]["containers"][0]["resources"] == {
-            "limits": {"nvidia.com/gpu": "1"}
-        }
 
     def test_a_mixed_load_asks_in_every_way(self) -> None:
         work = workload("mixed", 8, "1g.10gb")
@@ -293,28 +166,11 @@ class TestLoads:
         assert work.claims_before == 6
         assert whole_gpus("mixed", 8) == 4
 
-    def test_a_partition_is_asked_for_by_its_profile(self) -> None:
-        (claim,) = workload("1g", 1, "1g.10gb").claims
-        exactly = claim["spec"]["devices"]["requests"][0]["exactly"]
-        assert exactly["deviceClassName"] == "mig.nvidia.com"
-        assert "profile == '1g.10gb'" in exactly["selectors"][0]["cel"]["expression"]
-
-    def test_a_load_of_partitions_needs_a_profile(self) -> None:
-        with pytest.raises(ValueError, match="the load 1g asks for partitions"):
-            workload("1g", 1, None)
-
     @pytest.mark.parametrize("load", LOADS)
     def test_names_of_pods_and_claims_are_unique(self, load: str) -> None:
         work = workload(load, 20, "1g.10gb")
         for things in (work.pods, work.claims, work.templates):
             assert len({thing["metadata"]["name"] for thing in things}) == len(things)
-
-
-def test_a_made_up_node_is_ready_and_has_room() -> None:
-    node = node_object(NODE)
-    (condition,) = node["status"]["conditions"]
-    assert (condition["type"], condition["status"]) == ("Ready", "True")
-    assert int(node["status"]["allocatable"]["pods"]) > 110
 
 
 def taken(at: float, cpu: float) -> Taken:
@@ -357,10 +213,6 @@ def test_a_watch_that_ends_early_is_taken_up_where_it_ended() -> None:
     seen = bound(client, "10", patience=60)  # type: ignore[arg-type]
     assert [next(seen) for _ in "abc"] == ["a", "b", "c"]
     assert client.asked == ["10", "12", "12"]
-
-
-def test_nobody_waits_for_pods_longer_than_asked() -> None:
-    assert list(bound(Watches(), "10", patience=0)) == []  # type: ignore[arg-type]
 
 
 def result(*, rate: float, size: int, loads: tuple[str, ...], placed_pods: int = 60) -> Any:
@@ -415,14 +267,6 @@ class TestReport:
         assert found["on-demand"]["whole: pods per second"] == 0.25
         assert found["on-demand"]["a node's slices in etcd, kB"] == 40
 
-    def test_what_the_baseline_has_not_or_has_as_zero_is_compared_with_nothing(self) -> None:
-        found = ratios(RUN)["on-demand"]
-        assert "1g: pods per second" not in found
-        assert "list of all slices as protobuf, s" not in found
-
-    def test_without_the_baseline_there_are_no_ratios(self) -> None:
-        assert ratios({**RUN, "variants": {"on-demand": RUN["variants"]["on-demand"]}}) == {}  # type: ignore[index]
-
     def test_a_table_has_a_row_for_each_figure_and_says_what_was_not_placed(self) -> None:
         title, header, *rows = table(RUN)
         assert title == "10 nodes of h100x8; in parentheses ÷ whole-only"
@@ -437,10 +281,6 @@ class TestReport:
 
 
 class TestCommandLine:
-    def test_a_load_grows_with_the_nodes_up_to_a_limit(self) -> None:
-        assert [pods_for(nodes, 0) for nodes in (1, 10, 1000)] == [6, 60, 200]
-        assert pods_for(1000, 7) == 7
-
     def test_pods_that_could_never_be_placed_are_refused(self) -> None:
         pools = {"on-demand": on_demand(hoppers(8), NODE), "auto-mig": auto_mig(hoppers(8), NODE)}
 
@@ -453,23 +293,3 @@ class TestCommandLine:
             TestbedError, match=r"2 nodes of auto-mig have 12 GPUs .* whole takes 13"
         ):
             check(13, "1g", "whole")
-
-    def test_a_load_that_a_variant_does_not_serve_needs_no_room_there(self) -> None:
-        pools = {"shares-alone": shares_alone(hoppers(8), NODE)}
-        check_room(2, pools, None, Namespace(loads=["whole", "whole-extended"], pods=100))
-
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (["--variants", "auto,theirs"], "'theirs': there are whole-only, auto"),
-            (["--loads", "2g"], "'2g': there are whole, whole-template"),
-            (["--nodes", "0"], "there has to be at least one node"),
-            (["--rounds", "0"], "there has to be at least one round"),
-        ],
-    )
-    def test_what_is_not_there_is_refused_with_what_is(
-        self, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with pytest.raises(SystemExit):
-            main(words)
-        assert said in capsys.readouterr().err

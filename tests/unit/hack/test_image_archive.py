@@ -72,12 +72,6 @@ def test_what_is_written_has_the_name_that_containerd_takes(tmp_path: Path) -> N
     assert image.members["x"].content == b"12"
 
 
-def test_a_layout_of_several_images_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "index.json").write_text('{"manifests": [{}, {}]}')
-    with pytest.raises(ImageError, match="2 images, not one"):
-        archive.write(tmp_path, tmp_path / "out.tar", "name")
-
-
 def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
     layer = [file("x", b"12")]
     path = made(tmp_path / "a.tar", {"amd64": [layer]})
@@ -89,12 +83,4 @@ def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
     assert hashlib.sha256(content).hexdigest() in info.name
     path.write_bytes(damaged)
     with pytest.raises(ImageError, match="is another"):
-        archive.read(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"no tar at all", b"\0" * 10240])
-def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(content)
-    with pytest.raises(ImageError, match=r"a\.tar is no readable OCI archive"):
         archive.read(path)

@@ -1,12 +1,11 @@
 """Under which key an image is kept, how it is named, and what Dockerfile and locks agree on."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from image.builder import KEPT, Builder, cache_folder
+from image.builder import Builder
 from image.errors import ImageError
 from image.recipe import REPOSITORY, Recipe, sources, version
 
@@ -71,58 +70,6 @@ def test_an_image_is_built_anew_when_something_in_it_changed(
     assert (recipe(repository).key != before) == is_new
 
 
-def test_the_simulators_image_follows_the_simulator(repository: Path) -> None:
-    before = recipe(repository, "simulator").key
-    (repository / "dra_driver" / "bench" / "command.py").write_text("changed")
-    assert recipe(repository, "simulator").key == before
-    (repository / "dra_driver" / "simulator" / "cli.py").write_text("changed")
-    assert recipe(repository, "simulator").key != before
-
-
-def test_each_target_and_architecture_has_a_key_of_its_own(repository: Path) -> None:
-    keys = {
-        recipe(repository, target, arch).key
-        for target in ("driver", "simulator")
-        for arch in ("amd64", "arm64")
-    }
-    assert len(keys) == 4
-
-
-def test_a_file_that_may_be_run_differs_from_one_that_may_not(repository: Path) -> None:
-    before = recipe(repository).key
-    (repository / "hack" / "image" / "rootfs").chmod(0o755)
-    assert recipe(repository).key != before
-
-
-def test_what_is_in_the_cache_is_not_built_again(tmp_path: Path, repository: Path) -> None:
-    wanted = recipe(repository)
-    kept = tmp_path / "cache" / f"driver-amd64-{wanted.key}.tar"
-    kept.parent.mkdir()
-    kept.write_text("archive")
-    said: list[str] = []
-    builder = Builder(cache=kept.parent, say=said.append, environment={})
-    assert builder.archive(wanted) == kept
-    assert said == []
-
-
-def test_without_root_the_other_way_is_named(
-    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    builder = Builder(cache=tmp_path / "cache", say=print, environment={"PATH": ""})
-    with pytest.raises(ImageError, match=r"needs root.*`docker build \.`"):
-        builder.archive(recipe(repository))
-
-
-def test_without_a_package_manager_the_programs_are_named(
-    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    builder = Builder(cache=tmp_path / "cache", say=print, environment={"PATH": ""})
-    with pytest.raises(ImageError, match="buildah and debootstrap cannot be had here"):
-        builder.archive(recipe(repository))
-
-
 class Programs:
     """buildah and debootstrap, as small scripts that note how they were called."""
 
@@ -184,12 +131,6 @@ def test_a_build_leaves_its_archive_and_the_base_and_nothing_else(
     assert "push" in push.split()
 
 
-def test_what_a_killed_build_left_goes_with_the_next(builder: Builder, repository: Path) -> None:
-    (builder.cache / ".build.half" / "storage").mkdir(parents=True)
-    builder.archive(recipe(repository))
-    assert list(builder.cache.glob(".*")) == []
-
-
 def test_the_base_is_made_once_and_an_image_anew_when_asked(
     builder: Builder, programs: Programs, repository: Path
 ) -> None:
@@ -197,19 +138,6 @@ def test_the_base_is_made_once_and_an_image_anew_when_asked(
         builder.archive(recipe(repository), fresh=fresh)
     assert len(programs.calls("debootstrap")) == 1
     assert len([call for call in programs.calls("buildah") if " push " in call]) == 2
-
-
-def test_archives_that_were_not_used_for_longest_go(
-    builder: Builder, programs: Programs, repository: Path
-) -> None:
-    builder.cache.mkdir()
-    old = [builder.cache / f"driver-amd64-{number}.tar" for number in range(KEPT + 2)]
-    for number, path in enumerate(old):
-        path.write_text("")
-        os.utime(path, (1000 + number, 1000 + number))
-    kept = builder.archive(recipe(repository))
-    left = set(builder.cache.glob("driver-*.tar"))
-    assert left == {kept, *old[3:]}
 
 
 def test_a_failed_build_leaves_no_archive_and_says_why(
@@ -223,11 +151,6 @@ def test_a_failed_build_leaves_no_archive_and_says_why(
     with pytest.raises(ImageError, match="status 125:\nno space left"):
         builder.archive(recipe(repository))
     assert set(builder.cache.iterdir()) == before
-
-
-def test_the_cache_is_the_users() -> None:
-    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/dra-driver/image")
-    assert cache_folder({"HOME": "/h"}) == Path("/h/.cache/dra-driver/image")
 
 
 # The files of this repository

@@ -1,6 +1,5 @@
 """hack/mutants finds the faults that no test notices, and leaves nothing but its results behind."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutants import observed
 from mutants.copy_of import bring_up_to_date, faulty
 from mutants.faults import Module, difference
 
@@ -128,11 +126,6 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_is_imported_early_is_installed() -> None:
-    missing = [name for name in observed._EARLY if importlib.util.find_spec(name) is None]
-    assert missing == []
-
-
 def tried(project: Path, cache: Path, faults: Sequence[Mapping[str, str]] = ()) -> Any:
     """Try all mutants of the project's room in a process of its own, and return what it says.
 
@@ -174,31 +167,6 @@ def changed(text: str) -> set[str]:
 )
 def test_each_fault_is_one_that_a_test_could_notice(text: str, expected: set[str]) -> None:
     assert changed(text) == expected
-
-
-def test_of_a_fault_in_the_last_lines_those_alone_are_shown() -> None:
-    assert difference("a\nb\n", "a\n") == ["- b"]
-
-
-def test_a_call_in_a_body_that_does_not_run_is_asked_of_no_test_of_the_condition() -> None:
-    module = Module("m.py", "if ready:\n    start()\n")
-    places = {(mutant.line, mutant.last) for mutant in module.mutants()}
-    assert places == {(1, 1), (2, 2)}
-
-
-def test_a_changed_statement_draws_other_faults_of_itself_alone() -> None:
-    before = {mutant.lot for mutant in Module("code.py", CODE).mutants()}
-    text = '"""What it is for."""\n\n\n' + CODE.replace("LIMIT = 3", "LIMIT = 5")
-
-    after = {mutant.lot for mutant in Module("code.py", text).mutants()}
-
-    assert {words.split("\0")[1] for words in before - after} == {"LIMIT = 3"}
-    assert {words.split("\0")[1] for words in after - before} == {"LIMIT = 5"}
-
-
-def test_no_two_faults_of_a_module_have_one_lot() -> None:
-    lots = [mutant.lot for mutant in Module("code.py", "def f():\n    g()\n    g()\n").mutants()]
-    assert len(lots) == len({*lots}) > 1
 
 
 def test_it_names_what_survives_goes_on_where_it_stopped_and_tries_again_after_a_new_test(

@@ -1,14 +1,11 @@
 """The benchmark of pods: what they ask for, what is seen of them, and what is made of it."""
 
-import itertools
 import json
 
 import pytest
 from bench.pods.answers import Answered, Span, answers
-from bench.pods.command import main
 from bench.pods.report import Life, durations, summarised, table
-from bench.pods.rounds import Turn
-from bench.pods.variants import BASELINE, CLAIMS, EXTENDED, VARIANTS, order, pod, template
+from bench.pods.variants import BASELINE, CLAIMS, template
 from bench.pods.watching import Mark, Seen, Sightings
 
 from dra_driver.admin.validate.findings import check_manifest
@@ -18,53 +15,11 @@ POD = "whole-1-1-0"
 
 
 class TestVariants:
-    def test_pods_differ_in_nothing_but_what_they_ask_for(self) -> None:
-        def plain(variant: str) -> str:
-            made = pod(variant, "one")
-            made["spec"].pop("resourceClaims", None)
-            for container in made["spec"]["containers"]:
-                del container["resources"]
-            return json.dumps(made)
-
-        assert len({plain(variant) for variant in VARIANTS}) == 1
-
-    def test_only_the_baseline_asks_for_nothing(self) -> None:
-        resources = {
-            variant: pod(variant, "one")["spec"]["containers"][0]["resources"]
-            for variant in VARIANTS
-        }
-        assert resources.pop(BASELINE) == {}
-        assert resources.pop(EXTENDED) == {"limits": {"nvidia.com/gpu": "1"}}
-        assert list(resources.values()) == [{"claims": [{"name": "gpu"}]}] * len(CLAIMS)
-
-    def test_claims_come_of_a_template_of_the_variants_own(self) -> None:
-        for variant in VARIANTS:
-            made = template(variant)
-            (claim,) = pod(variant, "one")["spec"].get("resourceClaims", [None])
-            if made is None:
-                assert claim is None
-            else:
-                assert claim["resourceClaimTemplateName"] == made["metadata"]["name"]
-
     @pytest.mark.parametrize("variant", CLAIMS)
     def test_the_driver_takes_the_configs(self, variant: str) -> None:
         found = check_manifest(json.dumps(template(variant)))
         assert all(finding.severity == "warning" for finding in found.findings)
         assert found.configs == (variant in {"time-slicing", "mps"})
-
-    def test_each_variant_begins_as_many_rounds_as_any_other(self) -> None:
-        first = [order(VARIANTS, number)[0] for number in range(2 * len(VARIANTS))]
-        assert sorted(first) == sorted(VARIANTS * 2)
-        assert all(sorted(order(VARIANTS, number)) == sorted(VARIANTS) for number in range(-2, 9))
-
-    def test_no_pod_of_a_run_has_the_name_of_another(self) -> None:
-        turns = itertools.product(VARIANTS, (1, 8), range(-1, 12))
-        names = [
-            name
-            for variant, at_once, number in turns
-            for name in Turn(variant=variant, at_once=at_once, number=number).pods
-        ]
-        assert len(set(names)) == len(names)
 
 
 class Clock:
@@ -130,12 +85,6 @@ class TestSightings:
         assert Mark.GONE in sightings.of(POD).at
         assert Mark.RUNNING in sightings.of("other").at
         assert Mark.GONE not in sightings.of("other").at
-
-    def test_who_waits_hears_which_pods_are_late(self) -> None:
-        sightings = Sightings(Clock())
-        sightings.mark(POD, Mark.RUNNING)
-        assert sightings.wait([POD, "other"], Mark.RUNNING, 0) == ["other"]
-        assert sightings.wait([POD], Mark.RUNNING, 0) == []
 
 
 def line(event: str, second: str, **facts: object) -> dict[str, object]:
@@ -211,15 +160,6 @@ class TestReport:
             "unprepare → gone": 500,
         }
 
-    def test_a_pod_without_a_claim_has_no_share_of_the_driver(self) -> None:
-        assert set(durations(life(BASELINE))) == {
-            "created → running",
-            "created → scheduled",
-            "scheduled → program",
-            "program → running",
-            "deleted → gone",
-        }
-
     def test_ratios_are_to_the_pods_without_a_claim_of_as_many_at_once(self) -> None:
         lives = [life("whole", slower=0.5), life(BASELINE), life("whole", slower=0.5)]
         lives += [life(BASELINE, at_once=8, slower=1), life("whole", at_once=8)]
@@ -242,21 +182,3 @@ class TestReport:
         names = list(cells)
         assert names.index("scheduled → prepare, p50") < names.index("scheduled → program, p50")
         assert rows[-1] == "mps: the driver refused 2 calls"
-
-
-class TestCommandLine:
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (["--variants", "whole,vfio"], "'vfio': there are none, whole, extended"),
-            (["--at-once", "1,9"], "there can be 8 at most, not 9"),
-            (["--at-once", "0"], "there has to be at least one pod"),
-            (["--rounds", "0"], "--rounds: there has to be at least one round"),
-        ],
-    )
-    def test_what_cannot_be_measured_is_refused(
-        self, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with pytest.raises(SystemExit):
-            main(words)
-        assert said in capsys.readouterr().err
