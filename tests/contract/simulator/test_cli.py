@@ -118,29 +118,6 @@ def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "MIG off: pending" in run("mig", "off", "--gpu", "0")
 
 
-def test_a_process_that_shall_die_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--function", "nvmlGpuInstanceDestroy", "--nth", "3", "--after")
-    assert simulate(root, "fault", "kill", *words) == 0
-    assert simulate(root, "status") == 0
-    assert "kills its caller after call 3, 1 times" in capsys.readouterr().out
-
-
-def test_events_and_boot(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate(root, "event", "--gpu", "0", "--xid", "79") == 0
-    assert "XID 79 on GPU-" in capsys.readouterr().out
-    assert simulate(root, "boot") == 0
-    assert "boot id " in capsys.readouterr().out
-
-
-def test_profiles_are_listed_with_their_short_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["simulate", "profiles"]) == 0
-    header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["NAME", "ALIAS", "DESCRIPTION"]
-    assert any(row.startswith("h100-80gb-x8         h100x8") for row in rows)
-    assert cli.main(["simulate", "profiles", "-o", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == len(rows)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

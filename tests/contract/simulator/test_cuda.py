@@ -4,14 +4,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from contract.simulator.conftest import MakeMachine
 from dra_driver.simulator.machine import Machine
 
-MakeMachine = Callable[..., Machine]
 NO_DEVICE = 100
 PROGRAM = """
 import ctypes, sys
@@ -79,25 +78,12 @@ def test_devices_are_those_that_are_named_by_uuid(machine: Machine) -> None:
     assert results(machine, CUDA_VISIBLE_DEVICES="GPU-unknown")[0] == NO_DEVICE
 
 
-def test_a_mig_device_is_one_of_its_gpu(machine: Machine) -> None:
-    gpu = machine.gpus[0].uuid
-    machine.set_mig_mode(gpu, enabled=True)
-    machine.reset_gpu(gpu)
-    made = machine.create_mig(gpu, "1g.5gb")
-    assert results(machine, CUDA_VISIBLE_DEVICES=made) == [0, 0, 0, 0]
-
-
 def test_faults_are_injected_by_a_functions_name_and_a_gpu(machine: Machine) -> None:
     first, second = (gpu.uuid for gpu in machine.gpus[:2])
     machine.fail_call("cuCtxCreate_v2", 2, uuid=first, times=1)
     assert results(machine, CUDA_VISIBLE_DEVICES=second) == [0, 0, 0, 0]
     assert results(machine, CUDA_VISIBLE_DEVICES=first)[2] == 2
     assert results(machine, CUDA_VISIBLE_DEVICES=first) == [0, 0, 0, 0]
-
-
-def test_faults_of_nvml_are_none_of_libcudas(machine: Machine) -> None:
-    machine.fail_call("*", 999)
-    assert results(machine) == [0, 0, 0, 0]
 
 
 def test_without_a_driver_there_is_no_device(machine: Machine) -> None:
@@ -113,13 +99,3 @@ def test_only_a_client_of_mps_waits_for_its_server(machine: Machine, pipes: Path
         path = f"/proc/{os.getpid()}/fd/{inside}"  # short, whatever the folder's own is
         assert results(machine, CUDA_MPS_PIPE_DIRECTORY=path)[0] == 807
         os.close(inside)
-
-
-def test_a_path_that_is_too_long_for_a_socket_leads_past_mps(
-    machine: Machine, tmp_path: Path
-) -> None:
-    machine.fail_call("cuInit", 807)
-    deep = tmp_path / ("d" * 110)
-    deep.mkdir()
-    with listen(deep):
-        assert results(machine, CUDA_MPS_PIPE_DIRECTORY=str(deep)) == [0, 0, 0, 0]

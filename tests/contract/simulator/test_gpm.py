@@ -1,6 +1,5 @@
 """GPM as NVML's documentation has it: from Hopper on, two samples, 100 ms between them."""
 
-import contextlib
 import ctypes
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +9,10 @@ from typing import Any
 import pynvml
 import pytest
 
+from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do
 from worlds.mig_container import mig_container_dev
-
-MakeMachine = Callable[..., Machine]
-Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
 
 MIB = 1 << 20
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_DATA, VERSION_MISMATCH = 2, 3, 21, 25
@@ -74,13 +71,6 @@ def test_figures_are_those_of_the_processes(h100: Machine) -> None:
     assert found == {1: (0, 70.0), SM: (0, 70.0), DRAM: (0, 30.0)}
     found = between(lambda one: pynvml.nvmlGpmSampleGet(handle(1), one), SM, DRAM)
     assert found == {SM: (0, 0.0), DRAM: (0, 0.0)}
-
-
-def test_cards_before_hopper_have_none(session: Machine) -> None:
-    assert pynvml.nvmlGpmQueryDeviceSupport(handle()).isSupportedDevice == 0
-    sample = pynvml.nvmlGpmSampleAlloc()
-    assert refused(lambda: pynvml.nvmlGpmSampleGet(handle(), sample)) == NOT_SUPPORTED
-    assert refused(lambda: pynvml.nvmlGpmMigSampleGet(handle(), 0, sample)) == NOT_SUPPORTED
 
 
 def test_a_metric_answers_for_itself_and_has_no_value_within_100_ms(h100: Machine) -> None:

@@ -8,7 +8,6 @@ import pytest
 from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.cli import main
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
 RECOVERY, UNCORRECTED, EVER = 230, 4, 6
@@ -66,15 +65,6 @@ def test_what_needs_a_reboot_is_not_ended_by_a_reset(new: Machine) -> None:
     assert fields(RECOVERY) == [0]
 
 
-def test_an_older_driver_knows_no_recovery_action(
-    session: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fields(RECOVERY) == [None]
-    words = ["health", "--gpu", "0", "--recovery-action", "gpu-reset"]
-    assert main(["simulate", *words, "--root", str(session.driver_root)]) == 1
-    assert "reports no recovery action" in capsys.readouterr().err
-
-
 def test_bad_memory_is_replaced_by_a_reset_unless_that_failed(new: Machine) -> None:
     assert fields(ROWS_PENDING, ROWS_FAILED) == [0, 0]
     say(new, "health", "--gpu", "0", "--rows", "pending")
@@ -117,11 +107,6 @@ def test_errors_since_the_driver_was_loaded_begin_anew_and_those_ever_do_not(
     assert fields(UNCORRECTED, EVER) == [0, 3]
 
 
-def test_a_card_whose_ecc_is_off_counts_no_errors(new: Machine) -> None:
-    new.set_fact(uuid(), Fact.ECC_CURRENT, 0)
-    assert fields(UNCORRECTED, EVER) == [None, None]
-
-
 @pytest.mark.parametrize(("slowdown", "bits"), [("thermal", 0x48), ("power-brake", 0x88)])
 def test_a_slowdown_is_told_with_the_bit_that_says_that_it_is_the_hardwares(
     new: Machine, slowdown: str, bits: int
@@ -132,13 +117,6 @@ def test_a_slowdown_is_told_with_the_bit_that_says_that_it_is_the_hardwares(
     assert pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) == bits
     say(new, "health", "--gpu", "0", "--slowdown", "none")
     assert pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) == 0x1
-
-
-def test_a_card_of_a_fabric_can_be_behind(new: Machine) -> None:
-    say(new, "health", "--gpu", "0", "--fabric", "in-progress")
-    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    pynvml.nvmlDeviceGetGpuFabricInfoV(pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.byref(info))
-    assert info.state == 2
 
 
 def test_an_nvlink_goes_down_and_a_reboot_brings_it_up(new: Machine) -> None:
@@ -170,12 +148,3 @@ def test_an_event_names_the_mig_device_that_it_is_about(new: Machine) -> None:
         mine.compute_instance,
     )
     assert pynvml.nvmlDeviceGetUUID(event.device) == gpu
-
-
-@pytest.mark.parametrize("words", [[], ["--gpu", "0", "--device", "MIG-1"]])
-def test_an_event_is_on_one_thing(
-    new: Machine, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    call = ["simulate", "event", "--xid", "79", *words, "--root", str(new.driver_root)]
-    assert main(call) == 1
-    assert "--gpu or --device" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from dra_driver.errors import SetupError
 from dra_driver.simulator.layout import Fact
 from worlds.groups import GIB, MIB, Groups, Limits, Nvml, limits_on
 
@@ -145,24 +144,6 @@ def test_what_is_no_control_group_is_refused(world: Limits, place: str, error: i
         assert raised.value.value == error
 
 
-def test_a_soft_limit_above_the_hard_one_is_refused(world: Limits) -> None:
-    pod = world.groups.make("pod")
-    with pytest.raises(pynvml.NVMLError_InvalidArgument):
-        world.set(pod, GIB, soft=GIB + 1)
-
-
-def test_the_gpus_own_memory_bounds_what_no_limit_does(world: Limits) -> None:
-    pod = world.groups.make("pod")
-    total = pynvml.nvmlDeviceGetMemoryInfo(world.handle).total
-    with pytest.raises(SetupError, match="not so much memory left"):
-        world.take(pod, total + 1)
-
-
-def test_a_process_whose_group_is_unknown_is_bound_by_none(world: Limits) -> None:
-    world.set(world.groups.make("pod"), GIB)
-    assert world.take(None, 2 * GIB)
-
-
 # dmem
 
 
@@ -204,12 +185,6 @@ def test_a_group_without_the_controller_is_answered_for_by_one_above(dmem: Limit
     assert dmem.get(bare) == (0, 4 * GIB, 0)
 
 
-def test_where_no_group_has_the_controller_nothing_is_supported(dmem: Limits) -> None:
-    bare = Groups(dmem.groups.root, dmem=False).make("bare")
-    with pytest.raises(pynvml.NVMLError_NotSupported):
-        dmem.get(bare)
-
-
 def test_the_numbers_lie_in_the_kernels_files(dmem: Limits) -> None:
     pod = dmem.groups.make("pod")
     dmem.set(pod, 4 * GIB, soft=GIB)
@@ -218,21 +193,6 @@ def test_the_numbers_lie_in_the_kernels_files(dmem: Limits) -> None:
     assert (pod / "dmem.max").read_text() == f"nvidia/{bus_id}/vidmem {4 * GIB}\n"
     assert (pod / "dmem.min").read_text() == f"nvidia/{bus_id}/vidmem {GIB}\n"
     assert bus_id in (dmem.groups.root / "dmem.capacity").read_text()
-
-
-def test_several_gpus_have_a_line_each(dmem: Limits) -> None:
-    pod = dmem.groups.make("pod")
-    for index in range(3):
-        dmem.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        dmem.set(pod, (index + 1) * GIB)
-    dmem.handle = pynvml.nvmlDeviceGetHandleByIndex(1)
-    dmem.set(pod, 9 * GIB)
-
-    found = []
-    for index in range(3):
-        dmem.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        found.append(dmem.get(pod)[1] // GIB)
-    assert found == [1, 9, 3]
 
 
 def test_a_soft_limit_climbs_and_stays_above_when_its_group_goes(dmem: Limits) -> None:
@@ -246,13 +206,6 @@ def test_a_soft_limit_climbs_and_stays_above_when_its_group_goes(dmem: Limits) -
     shutil.rmtree(leaf)
 
     assert [dmem.get(group)[0] // GIB for group in (pod, top)] == [2, 2]
-
-
-def test_a_new_group_of_an_old_name_has_no_limit(dmem: Limits) -> None:
-    dmem.set(dmem.groups.make("pod"), GIB)
-    shutil.rmtree(dmem.groups.root / "pod")
-
-    assert dmem.get(dmem.groups.make("pod")) == (0, MAX, 0)
 
 
 @pytest.mark.usefixtures("needs_root")  # it mounts

@@ -10,13 +10,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from dra_driver.errors import ConfigError, SetupError
-from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import MemoryBackend
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.state import State
 from worlds.groups import GIB, R615, Groups, Limits, Nvml, kernels_groups, limits_on
 
 
@@ -162,48 +159,3 @@ def test_a_process_is_in_the_group_that_the_kernel_says(
             )
     assert done.stderr == ""
     assert done.stdout.split()[:2] == [str(GIB), str(GIB)]
-
-
-@pytest.mark.usefixtures("needs_root")  # it makes control groups
-def test_the_group_of_a_process_is_found_by_its_id(tmp_path: Path) -> None:
-    newer = profiles.changed(profiles.load("t4x4"), {"driver_version": R615})
-    with kernels_groups("pod/leaf") as (mount, [leaf]):
-        options = Options(userspace="stand-in", cgroup_root=mount)
-        machine = Machine.create(tmp_path / "machine", newer, options)
-        with subprocess.Popen(["sleep", "60"]) as sleeper:
-            (leaf / "cgroup.procs").write_text(f"{sleeper.pid}\n")
-            try:
-                assert machine.group_of(sleeper.pid) == leaf
-            finally:
-                sleeper.kill()
-                sleeper.wait()
-
-
-def test_a_process_of_a_host_with_cgroup_v1_alone_is_under_the_root(tmp_path: Path) -> None:
-    options = Options(userspace="stand-in", cgroup_root=tmp_path / "groups")
-    machine = Machine.create(tmp_path / "machine", "t4x4", options)
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7/cgroup").write_text("4:memory:/user.slice\n1:name=systemd:/user.slice\n")
-    with State(machine.state_file) as now:
-        assert memory.group_of(now, 7, proc=tmp_path) == tmp_path / "groups"
-        with pytest.raises(SetupError, match=r"process 8 is not known: .* \(--cgroup\)"):
-            memory.group_of(now, 8, proc=tmp_path)
-
-
-def test_limits_are_asked_of_a_driver_that_has_them() -> None:
-    with pytest.raises(ConfigError, match=r"driver 535\.261\.03 has none; they need R615"):
-        profiles.changed(profiles.load("h100x8"), {"memory_limits": "dmem"})
-    text = profiles.dump(profiles.changed(profiles.load("t4x4"), {"memory_limits": "off"}))
-    assert profiles.parse(text, origin="t4-x4").memory_limits == "off"
-    bare = text.replace("'off'", "off")  # which YAML takes for a boolean
-    assert profiles.parse(bare, origin="t4-x4").memory_limits == "off"
-
-
-def test_a_machine_keeps_the_root_of_its_control_groups(tmp_path: Path) -> None:
-    first = Options(userspace="stand-in", cgroup_root=tmp_path / "one")
-    Machine.create(tmp_path / "machine", "t4x4", first)
-    Machine.create(tmp_path / "machine", "t4x4")
-
-    other = Options(userspace="stand-in", cgroup_root=tmp_path / "other")
-    with pytest.raises(SetupError, match=r"already is this machine, with control groups .*one"):
-        Machine.create(tmp_path / "machine", "t4x4", other)

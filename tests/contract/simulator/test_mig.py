@@ -9,13 +9,12 @@ import pynvml
 import pytest
 
 import mig_calls
+from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.errors import SetupError
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
-MakeMachine = Callable[..., Machine]
-Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
 ONE, ONE_MEDIA, TWO, THREE, FOUR, WHOLE = 19, 20, 14, 9, 5, 0
 
 

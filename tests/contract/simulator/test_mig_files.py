@@ -1,24 +1,20 @@
 """The files of MIG instances, what containers see of them, and processes that die half-way."""
 
-import contextlib
 import os
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
 import pytest
 
 import mig_calls
+from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.simulator import procfs
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.machine import Machine
-
-MakeMachine = Callable[..., Machine]
-Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
 
 
 @pytest.fixture

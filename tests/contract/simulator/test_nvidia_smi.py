@@ -3,15 +3,13 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from contract.simulator.conftest import MakeMachine
 from dra_driver.simulator import userspace
 from dra_driver.simulator.machine import Machine
-
-MakeMachine = Callable[..., Machine]
 
 
 @pytest.fixture
@@ -35,13 +33,6 @@ def in_order(machine: Machine) -> list[str]:
     return [gpu.uuid for gpu in sorted(machine.gpus, key=lambda gpu: gpu.pci)]
 
 
-def test_it_lists_the_gpus(machine: Machine) -> None:
-    assert smi(machine, "-L").stdout.splitlines() == [
-        f"GPU {index}: NVIDIA A100-SXM4-40GB (UUID: {uuid})"
-        for index, uuid in enumerate(in_order(machine))
-    ]
-
-
 def test_its_table_shows_no_error(machine: Machine) -> None:
     done = smi(machine)
     assert done.returncode == 0
@@ -49,21 +40,6 @@ def test_its_table_shows_no_error(machine: Machine) -> None:
     assert f"Driver Version: {machine.description.driver_version}" in done.stdout
     assert "ERR!" not in done.stdout
     assert "mismatch" not in done.stdout.lower()
-
-
-def test_its_full_report_misses_no_function(machine: Machine) -> None:
-    done = smi(machine, "-q")
-    assert done.returncode == 0
-    assert "Not Found" not in done.stdout
-    assert "Unknown Error" not in done.stdout
-    assert smi(machine, "-q", "-x").stdout.count("<gpu id=") == 8
-
-
-def test_it_answers_queries(machine: Machine) -> None:
-    done = smi(
-        machine, "--query-gpu=index,uuid,memory.total,compute_mode", "--format=csv,noheader,nounits"
-    )
-    assert done.stdout.splitlines()[7] == f"7, {in_order(machine)[7]}, 40960, Default"
 
 
 def test_it_sets_the_compute_mode(machine: Machine) -> None:
@@ -92,15 +68,6 @@ def test_a_card_without_time_slices_says_so(
         done = smi(machine, "compute-policy", "-i", "3", *words)
         assert done.returncode == 3
         assert "Not Supported" in done.stdout
-
-
-def test_setting_a_time_slice_can_be_made_to_fail(machine: Machine) -> None:
-    uuid = in_order(machine)[0]
-    machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=uuid, times=1)
-    words = ("compute-policy", "-i", uuid, "--set-timeslice=1")
-    assert smi(machine, *words).returncode != 0
-    assert machine.time_slice(uuid) == 0
-    assert smi(machine, *words).returncode == 0
 
 
 def test_it_reports_a_lost_gpu_and_an_unloaded_driver(machine: Machine) -> None:
@@ -147,13 +114,6 @@ def test_it_cuts_a_gpu_and_lists_what_it_made(
     assert machine.mig_devices(gpu) == []
     assert smi(machine, "-i", "1", "-mig", "0").returncode == 0
     assert not machine.status()[1].mig_mode
-
-
-def test_an_ampere_card_waits_for_its_reset(machine: Machine) -> None:
-    done = smi(machine, "-i", "0", "-mig", "1")
-    assert "pending enable state" in done.stdout
-    machine.reset_gpu(in_order(machine)[0])
-    assert smi(machine, "mig", "-i", "0", "-cgi", "19", "-C").returncode == 0
 
 
 def libraries_of(program: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 """The simulated NVML as the real pynvml sees it."""
 
-import contextlib
 import ctypes
 import subprocess
 import sys
@@ -13,8 +12,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.device_nodes import NodeKind
+from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
@@ -27,19 +25,9 @@ def uuids() -> list[str]:
     return [pynvml.nvmlDeviceGetUUID(handle) for handle in handles()]
 
 
-MakeMachine = Callable[..., Machine]
-Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
-
-
 def restarted() -> None:
     pynvml.nvmlShutdown()
     pynvml.nvmlInit()
-
-
-def test_minor_numbers_are_not_indices(session: Machine) -> None:
-    minors = [pynvml.nvmlDeviceGetMinorNumber(handle) for handle in handles()]
-    assert sorted(minors) == list(range(8))
-    assert minors != list(range(8))
 
 
 def test_a_gpu_is_found_by_uuid_serial_and_every_form_of_its_address(session: Machine) -> None:
@@ -107,22 +95,6 @@ def test_bad_arguments_are_refused_and_do_not_crash(session: Machine) -> None:
     )
 
 
-def test_structures_have_the_sizes_of_the_binding(session: Machine) -> None:
-    # A structure that is written beyond the binding's size would hit the guard behind it.
-    handle = handles()[0]
-    for name, structure in (
-        ("nvmlDeviceGetPciInfo_v3", pynvml.nvmlPciInfo_t),
-        ("nvmlDeviceGetMemoryInfo", pynvml.c_nvmlMemory_t),
-        ("nvmlDeviceGetBAR1MemoryInfo", pynvml.c_nvmlBAR1Memory_t),
-        ("nvmlDeviceGetUtilizationRates", pynvml.c_nvmlUtilization_t),
-        ("nvmlDeviceGetRowRemapperHistogram", pynvml.c_nvmlRowRemapperHistogramValues),
-    ):
-        size = ctypes.sizeof(structure)
-        buffer = ctypes.create_string_buffer(b"\xa5" * (size + 64), size + 64)
-        assert getattr(pynvml.nvmlLib, name)(handle, buffer) == pynvml.NVML_SUCCESS
-        assert buffer.raw[size:] == b"\xa5" * 64, name
-
-
 def test_fabric_and_links_of_an_nvswitch_machine(make_machine: MakeMachine, nvml: Nvml) -> None:
     with nvml(make_machine("h100x8")):
         handle = handles()[0]
@@ -162,14 +134,6 @@ def test_numbered_fields_answer_each_for_itself(session: Machine) -> None:
     assert values[1].value.uiVal == 52_000
     session.set_fact(pynvml.nvmlDeviceGetUUID(handle), Fact.RECOVERY_ACTION, 2)
     assert pynvml.nvmlDeviceGetFieldValues(handle, [recovery])[0].value.uiVal == 2
-
-
-def test_mig_is_off_and_there_are_no_mig_devices(session: Machine) -> None:
-    handle = handles()[0]
-    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
-    assert pynvml.nvmlDeviceIsMigDeviceHandle(handle).value == 0
-    with pytest.raises(pynvml.NVMLError_NotFound):
-        pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, 0)
 
 
 def test_two_processes_share_what_is_set(session: Machine) -> None:
@@ -219,16 +183,6 @@ def test_who_may_not_write_the_state_may_not_set() -> None:
     assert int(done.stdout) == pynvml.NVML_ERROR_NO_PERMISSION
 
 
-def test_exclusive_thread_is_gone_and_other_modes_are_kept(session: Machine) -> None:
-    handle = handles()[0]
-    with pytest.raises(pynvml.NVMLError_NotSupported):
-        pynvml.nvmlDeviceSetComputeMode(handle, 1)
-    with pytest.raises(pynvml.NVMLError_InvalidArgument):
-        pynvml.nvmlDeviceSetComputeMode(handle, 4)
-    pynvml.nvmlDeviceSetPersistenceMode(handle, 1)
-    assert pynvml.nvmlDeviceGetPersistenceMode(handle) == 1
-
-
 def test_a_lost_gpu_answers_lost_and_the_others_go_on(session: Machine) -> None:
     handle = handles()[1]
     uuid = pynvml.nvmlDeviceGetUUID(handle)
@@ -263,31 +217,10 @@ def test_a_failing_call_fails_as_often_as_asked_on_that_gpu_only(session: Machin
     assert session.faults() == []
 
 
-def test_faults_can_be_taken_back(session: Machine) -> None:
-    session.fail_call("*", pynvml.NVML_ERROR_UNKNOWN)
-    with pytest.raises(pynvml.NVMLError_Unknown):
-        pynvml.nvmlDeviceGetCount()
-    session.clear_faults()
-    assert pynvml.nvmlDeviceGetCount() == 8
-
-
 def test_a_hidden_function_looks_missing_to_the_binding(session: Machine) -> None:
     session.hide_function("nvmlDeviceGetModuleId")
     with pytest.raises(pynvml.NVMLError_FunctionNotFound):
         pynvml.nvmlDeviceGetModuleId(handles()[0])
-
-
-def test_a_function_the_profile_leaves_out_has_no_symbol(
-    make_machine: MakeMachine,
-    nvml: Nvml,
-) -> None:
-    profile = profiles.load("t4x4").model_copy(
-        update={"missing_functions": ["nvmlDeviceGetNumaNodeId"]}
-    )
-    with nvml(make_machine(profile)):
-        assert not hasattr(pynvml.nvmlLib, "nvmlDeviceGetNumaNodeId")
-        with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-            pynvml.nvmlDeviceGetNumaNodeId(handles()[0])
 
 
 def test_a_slow_call_under_way_ends_when_the_fault_is_cleared(session: Machine) -> None:
@@ -299,12 +232,6 @@ def test_a_slow_call_under_way_ends_when_the_fault_is_cleared(session: Machine) 
             name.result(0.2)
         session.clear_faults()
         assert name.result(30)
-
-
-def test_a_slow_call_answers_all_the_same(session: Machine) -> None:
-    session.slow_call("nvmlDeviceGetName", 1, times=1)
-    assert pynvml.nvmlDeviceGetName(handles()[0])
-    assert session.faults() == []
 
 
 def test_an_unloaded_driver_refuses_new_sessions(session: Machine) -> None:
@@ -367,16 +294,6 @@ def test_the_visible_gpus_are_those_with_device_nodes(
     assert [pynvml.nvmlDeviceGetIndex(handle) for handle in handles()] == [0, 1]
 
 
-def test_without_permission_to_make_nodes_plain_files_do(
-    make_machine: MakeMachine,
-    nvml: Nvml,
-) -> None:
-    machine = make_machine("l4x2", nodes=NodeKind.PLACEHOLDER)
-    assert (machine.dev_root / "dev/nvidia0").is_file()
-    with nvml(machine):
-        assert pynvml.nvmlDeviceGetCount() == 2
-
-
 def test_an_xid_reaches_those_who_registered_for_it(session: Machine) -> None:
     first, second = handles()[:2]
     session.emit_xid(pynvml.nvmlDeviceGetUUID(first), 31)  # before anyone listens
@@ -416,28 +333,6 @@ def test_a_waiting_thread_is_woken_by_an_event_and_by_a_loss(session: Machine) -
     session.lose_gpu(uuid)
     waiter.join(timeout=60)
     assert seen == [94, pynvml.NVML_ERROR_GPU_IS_LOST]
-
-
-def test_more_events_than_the_ring_holds_lose_only_the_oldest(session: Machine) -> None:
-    handle = handles()[0]
-    uuid = pynvml.nvmlDeviceGetUUID(handle)
-    events = pynvml.nvmlEventSetCreate()
-    pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
-    for number in range(300):
-        session.emit_xid(uuid, number)
-    got = [pynvml.nvmlEventSetWait_v2(events, 1000).eventData for _ in range(256)]
-    assert got == list(range(44, 300))
-    with pytest.raises(pynvml.NVMLError_Timeout):
-        pynvml.nvmlEventSetWait_v2(events, 0)
-
-
-def test_event_types_a_card_lacks_cannot_be_registered(session: Machine) -> None:
-    handle = handles()[0]
-    session.set_fact(pynvml.nvmlDeviceGetUUID(handle), Fact.EVENT_TYPES, 0x8)
-    assert pynvml.nvmlDeviceGetSupportedEventTypes(handle) == 0x8
-    events = pynvml.nvmlEventSetCreate()
-    with pytest.raises(pynvml.NVMLError_NotSupported):
-        pynvml.nvmlDeviceRegisterEvents(handle, 0xC, events)
 
 
 def test_many_threads_may_call_at_once(session: Machine) -> None:

@@ -1,17 +1,15 @@
 """Cards before Turing: what NVML says of them, and what it answers where they lack a fact."""
 
-import contextlib
 from collections.abc import Callable, Iterator
 
 import pynvml
 import pytest
 
+from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.errors import ConfigError, SetupError
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 
-MakeMachine = Callable[..., Machine]
-Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
 Ask = Callable[[object], object]
 
 PAIR = """
@@ -98,15 +96,6 @@ def test_the_display_server_draws_on_the_laptops_gpu_also_after_a_reboot(laptop:
     assert holder.graphics
 
 
-def test_a_process_that_computes_is_listed_apart_from_one_that_draws(laptop: Machine) -> None:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    laptop.hold_instance(laptop.gpus[0].uuid, pid=42)
-    computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    drawing = pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
-    assert [process.pid for process in computing] == [42]
-    assert [process.pid for process in drawing] == [1139]
-
-
 @pytest.mark.parametrize(("name", "mib"), [("v100x8", 32768), ("v100-16x8", 16384)])
 def test_eight_v100_are_joined_by_nvlink_as_in_a_dgx_1(
     name: str, mib: int, make_machine: MakeMachine, nvml: Nvml
@@ -145,25 +134,6 @@ def test_eight_v100_are_joined_by_nvlink_as_in_a_dgx_1(
                     assert (status == pynvml.NVML_P2P_STATUS_OK) == (address in peers)
 
 
-def test_application_clocks_of_a_v100_are_below_its_highest(
-    make_machine: MakeMachine, nvml: Nvml
-) -> None:
-    with nvml(make_machine("v100-16x8")):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert pynvml.nvmlDeviceGetApplicationsClock(handle, pynvml.NVML_CLOCK_GRAPHICS) == 1312
-        assert pynvml.nvmlDeviceGetApplicationsClock(handle, pynvml.NVML_CLOCK_MEM) == 877
-        assert pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_GRAPHICS) == 1530
-
-
-def test_links_to_a_switch_say_so(make_machine: MakeMachine, nvml: Nvml) -> None:
-    with nvml(make_machine("h100x8")):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert (
-            pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, 0)
-            == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
-        )
-
-
 def states(index: int) -> list[int]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     return [pynvml.nvmlDeviceGetNvLinkState(handle, link) for link in range(6)]
@@ -185,16 +155,6 @@ def test_a_link_goes_down_at_both_of_its_ends(make_machine: MakeMachine, nvml: N
         assert states(0) == states(1) == [1] * 6
         with pytest.raises(SetupError, match="the card has no NVLink 6; it has 6"):
             machine.set_nvlink(first, 6, is_up=False)
-
-
-def test_of_several_links_between_two_cards_each_has_its_own_other_end(
-    make_machine: MakeMachine, nvml: Nvml
-) -> None:
-    machine = make_machine("v100x8")
-    with nvml(machine):
-        # Links 2 and 3 of GPU 0 lead to GPU 3, whose links 0 and 1 lead back.
-        machine.set_nvlink(machine.find("0").uuid, 3, is_up=False)
-        assert (states(0), states(3)) == ([1, 1, 1, 0, 1, 1], [1, 0, 1, 1, 1, 1])
 
 
 def test_a_port_without_another_end_is_never_up(make_machine: MakeMachine, nvml: Nvml) -> None:

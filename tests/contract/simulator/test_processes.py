@@ -1,25 +1,18 @@
 """Processes on simulated GPUs, as the real pynvml is told of them."""
 
-import contextlib
 import ctypes
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pynvml
 import pytest
 
-from dra_driver import cli
-from dra_driver.errors import SetupError
+from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.mig import Holder
 from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity, let_do
 from dra_driver.simulator.profile import changed, load
-
-MakeMachine = Callable[..., Machine]
-Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
 
 MIB = 1 << 20
 SUCCESS, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 3, 6, 7
@@ -74,16 +67,6 @@ def test_the_size_is_asked_for_first_and_may_be_too_small_a_moment_later(busy: M
     assert list_processes(handle(1), ctypes.byref(ctypes.c_uint(0)), None) == SUCCESS
 
 
-def test_memory_may_be_hidden(busy: Machine) -> None:
-    let_do(busy, 12, Activity(hides_memory=True))
-    found = pids("nvmlDeviceGetComputeRunningProcesses")
-    assert found == [(11, 11 * MIB), (12, None), (14, 14 * MIB)]
-    count = ctypes.c_uint(5)
-    room = (pynvml.c_nvmlProcessInfo_v3_t * 5)()
-    getattr(pynvml.nvmlLib, COMPUTE)(handle(), ctypes.byref(count), room)
-    assert room[1].usedGpuMemory == 2**64 - 1
-
-
 def test_who_is_idle_or_a_client_of_mps_has_no_sample_and_old_ones_come_back(busy: Machine) -> None:
     def samples(since: int) -> dict[int, int]:
         found = pynvml.nvmlDeviceGetProcessUtilization(handle(), since)
@@ -100,12 +83,6 @@ def test_who_is_idle_or_a_client_of_mps_has_no_sample_and_old_ones_come_back(bus
     assert samples(now - 10 * second)[13] == UNKNOWN_PERCENT
 
 
-def test_where_nobody_was_ever_busy_nothing_is_found(session: Machine) -> None:
-    session.take_memory(session.find("0").uuid, MIB, pid=11)
-    with pytest.raises(pynvml.NVMLError_NotFound):
-        pynvml.nvmlDeviceGetProcessUtilization(handle(), 0)
-
-
 def test_newer_drivers_have_a_second_call_for_it(make_machine: MakeMachine, nvml: Nvml) -> None:
     machine = make_machine(changed(load("h100x8"), {"driver_version": "570.86.15"}))
     with nvml(machine):
@@ -116,11 +93,6 @@ def test_newer_drivers_have_a_second_call_for_it(make_machine: MakeMachine, nvml
         assert abs(one.timeStamp / 1e6 - time.time()) < 5
         with pytest.raises(pynvml.NVMLError_NotFound):
             pynvml.nvmlDeviceGetProcessesUtilizationInfo(handle(), int(2e6 * time.time()))
-
-
-def test_older_drivers_have_not(busy: Machine) -> None:
-    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-        pynvml.nvmlDeviceGetProcessesUtilizationInfo(handle(), 0)
 
 
 def test_in_mig_mode_processes_have_instances_and_nobody_is_sampled(
@@ -160,28 +132,3 @@ print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu),
     words = ["unshare", "--pid", "--fork", sys.executable, "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] [11, 13]"  # samples keep the host's PIDs
-
-
-def test_a_place_that_is_used_again_begins_anew(busy: Machine) -> None:
-    gpu = busy.find("0").uuid
-    for pid in (11, 12, 13, 14):
-        busy.release_memory(gpu, pid=pid)
-    busy.hold_instance(gpu, pid=15, memory=MIB)
-    assert pids("nvmlDeviceGetComputeRunningProcesses") == [(15, MIB)]
-    with pytest.raises(pynvml.NVMLError):
-        pynvml.nvmlDeviceGetProcessUtilization(handle(), 0)
-    assert busy.holders() == [
-        Holder(pid=15, slot=0, gpu_instance=None, compute_instance=None, memory=MIB)
-    ]
-
-
-def test_by_command(busy: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["simulate", "busy", "--root", str(busy.driver_root), "--pid", "12", "--sm", "30"]
-    assert cli.main([*words, "--kind", "mps"]) == 0
-    assert capsys.readouterr().out == "process 12 is 30 % busy\n"
-    assert pids("nvmlDeviceGetMPSComputeRunningProcesses") == [(12, 12 * MIB), (14, 14 * MIB)]
-
-
-def test_who_is_on_no_gpu_does_nothing_there(session: Machine) -> None:
-    with pytest.raises(SetupError, match="process 77 is on no simulated GPU"):
-        let_do(session, 77, Activity(sm=1))

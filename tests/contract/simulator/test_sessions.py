@@ -12,10 +12,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from contract.simulator.conftest import MakeMachine
 from dra_driver.errors import SetupError
 from dra_driver.simulator.machine import Machine
 
-MakeMachine = Callable[..., Machine]
 Nvml = Callable[..., object]
 SUCCESS, UNINITIALIZED, NO_PERMISSION, IN_USE = 0, 1, 4, 19
 CLIENT = """

@@ -1,16 +1,12 @@
 """Every shipped profile through pynvml: each card says what its file says, and lacks the rest."""
 
-import contextlib
 from collections.abc import Callable
 
 import pynvml
 import pytest
 
+from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.machine import Machine
-
-MakeMachine = Callable[..., Machine]
-Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
 
 
 def said(question: Callable[[object], object], handle: object) -> object:

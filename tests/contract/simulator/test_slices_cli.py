@@ -83,16 +83,6 @@ def test_with_parts_by_capacity_an_api_server_takes_them_too(
         assert ("shares" in device["capacity"]) == setting.isdecimal()
 
 
-def test_memory_is_counted_on_gpus_that_nobody_divides_when_asked_for(printed: Printed) -> None:
-    counters, gpus = printed("--profile=t4x4", "--node-name=n1", "--memory-counters")
-    check_slice(counters, None)
-    check_slice(gpus, None)
-    assert [one["name"] for one in counters["spec"]["sharedCounters"]] == [
-        f"gpu-{minor}-counter-set" for minor in range(4)
-    ]
-    assert len(printed("--profile=t4x4", "--node-name=n1")) == 1
-
-
 def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
     found = printed("--profile=h100x8", "--node-name=pool", "--count=2", "--mig=on-demand")
     nodes = {
@@ -125,11 +115,6 @@ def test_what_is_offered_of_mig_can_be_set_as_for_the_driver(printed: Printed) -
     assert devices(printed(*words)) == whole, "no GPU of it is in MIG mode"
     some = devices(printed(*words, "--mig=on-demand", "--mig-profiles=1g.10gb,3g.40gb"))
     assert {name.split("-")[3] for name in some if "-mig-" in name} == {"1g10gb", "3g40gb"}
-
-
-def test_the_same_words_print_the_same_slices(printed: Printed) -> None:
-    words = ("--profile=a30x4", "--node-name=n1")
-    assert printed(*words) == printed(*words)
 
 
 def test_the_node_of_the_driver_is_not_meant(
@@ -198,14 +183,6 @@ def test_a_template_says_what_every_node_of_the_type_has_and_nothing_else(printe
     assert there[0]["capacity"]["memory"] == {"value": "81559Mi"}
 
 
-def test_a_template_knows_the_driver_of_the_nodes_image_if_it_is_told(printed: Printed) -> None:
-    words = ("--instance-type=g6.xlarge", "--template=cluster-autoscaler")
-    (told,) = printed(*words, "--driver-version=580.95.05")
-    (device,) = told["spec"]["devices"]
-    assert device["attributes"]["driverVersion"] == {"version": "580.95.5"}
-    assert "cudaDriverVersion" not in device["attributes"]
-
-
 def test_karpenters_template_has_partitions_counters_and_what_devices_will_share(
     printed: Printed,
 ) -> None:
@@ -243,12 +220,6 @@ def test_an_unknown_machine_type_names_the_known_ones(capsys: pytest.CaptureFixt
         "error: no instance type 'p5.48xlrge' is known; did you mean p5.48xlarge"
     )
     assert "GCP: a2-highgpu-1g, " in line
-
-
-def test_an_unknown_profile_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["slices", "--profile=b300x8", "--node-name=n1"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: no profile 'b300x8'")
 
 
 @pytest.mark.parametrize("kind", ["mps", "timeSlicing"])

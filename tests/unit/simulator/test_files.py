@@ -6,7 +6,6 @@ import pytest
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import apt_source, build, device_nodes, procfs
-from dra_driver.simulator.apt_source import Source
 from dra_driver.simulator.device_nodes import NodeKind
 
 HOST = "Character devices:\n  1 mem\n254 ndctl\n253 dimmctl\n\nBlock devices:\n252 virtblk\n"
@@ -49,61 +48,6 @@ def test_a_compiler_that_fails_is_quoted_and_nothing_is_kept(tmp_path: Path) -> 
     with pytest.raises(SetupError, match=r"exit status 4.*no space left"):
         build.compile_library(tmp_path / "cache", {"PATH": f"{tmp_path}:/bin:/usr/bin"})
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_the_cache_folder_follows_the_users_settings() -> None:
-    home = build.cache_folder({"HOME": "/home/ada"})
-    assert home == Path("/home/ada/.cache/dra-driver/simulator")
-    chosen = build.cache_folder({"HOME": "/home/ada", "XDG_CACHE_HOME": "/big"})
-    assert chosen == Path("/big/dra-driver/simulator")
-
-
-def test_both_formats_of_package_sources_are_read(tmp_path: Path) -> None:
-    parts = tmp_path / "sources.list.d"
-    parts.mkdir()
-    (tmp_path / "sources.list").write_text(
-        "# deb http://old.example/debian buster main\n"
-        "deb [arch=amd64 signed-by=/k.gpg] http://one.example/debian bookworm main # ours\n"
-        "deb-src http://one.example/debian bookworm main\n"
-    )
-    (parts / "two.sources").write_text(
-        "Types: deb deb-src\nURIs: http://two.example/debian\nSuites: trixie trixie-updates\n"
-        "Components: main\nSigned-By: /usr/share/keyrings/two.gpg\n\n"
-        "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: x\nComponents: main\n"
-    )
-    assert list(apt_source.sources(tmp_path)) == [
-        Source(
-            uri="http://one.example/debian",
-            suites=("bookworm",),
-            components=("main",),
-            signed_by="/k.gpg",
-        ),
-        Source(
-            uri="http://two.example/debian",
-            suites=("trixie", "trixie-updates"),
-            components=("main",),
-            signed_by="/usr/share/keyrings/two.gpg",
-        ),
-    ]
-
-
-def test_the_main_archive_is_chosen_and_not_security_or_strangers() -> None:
-    def source(uri: str, suite: str, component: str = "main") -> Source:
-        return Source(uri=uri, suites=(suite,), components=(component,), signed_by="")
-
-    main = source("http://mirror.example/debian", "bookworm")
-    assert (
-        apt_source.debian_archive(
-            [
-                source("http://mirror.example/debian-security", "bookworm-security"),
-                source("https://packages.example/apt", "stable"),
-                main,
-            ]
-        )
-        == main
-    )
-    with pytest.raises(SetupError, match="no Debian archive"):
-        apt_source.debian_archive([])
 
 
 def test_apt_is_told_to_use_nothing_of_the_machines_own_state(tmp_path: Path) -> None:

@@ -70,11 +70,6 @@ def test_places_of_spent_and_cleared_faults_are_used_again(path: Path) -> None:
         assert now.faults() == []
 
 
-def test_a_function_name_that_does_not_fit_is_refused(path: Path) -> None:
-    with State(path) as now, pytest.raises(SetupError, match="too long"):
-        now.add_fault(Fault(function="n" * 64))
-
-
 def test_writers_do_not_lose_each_others_changes(path: Path) -> None:
     def add() -> None:
         with State(path) as now:
@@ -100,21 +95,9 @@ def test_a_reboot_makes_pending_modes_current(path: Path) -> None:
         assert now.fact(0, Fact.TIME_SLICE) is None
 
 
-def test_a_machine_with_too_many_gpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="33 GPUs; the simulator holds at most 32"):
-        state.create(tmp_path / "state", DRIVER, [gpu(f"GPU-{n}") for n in range(33)])
-
-
 def test_a_file_of_another_layout_is_refused(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[layout.STATE_OFFSET + layout.StateRecord.layout_version.offset] = 99
     path.write_bytes(bytes(content))
     with pytest.raises(StateError, match=r"layout 99.*simulate up"):
         State(path)
-
-
-def test_a_missing_file_is_an_error_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="gone: No such file"):
-        State(tmp_path / "gone")
-    with pytest.raises(SetupError, match="no simulated machine"):
-        state.find(tmp_path)
