@@ -34,27 +34,10 @@ def say_as(name: str) -> Callable[[str], None]:
     return partial(print, f"{name}:", file=sys.stderr, flush=True)
 
 
-def add_cluster_options(parser: argparse.ArgumentParser, *, name: str, rounds: int) -> None:
-    """Add what every benchmark on a cluster of its own can be told; these are the defaults."""
-    parser.add_argument(
-        "--rounds",
-        type=_count_of("round"),
-        default=rounds,
-        help=f"how often all variants take their turn and count (default: {rounds})",
-    )
-    parser.add_argument("--name", default=name, help=f"name of the cluster (default: {name})")
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every benchmark on a cluster of its own can be told."""
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
     parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
-
-
-def _count_of(thing: str) -> Callable[[str], int]:
-    """Return a reader of one number: how many there are of a thing, at least one."""
-
-    def count(text: str) -> int:
-        (found,) = numbers_of(thing)(text)
-        return found
-
-    return count
 
 
 def numbers_of(thing: str, *, most: int | None = None) -> Callable[[str], list[int]]:

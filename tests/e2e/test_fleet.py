@@ -33,15 +33,8 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
     said = run(
         (
             *(sys.executable, REPOSITORY / "hack" / "bench" / "fleet", "--name", name, *version),
-            *(
-                "--nodes",
-                "2",
-                "--pods",
-                str(PODS),
-                "--variants",
-                "whole-only,auto-mig,shares-alone,on-demand",
-            ),
-            *("--loads", "whole,whole-extended,mixed", "--output", output),
+            *("--nodes", "2", "--pods", str(PODS)),
+            *("--variants", "whole-only,auto-mig,shares,on-demand", "--output", output),
         ),
         timeout=400,
     )
@@ -51,14 +44,14 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
     assert {name: one["devices_of_a_node"] for name, one in variants.items()} == {
         "whole-only": 8,
         "auto-mig": 6 + 2 * 25,
-        "shares-alone": 80,
+        "shares": 8 + 80,
         "on-demand": 208,
     }
     assert {name: set(one["loads"]) for name, one in variants.items()} == {
         "whole-only": {"whole", "whole-extended"},
-        "auto-mig": {"whole", "whole-extended", "mixed"},
-        "shares-alone": {"whole-extended"},
-        "on-demand": {"whole", "whole-extended", "mixed"},
+        "auto-mig": {"whole", "whole-extended", "1g"},
+        "shares": {"whole", "whole-extended"},
+        "on-demand": {"whole", "whole-extended", "1g"},
     }
     for one in variants.values():
         assert {load["placed"] for load in one["loads"].values()} == {PODS}

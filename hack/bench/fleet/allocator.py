@@ -15,11 +15,12 @@ from testbed.api import Object
 from testbed.commands import run
 from testbed.manifests import CLASSES
 
-from bench.fleet.sizes import slices_of
 from bench.fleet.variants import devices, is_whole, offers
 from dra_driver.slices.pool import DesiredPool
+from dra_driver.slices.publish.writes import Create, Owner, writes_for
 
 _MEASURE_S = 120.0
+_OWNER = Owner(name="node", uid="00000000-0000-0000-0000-000000000000")
 
 
 def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, float]:
@@ -28,6 +29,12 @@ def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, flo
     asked = json.dumps({"slices": slices_of(pool), "cases": wanted})
     found: Mapping[str, float] = json.loads(run((program,), stdin=asked, timeout=_MEASURE_S))
     return {name: round(found[name], 1) for name in wanted}
+
+
+def slices_of(pool: DesiredPool) -> list[Object]:
+    """Return the slices of a pool as an API server has them, as far as it matters here."""
+    creates = writes_for(pool, (), owner=_OWNER)
+    return [write.body for write in creates if isinstance(write, Create)]
 
 
 def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:

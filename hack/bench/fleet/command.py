@@ -4,25 +4,21 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 from testbed.api import Object
 from testbed.cluster import Cluster, fetched
-from testbed.commands import TestbedError
 
 from bench.command_line import add_cluster_options, machine, names_of, numbers_of, run, say_as
 from bench.fleet import allocator
-from bench.fleet.loads import LOADS, smallest_profile, whole_gpus, workload
+from bench.fleet.loads import LOADS, smallest_profile, workload
 from bench.fleet.placing import place, start_scheduler
 from bench.fleet.publishing import looked_again, roll_out, stored, withdraw
-from bench.fleet.report import middle, ratios, table
-from bench.fleet.sizes import parts, rewritten
+from bench.fleet.report import ratios, table
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
-from bench.fleet.variants import VARIANTS, devices, room, serves
+from bench.fleet.variants import VARIANTS, devices, serves
 from dra_driver.devices.model import Inventory
 from dra_driver.simulator.nodes import inventory_of, on_node
-from dra_driver.slices.pool import DesiredPool
 
 _PODS_PER_NODE = 6
 _MOST_PODS = 200
@@ -37,9 +33,6 @@ def main(words: Sequence[str]) -> int:
 
 def _bench(options: argparse.Namespace) -> None:
     inventory, limited = inventory_of(options.profile), options.default_limits
-    pools = {variant: VARIANTS[variant](inventory, "node") for variant in options.variants}
-    for nodes in options.nodes:
-        check_room(nodes, pools, smallest_profile(inventory), options)
     program = fetched("allocator") / "allocator-cost"
     one_node = {variant: _of_a_node(variant, inventory, program) for variant in options.variants}
     with control_plane(options.name, options.kubernetes, limited=limited) as cluster:
@@ -83,38 +76,19 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--profile", default="h100x8", help="what a node has (default: h100x8)")
     parser.add_argument(
-        "--patience", type=float, default=300, help="seconds for a load (default: 300)"
-    )
-    parser.add_argument(
         "--default-limits",
         action="store_true",
         help="leave scheduler and controller manager the limits on requests that they have in most"
         " clusters (default: none, so that they are not what is measured)",
     )
-    add_cluster_options(parser, name="fleet", rounds=1)
+    parser.add_argument("--name", default="fleet", help="name of the cluster (default: fleet)")
+    add_cluster_options(parser)
     return parser.parse_args(words)
 
 
 def pods_for(nodes: int, asked: int) -> int:
     """Return how many pods a load has."""
     return asked or min(_PODS_PER_NODE * nodes, _MOST_PODS)
-
-
-def check_room(
-    nodes: int, pools: Mapping[str, DesiredPool], profile: str | None, options: argparse.Namespace
-) -> None:
-    """Do nothing if so many nodes have enough GPUs for every load that a variant serves.
-
-    Raises TestbedError if they have not, so that pods would wait in vain.
-    """
-    for (variant, pool), load in product(pools.items(), options.loads):
-        needed = whole_gpus(load, pods_for(nodes, options.pods))
-        there = nodes * room(pool, load)
-        if serves(pool, load, profile) and needed > there:
-            raise TestbedError(
-                f"{nodes} nodes of {variant} have {there} GPUs or shares to give, and the load"
-                f" {load} takes {needed}; use more --nodes or fewer --pods"
-            )
 
 
 def _of_a_node(variant: str, inventory: Inventory, program: Path) -> Object:
@@ -124,8 +98,6 @@ def _of_a_node(variant: str, inventory: Inventory, program: Path) -> Object:
     return {
         "devices_of_a_node": len(devices(pool)),
         "slices_of_a_node": len(pool.contents),
-        "bytes_of_a_node": parts(pool),
-        "one_gpu": rewritten(VARIANTS[variant], inventory),
         "allocator_us": allocator.cost(program, pool, smallest_profile(inventory)),
     }
 
@@ -138,24 +110,12 @@ def _run(
     one_node: Mapping[str, Object],
 ) -> Object:
     _say(f"making {nodes} nodes")
-    rounds: list[dict[str, Object]] = []
     with made_up_nodes(cluster, nodes) as stage:
-        for _ in range(options.rounds):
-            found = {
-                variant: _measure(stage, variant, inventory, options)
-                for variant in options.variants
-            }
-            rounds.append(found)
-    variants = {
-        variant: one_node[variant] | middle([found[variant] for found in rounds])
-        for variant in options.variants
-    }
-    measured: Object = {
-        "nodes": nodes,
-        "profile": options.profile,
-        "variants": variants,
-        "rounds": rounds,
-    }
+        variants = {
+            variant: one_node[variant] | _measure(stage, variant, inventory, options)
+            for variant in options.variants
+        }
+    measured: Object = {"nodes": nodes, "profile": options.profile, "variants": variants}
     measured["ratios"] = ratios(measured)
     print("\n".join(table(measured)), flush=True)
     return measured
@@ -179,10 +139,9 @@ def _measure(
     start_scheduler(stage)
     found["memory_mib"] = stage.memory_mib()
     for load in options.loads:
-        if not serves(pool, load, profile):
-            continue
-        work = workload(load, pods_for(nodes, options.pods), profile)
-        _say(f"{variant}: {len(work.pods)} pods, {load}")
-        found["loads"][load] = place(stage, work, patience=options.patience)
+        if serves(pool, load, profile):
+            work = workload(load, pods_for(nodes, options.pods), profile)
+            _say(f"{variant}: {len(work.pods)} pods, {load}")
+            found["loads"][load] = place(stage, work)
     withdraw(stage, pool)
     return found

@@ -1,8 +1,7 @@
 """Pods that wait, and how fast the scheduler places them once it may.
 
-The scheduler is frozen (SIGSTOP) while everything is made that can be there before: pods, claims,
-and the claims that the controller manager makes of templates. So neither who creates them nor that
-controller is measured. The clock runs from when the scheduler may go on to the last pod bound.
+The scheduler is frozen (SIGSTOP) while pods and claims are made, so that who creates them is not
+measured. The clock runs from when the scheduler may go on to the last pod bound.
 """
 
 import math
@@ -18,13 +17,15 @@ from testbed.api import Object
 from testbed.commands import wait_until
 from testbed.pods import PODS
 
-from bench.fleet.loads import NAMESPACE, Workload, plain_pod
+from bench.fleet.loads import NAMESPACE, Workload, pod
 from bench.fleet.stage import AT_ONCE, Stage
 from bench.timings import cpu_seconds
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 
 _TIDY_S = 300.0
+PATIENCE_S = 300.0
+"""Until pods that have no node are given up on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,29 +39,24 @@ class Taken:
 def start_scheduler(stage: Stage) -> None:
     """Start the scheduler and wait until it has seen all slices: it places a pod only then."""
     stage.cluster.start("kube-scheduler")
-    pod = plain_pod("first")
-    name = pod["metadata"]["name"]
-    stage.api.create(pod, NAMESPACE)
+    stage.api.create(pod("first", {}), NAMESPACE)
     wait_until(
-        lambda: stage.api.get("Pod", name, NAMESPACE)["spec"].get("nodeName"),
+        lambda: stage.api.get("Pod", "first", NAMESPACE)["spec"].get("nodeName"),
         "the scheduler to place a first pod",
         timeout=_TIDY_S,
     )
     _remove(stage)
 
 
-def place(stage: Stage, work: Workload, *, patience: float) -> Object:
-    """Create a load, have it placed, and remove it again; return what that took.
-
-    `patience`: seconds until pods that have no node are given up on.
-    """
+def place(stage: Stage, work: Workload) -> Object:
+    """Create a load, have it placed, and remove it again; return what that took."""
     with closing(from_kubeconfig(stage.kubeconfig)) as client:
         with _frozen(stage.cluster.pid("kube-scheduler")):
             _create(stage, work)
             version = _version(client)
             before = _now(stage)
         count = 0
-        for _ in bound(client, version, patience):
+        for _ in bound(client, version, PATIENCE_S):
             count += 1
             if count == len(work.pods):
                 break
@@ -100,16 +96,9 @@ def _frozen(pid: int) -> Iterator[None]:
 
 
 def _create(stage: Stage, work: Workload) -> None:
-    """Create all objects and wait for the claims."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create") as pool:
-        for things in (work.templates, work.claims, work.pods):
+        for things in (work.claims, work.pods):
             list(pool.map(lambda thing: stage.api.create(thing, NAMESPACE), things))
-    wait_until(
-        lambda: len(stage.api.all("ResourceClaim", NAMESPACE)) == work.claims_before,
-        "the claims of all pods",
-        timeout=_TIDY_S,
-        interval=0.5,
-    )
 
 
 def _version(client: KubeClient) -> str:
@@ -128,10 +117,10 @@ def bound(client: KubeClient, version: str, patience: float) -> Iterator[str]:
     while (left := end - time.monotonic()) > 0:
         query = {"resourceVersion": version, "timeoutSeconds": str(math.ceil(left))}
         for event in client.watch(PODS, query=query):
-            pod: Object = event["object"]  # type: ignore[assignment]  # the stream checked it
-            version = pod["metadata"]["resourceVersion"]
-            name = pod["metadata"].get("name")
-            if event["type"] == "MODIFIED" and pod["spec"].get("nodeName") and name not in seen:
+            one: Object = event["object"]  # type: ignore[assignment]  # the stream checked it
+            version = one["metadata"]["resourceVersion"]
+            name = one["metadata"].get("name")
+            if event["type"] == "MODIFIED" and one["spec"].get("nodeName") and name not in seen:
                 seen.add(name)
                 yield name
 
@@ -139,7 +128,7 @@ def bound(client: KubeClient, version: str, patience: float) -> Iterator[str]:
 def _remove(stage: Stage) -> None:
     """Remove pods and claims; the controller manager takes the allocations back."""
     api = stage.api
-    for kind in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
+    for kind in ("Pod", "ResourceClaim"):
         api.delete_all(kind, NAMESPACE)
     wait_until(
         lambda: not api.all("Pod", NAMESPACE) and not api.all("ResourceClaim", NAMESPACE),

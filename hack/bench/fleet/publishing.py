@@ -6,7 +6,7 @@ that finds no slices. What a driver would need to work them out is not part of t
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
@@ -15,7 +15,7 @@ from statistics import median
 from msgspec.structs import replace
 from testbed.api import Object
 
-from bench.fleet.stage import AT_ONCE, Stage
+from bench.fleet.stage import Stage
 from bench.fleet.variants import Variant
 from bench.timings import cpu_seconds
 from dra_driver.devices.model import Inventory
@@ -29,11 +29,7 @@ WAVE = 100
 """Nodes that publish at the same time. Those of a wave wait for the last one before it."""
 
 _TIMEOUT_S = 120.0
-_LISTS = 3
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-_JSON = "application/json"
-_PROTOBUF = "application/vnd.kubernetes.protobuf"
-
 
 _Writes = tuple[Create, ...]
 """What one node sends."""
@@ -93,8 +89,7 @@ def looked_again(stage: Stage, variant: Variant, inventory: Inventory) -> int:
         existing = stage.api.all("ResourceSlice", fieldSelector=f"spec.nodeName={name}")
         return len(writes_for(pool, existing, owner=Owner(name=name, uid=uid)))
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="look") as pool:
-        return sum(pool.map(count, stage.nodes.keys(), stage.nodes.values()))
+    return sum(map(count, stage.nodes.keys(), stage.nodes.values()))
 
 
 def withdraw(stage: Stage, pool: DesiredPool) -> None:
@@ -108,17 +103,8 @@ def withdraw(stage: Stage, pool: DesiredPool) -> None:
 
 
 def stored(stage: Stage) -> Object:
-    """Return how large all slices are, in etcd and on the wire, and how long a list takes."""
-    found: Object = {"etcd_bytes": stage.stored_bytes("/registry/resourceslices/")}
-    for name, form in (("json", _JSON), ("protobuf", _PROTOBUF)):
-        lists = list(_lists(stage, form))
-        found[f"list_{name}_bytes"] = lists[0][0]
-        found[f"list_{name}_seconds"] = round(median(seconds for _, seconds in lists), 3)
-    return found
-
-
-def _lists(stage: Stage, form: str) -> Iterator[tuple[int, float]]:
-    for _ in range(_LISTS):
-        began = time.perf_counter()
-        body = stage.api.request("GET", _SLICES, accept=form)
-        yield len(body), time.perf_counter() - began
+    """Return how large all slices are, in etcd and in a list."""
+    return {
+        "etcd_bytes": stage.stored_bytes("/registry/resourceslices/"),
+        "list_json_bytes": len(stage.api.request("GET", _SLICES)),
+    }

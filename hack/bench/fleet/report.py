@@ -3,10 +3,6 @@
 In: what one variant cost on one number of nodes. Out: numbers by name, ratios, lines of text. Pure.
 """
 
-from collections.abc import Mapping, Sequence
-from statistics import median
-from typing import Any
-
 from testbed.api import Object
 
 from bench import comparison
@@ -14,25 +10,6 @@ from bench.fleet.variants import BASELINE
 from dra_driver.admin.table import aligned
 
 _KB = 1000
-
-
-def middle(results: Sequence[Object]) -> Object:
-    """Return what several rounds of one variant found as one: the median of each number.
-
-    Of a load that was not placed as a whole in some round, what is left is how many pods were.
-    """
-    first = results[0]
-    return {
-        key: _middle([result[key] for result in results])
-        for key in first
-        if all(key in result for result in results)
-    }
-
-
-def _middle(values: Sequence[Any]) -> Any:
-    if isinstance(values[0], Mapping):
-        return middle(values)
-    return median(values)
 
 
 def figures(result: Object, nodes: int) -> dict[str, float]:
@@ -43,11 +20,6 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
         "slices of a node": result["slices_of_a_node"],
         "a node's slices as JSON, kB": stored["list_json_bytes"] / nodes / _KB,
         "a node's slices in etcd, kB": stored["etcd_bytes"] / nodes / _KB,
-        **{f"… {part}, kB": size / _KB for part, size in result["bytes_of_a_node"].items()},
-        **{
-            f"one GPU {change}: kB written": cost["bytes"] / _KB
-            for change, cost in result["one_gpu"].items()
-        },
         "writes of a second look": result["writes_of_a_second_look"],
         **{
             f"allocator, one node: {case}, µs": took
@@ -55,8 +27,6 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
         },
         "all nodes publish, s": roll_out["seconds"],
         "all nodes publish: API server, CPU s": roll_out["api_server_cpu_seconds"],
-        "list of all slices as JSON, s": stored["list_json_seconds"],
-        "list of all slices as protobuf, s": stored["list_protobuf_seconds"],
         "API server when all is published, MiB": result["memory_mib"]["kube-apiserver"],
         "scheduler when it has seen them, MiB": result["memory_mib"]["kube-scheduler"],
     }

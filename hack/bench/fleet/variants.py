@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from bench.fleet.loads import LOADS
+from bench.fleet.loads import EXTENDED, PART
 from dra_driver.devices.device import Mig, NodeDevice, Whole, profile_of
 from dra_driver.devices.model import Gpu, Inventory, MigMode
 from dra_driver.devices.names import DRIVER_NAME
@@ -59,33 +59,9 @@ def shares(inventory: Inventory, node: str) -> DesiredPool:
     return _built(projection(inventory, mig=_AUTO, share=_divided(inventory)), node)
 
 
-def shares_alone(inventory: Inventory, node: str) -> DesiredPool:
-    """The same before Kubernetes 1.37: shares and nothing else, without counters."""
-    alone = replace(_divided(inventory), alone="the scheduler is older than 1.37")
-    return _built(projection(inventory, mig=_AUTO, share=alone), node)
-
-
 def on_demand(inventory: Inventory, node: str) -> DesiredPool:
     """What this driver publishes with `--mig on-demand`: every partition of every GPU."""
     return _built(projection(inventory, mig=_ON_DEMAND), node)
-
-
-def on_demand_shares(inventory: Inventory, node: str) -> DesiredPool:
-    """The same where every GPU is divided into shares, too."""
-    return _built(projection(inventory, mig=_ON_DEMAND, share=_divided(inventory)), node)
-
-
-def without_memory(inventory: Inventory, node: str) -> DesiredPool:
-    """The same as `on_demand` without the counter `memory`, which keeps no devices apart."""
-    published = projection(inventory, mig=_ON_DEMAND)
-    sets = [_without_memory(counter_set) for counter_set in published.counter_sets]
-    devices = [
-        {**device, "consumesCounters": [*map(_without_memory, objects(device["consumesCounters"]))]}
-        if "consumesCounters" in device
-        else device
-        for device in published.devices
-    ]
-    return build_slices(devices, driver=DRIVER_NAME, node_name=node, counter_sets=sets)
 
 
 def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
@@ -102,25 +78,10 @@ def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
     return _built(projection(inventory, mig=replace(_ON_DEMAND, profiles=offered)), node)
 
 
-def no_partitions(inventory: Inventory, node: str) -> DesiredPool:
-    """Whole GPUs with the counters that partitions would need, and without any partition: the
-    least that a layout with partitions can cost.
-    """
-    published = projection(inventory, mig=_ON_DEMAND)
-    return _built(published, node, [device for device in published.devices if is_whole(device)])
-
-
 def whole_last(inventory: Inventory, node: str) -> DesiredPool:
     """The same as `on_demand`, but whole GPUs after everything else."""
     published = projection(inventory, mig=_ON_DEMAND)
     return _built(published, node, sorted(published.devices, key=is_whole))
-
-
-def all_counters(inventory: Inventory, node: str) -> DesiredPool:
-    """The same as `on_demand`, but with counters of all engines."""
-    sets = _all_counter_sets(inventory.gpus)
-    devices = [device for _, device in _with_all_counters(inventory)]
-    return build_slices(devices, driver=DRIVER_NAME, node_name=node, counter_sets=sets)
 
 
 def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
@@ -149,14 +110,6 @@ def _in_mig_mode(inventory: Inventory) -> Inventory:
             for gpu in inventory.gpus
         ),
     )
-
-
-def _without_memory(holder: Object) -> Object:
-    """A counter set, or what a device consumes of one, without the counter `memory`."""
-    named = holder["counters"]
-    kept = dict(named) if isinstance(named, Mapping) else {}
-    kept.pop(counters.MEMORY, None)
-    return {**holder, "counters": kept}
 
 
 def _divided(inventory: Inventory) -> ShareOffer:
@@ -222,14 +175,9 @@ VARIANTS: Mapping[str, Variant] = {
     "auto-mig": auto_mig,
     "memory-counters": memory_counters,
     "shares": shares,
-    "shares-alone": shares_alone,
     "on-demand": on_demand,
-    "on-demand-shares": on_demand_shares,
-    "without-memory": without_memory,
-    "no-partitions": no_partitions,
     "two-profiles": two_profiles,
     "whole-last": whole_last,
-    "all-counters": all_counters,
     "nvidia-dynamic": nvidia_dynamic,
 }
 
@@ -239,10 +187,7 @@ BASELINE = "whole-only"
 
 def is_whole(device: Object) -> bool:
     """Tell whether a published device is a whole GPU, and no share of one."""
-    attributes = device["attributes"]
-    return isinstance(attributes, Mapping) and (
-        _text(device, "type") == "gpu" and REPLICAS not in attributes
-    )
+    return _text(device, "type") == "gpu" and REPLICAS not in _attributes(device)
 
 
 def devices(pool: DesiredPool) -> list[Object]:
@@ -256,26 +201,18 @@ def offers(pool: DesiredPool, profile: str | None) -> bool:
 
 
 def serves(pool: DesiredPool, load: str, profile: str | None) -> bool:
-    """Tell whether the devices of a pool are what all pods of a load ask for."""
-    whole = any(map(is_whole, devices(pool)))
-    parts = offers(pool, profile)
-    shares = any(map(_is_share, devices(pool)))
-    return all(
-        parts if one.part else whole or (one.by == "extended" and shares) for one in LOADS[load]
+    """Tell whether the devices of a pool are what the pods of a load ask for."""
+    if load == PART:
+        return offers(pool, profile)
+    return any(
+        is_whole(device) or (load == EXTENDED and REPLICAS in _attributes(device))
+        for device in devices(pool)
     )
 
 
-def room(pool: DesiredPool, load: str) -> int:
-    """Return how many pods of a load that ask for no partition a node has devices for."""
-    shares = sum(map(_is_share, devices(pool)))
-    if shares and all(one.by == "extended" for one in LOADS[load]):
-        return shares
-    return sum(map(is_whole, devices(pool)))
-
-
-def _is_share(device: Object) -> bool:
-    attributes = device["attributes"]
-    return isinstance(attributes, Mapping) and REPLICAS in attributes
+def _attributes(device: Object) -> Mapping[str, object]:
+    found = device["attributes"]
+    return found if isinstance(found, Mapping) else {}
 
 
 def _text(device: Object, attribute: str) -> object:

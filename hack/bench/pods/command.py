@@ -14,7 +14,7 @@ from testbed.cluster import Cluster
 from testbed.node import GpuNode
 
 from bench.command_line import add_cluster_options, machine, names_of, numbers_of, run, say_as
-from bench.pods.report import durations, summarised, table
+from bench.pods.report import summarised, table
 from bench.pods.rounds import Plan, check, lives_of_pods
 from bench.pods.variants import VARIANTS
 
@@ -37,9 +37,8 @@ def _bench(options: argparse.Namespace) -> None:
         variants=tuple(options.variants),
         at_once=tuple(options.at_once),
         rounds=options.rounds,
-        patience=options.patience,
     )
-    with _node(options.name, options.kubernetes) as node:
+    with _node(options.kubernetes) as node:
         result = measure(node, plan)
     if options.output:
         options.output.write_text(json.dumps(result, indent=2) + "\n")
@@ -58,7 +57,7 @@ def measure(node: GpuNode, plan: Plan) -> Object:
         "rounds": plan.rounds,
         "cases": summarised(lives),
         "pods": [
-            {"variant": life.variant, "at_once": life.at_once, "durations_ms": durations(life)}
+            {"variant": life.variant, "at_once": life.at_once, "durations_ms": life.took}
             for life in lives
         ],
     }
@@ -78,22 +77,17 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         default=[1, _MOST],
         help=f"pods made at the same moment, at most {_MOST} (default: 1,{_MOST})",
     )
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=60,
-        help="seconds for the pods of a turn to run, and to go (default: 60)",
-    )
-    add_cluster_options(parser, name="pods", rounds=10)
+    parser.add_argument("--rounds", type=int, default=10, help="turns that count (default: 10)")
+    add_cluster_options(parser)
     return parser.parse_args(words)
 
 
 @contextmanager
-def _node(name: str, kubernetes: str) -> Iterator[GpuNode]:
+def _node(kubernetes: str) -> Iterator[GpuNode]:
     """Bring up a node with a driver and an MPS supervisor; take all down in the end."""
     with tempfile.TemporaryDirectory(prefix="dra-bench-", dir="/var/tmp") as folder:
         node = GpuNode(
-            Cluster(name, kubernetes),
+            Cluster("pods", kubernetes),
             Path(folder) / "node",
             profile=PROFILE,
             token_life=6 * 3600,

@@ -1,30 +1,34 @@
 """The course of a run: pods come and go, variant after variant, round after round.
 
-In: a node whose driver logs at debug level, and a plan. Out: the life of every pod that counts. A
-kubelet does some things once a second only, so a client that acts on what it has just seen would
-always meet the same moment of that second: it waits a random part of it first.
+In: a node whose driver logs at debug level, and a plan. Out: what the start and the end of every
+pod that counts took. A kubelet does some things once a second only, so a client that acts on what
+it has just seen would always meet the same moment of that second: it waits a random part of it
+first.
 """
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 
-from testbed.api import Api
+from testbed.api import Api, Object
 from testbed.commands import TestbedError, wait_until
 from testbed.node import GpuNode
-from testbed.pods import explain, make_namespace
+from testbed.pods import claim_uids, explaining, make_namespace
 
-from bench.pods.answers import Answered, answers
-from bench.pods.report import Life
+from bench.pods.report import END, START, Life
 from bench.pods.variants import BASELINE, MIG, order, pod, template
-from bench.pods.watching import Mark, Sightings, watching
 
 NAMESPACE = "bench-pods"
-_LOOK_S = 1.0
+_PATIENCE_S = 60.0
+"""For the pods of one turn to run, and to go."""
+
+_LOOK_S = 0.01
+_KUBELETS_LOOK_S = 1.0
 """How often a kubelet looks at all containers (kubelet.go, genericPlegRelistPeriod)."""
 
 
@@ -33,7 +37,7 @@ class Plan:
     """What is measured. `warm_up` are rounds before those that count.
 
     `rest`: seconds that pods run before they are deleted. A kubelet still works on a pod for one or
-    two of its looks after it runs, and would first finish that.
+    two of its looks after it runs, and would first finish that. `patience` is in seconds.
     """
 
     variants: tuple[str, ...]
@@ -41,8 +45,17 @@ class Plan:
     rounds: int
     warm_up: int = 1
     rest: float = 2
-    patience: float = 60
-    """Seconds for the pods of one turn to run, and to go."""
+    patience: float = _PATIENCE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A pod as a client of the API server saw it; `took` is in milliseconds."""
+
+    variant: str
+    at_once: int
+    claims: Sequence[str]
+    took: Mapping[str, float]
 
 
 def lives_of_pods(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> list[Life]:
@@ -50,110 +63,117 @@ def lives_of_pods(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> lis
 
     Raises TestbedError if a pod did not run, or did not go; the text says which, and why.
     """
-    with (
-        _templates(node.cluster.api, plan.variants),
-        watching(Path(node.cluster.env["KUBECONFIG"]), NAMESPACE) as sightings,
-    ):
-        course = Course(node, sightings, plan)
+    seen: list[Seen] = []
+    with _templates(node.cluster.api, plan.variants):
         for number in range(-plan.warm_up, plan.rounds):
             tell(f"round {number + 1} of {plan.rounds}" if number >= 0 else "warming up")
             for at_once in plan.at_once:
                 for variant in order(plan.variants, number):
-                    turn = Turn(variant=variant, at_once=at_once, number=number)
-                    course.take(turn)
-    said = answers(node.driver.events())
+                    names = [f"{variant}-{at_once}-{number + 1}-{one}" for one in range(at_once)]
+                    taken = _take(node, plan, variant, names)
+                    seen += taken if number >= 0 else []
+    took, refused = answers(node.driver.events())
     return [
         Life(
-            variant=turn.variant,
-            at_once=turn.at_once,
-            seen=sightings.of(name),
-            program=course.programs[name],
-            answered=said.get(sightings.of(name).claim, Answered()),
+            variant=one.variant,
+            at_once=one.at_once,
+            took={**one.took, **{k: v for uid in one.claims for k, v in took.get(uid, {}).items()}},
+            refused=sum(refused[uid] for uid in one.claims),
         )
-        for turn in course.taken
-        for name in turn.pods
-        if turn.number >= 0
+        for one in seen
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """Some pods of one variant, all at once, in the round of a number; below zero is warm-up."""
+def answers(lines: Iterable[Object]) -> tuple[dict[str, dict[str, float]], Counter[str]]:
+    """Return how long the driver took for claims, and how often it refused, by UID.
 
-    variant: str
-    at_once: int
-    number: int
-
-    @property
-    def pods(self) -> tuple[str, ...]:
-        """Their names, which no other turn of the run has."""
-        begin = f"{self.variant}-{self.at_once}-{self.number + 1}"
-        return tuple(f"{begin}-{one}" for one in range(self.at_once))
-
-
-@dataclass
-class Course:
-    """Pods that were made and deleted, and when their programs began, by name of the pod."""
-
-    node: GpuNode
-    sightings: Sightings
-    plan: Plan
-    taken: list[Turn] = field(default_factory=list)
-    programs: dict[str, float] = field(default_factory=dict)
-
-    def take(self, turn: Turn) -> None:
-        """Make the pods of a turn, let them run, delete them, and wait until all is as before."""
-        api = self.node.cluster.api
-        _wait_a_part(_LOOK_S)
-        with ThreadPoolExecutor(turn.at_once, thread_name_prefix="pod") as threads:
-            list(threads.map(lambda name: self._create(turn.variant, name), turn.pods))
-            self._wait(turn.pods, Mark.RUNNING)
-            self.programs |= {name: self._began(name) for name in turn.pods}
-            time.sleep(self.plan.rest)
-            _wait_a_part(_LOOK_S)
-            list(threads.map(self._delete, turn.pods))
-            self._wait(turn.pods, Mark.GONE)
-        wait_until(
-            lambda: not api.all("ResourceClaim", NAMESPACE) and not self.node.place.left_over(),
-            f"the claims of {', '.join(turn.pods)} to be taken back",
-            timeout=self.plan.patience,
-        )
-        if turn.variant == MIG:
-            wait_until(self._no_mig, "MIG mode to be off again", timeout=self.plan.patience)
-        self.taken.append(turn)
-
-    def _create(self, variant: str, name: str) -> None:
-        self.node.cluster.api.create(pod(variant, name), NAMESPACE)
-        self.sightings.mark(name, Mark.CREATED)
-
-    def _delete(self, name: str) -> None:
-        self.node.cluster.api.delete("Pod", name, NAMESPACE)
-        self.sightings.mark(name, Mark.DELETED)
-
-    def _began(self, name: str) -> float:
-        def printed() -> str:
-            return self.node.cluster.api.log(name, "ctr", NAMESPACE).strip()
-
-        return float(wait_until(printed, f"what {name} prints", timeout=self.plan.patience))
-
-    def _wait(self, names: Sequence[str], mark: Mark) -> None:
-        late = self.sightings.wait(names, mark, self.plan.patience)
-        if late:
-            raise TestbedError(
-                f"after {self.plan.patience:.0f} s not {mark}: {', '.join(late)}\n"
-                + "\n".join(self._why(late))
-                + f"\nthe driver's log ends with\n{self.node.driver.tail(10)}"
+    Of repeated calls the first success counts. In: its log at debug level; out: milliseconds of
+    `prepare` and `unprepare`.
+    """
+    took: dict[str, dict[str, float]] = {}
+    refused: Counter[str] = Counter()
+    for line in lines:
+        if line["event"] == "claim answered":
+            took.setdefault(line["claim_uid"], {}).setdefault(
+                line["operation"], line["seconds"] * 1000
             )
+        elif line["event"] in {"claim not prepared", "claim not unprepared"}:
+            refused[line["claim_uid"]] += 1
+    return took, refused
 
-    def _why(self, names: Iterable[str]) -> Iterator[str]:
-        api = self.node.cluster.api
+
+def _take(node: GpuNode, plan: Plan, variant: str, names: Sequence[str]) -> list[Seen]:
+    """Make pods at once, let them run, delete them, and wait until all is as before."""
+    api = node.cluster.api
+    _wait_a_part(_KUBELETS_LOOK_S)
+    with ThreadPoolExecutor(len(names), thread_name_prefix="pod") as threads:
+        created = list(threads.map(partial(_create, api, variant), names))
+        running = _when(api, names, "run", _runs, plan.patience)
+        claims = [claim_uids(api, api.get("Pod", name, NAMESPACE)) for name in names]
+        time.sleep(plan.rest)
+        _wait_a_part(_KUBELETS_LOOK_S)
+        deleted = list(threads.map(partial(_delete, api), names))
+        gone = _when(api, names, "go", lambda found: found is None, plan.patience)
+    wait_until(
+        lambda: not api.all("ResourceClaim", NAMESPACE) and not node.place.left_over(),
+        f"the claims of {', '.join(names)} to be taken back",
+        timeout=plan.patience,
+    )
+    if variant == MIG:
+        wait_until(lambda: _has_no_mig(node), "MIG mode to be off again", timeout=plan.patience)
+    return [
+        Seen(
+            variant=variant,
+            at_once=len(names),
+            claims=claims[place],
+            took={
+                START: (running[name] - created[place]) * 1000,
+                END: (gone[name] - deleted[place]) * 1000,
+            },
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+def _create(api: Api, variant: str, name: str) -> float:
+    api.create(pod(variant, name), NAMESPACE)
+    return time.perf_counter()
+
+
+def _delete(api: Api, name: str) -> float:
+    api.delete("Pod", name, NAMESPACE)
+    return time.perf_counter()
+
+
+def _when(
+    api: Api,
+    names: Sequence[str],
+    what: str,
+    happened: Callable[[Object | None], bool],
+    patience: float,
+) -> dict[str, float]:
+    """Wait until something has happened to all pods; return when it was first seen of each."""
+    found: dict[str, float] = {}
+
+    def look() -> bool:
+        pods = {one["metadata"]["name"]: one for one in api.all("Pod", NAMESPACE)}
         for name in names:
-            found = api.find("Pod", name, NAMESPACE)
-            yield explain(api, found) if found else f"pod {name}: not there"
+            if name not in found and happened(pods.get(name)):
+                found[name] = time.perf_counter()
+        return len(found) == len(names)
 
-    def _no_mig(self) -> bool:
-        settings = self.node.machine.settings().values()
-        return all(gpu.mig_mode == "Disabled" for gpu in settings)
+    with explaining(api, NAMESPACE, names):
+        wait_until(look, f"{', '.join(names)} to {what}", timeout=patience, interval=_LOOK_S)
+    return found
+
+
+def _runs(found: Object | None) -> bool:
+    statuses = (found or {}).get("status", {}).get("containerStatuses", [])
+    return any("running" in status.get("state", {}) for status in statuses)
+
+
+def _has_no_mig(node: GpuNode) -> bool:
+    return all(gpu.mig_mode == "Disabled" for gpu in node.machine.settings().values())
 
 
 def check(node: GpuNode, plan: Plan) -> None:

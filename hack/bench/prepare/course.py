@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,7 @@ from testbed.machine import DRIVER
 
 from bench.command_line import machine, run, say_as
 from bench.prepare.report import STEPS, compared, in_short, lines
-from bench.prepare.sharing import (
-    CONFIGS,
-    SHARED_BY,
-    beside_a_slow_start,
-    nvidia_smi,
-    share_configs,
-    shares_of,
-    supervisor,
-)
+from bench.prepare.sharing import CONFIGS, SHARED_BY, share_configs, shares_of, supervisor
 from bench.prepare.stage import Stage, fake_stage, real_stage
 from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, summary, timed
 from dra_driver.bench.model import percentile
@@ -151,10 +143,9 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
             devices = _devices(stage.api)
             driver.wait_log("driver started")
             idle, _ = resident_memory(driver.pid)
-            yardsticks = Yardsticks(stage, kubelet, devices)
-            cases = list(_cases(yardsticks, driver, list(devices), options))
-            in_a_row = _after_many_in_a_row(stage, kubelet, list(devices))
-            beside = _beside_a_slow_start(stage, kubelet, devices, options)
+            yardsticks = Yardsticks(stage, kubelet, devices[0])
+            cases = list(_cases(yardsticks, driver, devices, options))
+            in_a_row = _after_many_in_a_row(stage, kubelet, devices)
         _, peak = resident_memory(driver.pid)
     finally:
         driver.stop()
@@ -170,8 +161,6 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
         "cases": cases,
         "after_100_in_a_row": in_a_row,
-        "ratios": _ratios(cases),
-        **beside,
     }
 
 
@@ -187,17 +176,15 @@ def _start(driver: DriverProcess) -> tuple[float, float]:
     return took, used
 
 
-def _devices(api: Api) -> dict[str, str]:
-    """Return the UUIDs of the whole GPUs that are published, by device name."""
+def _devices(api: Api) -> list[str]:
+    """Return the names of the whole GPUs that are published."""
 
-    def published() -> dict[str, str]:
+    def published() -> list[str]:
         slices = api.all("ResourceSlice")
         devices = [device for found in slices for device in found["spec"].get("devices", [])]
-        return {
-            device["name"]: device["attributes"]["uuid"]["string"]
-            for device in devices
-            if device["attributes"]["type"]["string"] == "gpu"
-        }
+        return [
+            device["name"] for device in devices if device["attributes"]["type"]["string"] == "gpu"
+        ]
 
     return wait_until(published, "the driver to publish its GPUs", timeout=30)
 
@@ -205,18 +192,15 @@ def _devices(api: Api) -> dict[str, str]:
 class Yardsticks:
     """What no driver of this kind can do without: an empty call, an API GET, an fsync.
 
-    And what time-slicing cannot do without: an nvidia-smi, which is no part of the floor.
-
     They are taken again for each case, because other programs may slow the machine down meanwhile.
     """
 
-    def __init__(self, stage: Stage, kubelet: KubeletClient, devices: Mapping[str, str]) -> None:
+    def __init__(self, stage: Stage, kubelet: KubeletClient, device: str) -> None:
         self.stage = stage
         self.kubelet = kubelet
-        device, self._uuid = next(iter(devices.items()))
         self._claim = stage.claim(device)
 
-    def measure(self, config: str, rounds: int) -> Object:
+    def measure(self, rounds: int) -> Object:
         """Return each one's summary, and `floor_ms`: the sum of their medians."""
         with closing(Api.from_kubeconfig(self.stage.place.kubeconfig)) as api:
             taken = {
@@ -227,11 +211,7 @@ class Yardsticks:
                 ),
                 "fsync_1kb": summary([fsync_1kb(self.stage.place.plugins) for _ in range(rounds)]),
             }
-        floor = {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
-        if config != "time-slicing":
-            return taken | floor
-        smi = summary([nvidia_smi(self.stage, self._uuid) for _ in range(rounds)])
-        return taken | floor | {"nvidia_smi": smi}
+        return taken | {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
 
 
 def _sample(action: Callable[[], object], rounds: int) -> Summary:
@@ -256,7 +236,7 @@ def _cases(
             kubelet.must_prepare(standing[-1])
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
-            floor = yardsticks.measure(config, options.rounds)
+            floor = yardsticks.measure(options.rounds)
             gpus = list(itertools.islice(itertools.cycle(devices), callers))
             had = (
                 shares_of(stage, kubelet, options.shares, config, gpus)
@@ -320,25 +300,3 @@ def _after_many_in_a_row(stage: Stage, kubelet: KubeletClient, devices: Sequence
         for claim in (*before, last):
             kubelet.must_unprepare(claim)
     return summary(times)
-
-
-def _beside_a_slow_start(
-    stage: Stage, kubelet: KubeletClient, devices: Mapping[str, str], options: argparse.Namespace
-) -> Object:
-    if "mps" not in options.config:
-        return {}
-    _say("measuring a claim beside one whose MPS daemon is slow to start")
-    rounds = max(1, options.rounds // 10)
-    gpus = list(devices.items())[:2]
-    return {"beside_a_slow_start": beside_a_slow_start(stage, kubelet, gpus, rounds)}
-
-
-def _ratios(cases: Sequence[Object]) -> Object:
-    """Say what carries over to other machines: medians of one caller, in units of the floor."""
-    alone = [case for case in cases if case["callers"] == 1]
-    ratios: Object = {}
-    for case, step in itertools.product(alone, STEPS):
-        by_prepared = ratios.setdefault(case["config"], {}).setdefault(step, {})
-        ratio = case[step]["p50_ms"] / case["yardsticks"]["floor_ms"]
-        by_prepared[f"{case['prepared']}_prepared"] = round(ratio, 2)
-    return ratios

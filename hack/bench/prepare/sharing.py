@@ -1,7 +1,6 @@
-"""What sharing costs: the configs, one nvidia-smi as a yardstick, and a slow neighbour."""
+"""What claims share by: the configs, an MPS supervisor, and shares of GPUs that are divided."""
 
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +8,12 @@ from pathlib import Path
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import gpu_config
-from testbed.commands import TestbedError, run, wait_until
+from testbed.commands import TestbedError, wait_until
 from testbed.driver import SupervisorProcess
-from testbed.kubelet import ClaimName, KubeletClient
+from testbed.kubelet import KubeletClient
 from testbed.node import put_share_config
 
 from bench.prepare.stage import Stage
-from bench.timings import summary, timed
 
 CONFIGS: Mapping[str, Object | None] = {
     "exclusive": None,
@@ -33,8 +31,6 @@ SHARED_BY: Mapping[str, str] = {"share-mps": "mps", "share-time-slicing": "timeS
 
 _SHARES_NOTHING = "version: v1\n"
 _REPLICAS = 10
-SLOW_SECONDS = 1.0
-"""How much longer the slow neighbour's daemon takes to start."""
 
 
 @contextmanager
@@ -95,54 +91,3 @@ def _wait_shares(stage: Stage, *, any_there: bool) -> None:
         return bool(names) and any("-share-" in name for name in names) is any_there
 
     wait_until(look, "the share config to be applied", timeout=60)
-
-
-def nvidia_smi(stage: Stage, uuid: str) -> float:
-    """Return the milliseconds that one nvidia-smi takes to set a GPU's time-slice."""
-    root = stage.place.driver_root
-    library = next(root.glob("usr/lib/**/libnvidia-ml.so.1"))
-    words = (root / "usr/bin/nvidia-smi", "compute-policy", "-i", uuid, "--set-timeslice=0")
-    environment = {"LD_PRELOAD": str(library)}
-    return timed(lambda: run(words, env=environment))
-
-
-def beside_a_slow_start(
-    stage: Stage, kubelet: KubeletClient, gpus: Sequence[tuple[str, str]], rounds: int
-) -> Object:
-    """Time a claim that comes while the daemon of a claim on another GPU takes long to start.
-
-    `gpus` are names and UUIDs of two GPUs: the slow claim's and the other's.
-
-    Returns:
-        Summaries of the slow claim's prepare, of the other one's meanwhile, and of the other one's
-        alone.
-    """
-    (slow_gpu, slow_uuid), (gpu, _) = gpus
-    slow, other = stage.claim(slow_gpu, CONFIGS["mps"]), stage.claim(gpu, CONFIGS["mps"])
-    times: dict[str, list[float]] = {"slow": [], "beside_it": [], "alone": []}
-    with mps.slow_start(stage.place.driver_root, SLOW_SECONDS, gpu=slow_uuid):
-        for _ in range(rounds):
-            times["alone"].append(timed(lambda: kubelet.must_prepare(other)))
-            kubelet.must_unprepare(other)
-            with _meanwhile(stage, kubelet, slow, times["slow"]):
-                times["beside_it"].append(timed(lambda: kubelet.must_prepare(other)))
-            kubelet.must_unprepare(slow)
-            kubelet.must_unprepare(other)
-    return {"slow_start_ms": SLOW_SECONDS * 1000} | {
-        name: summary(values) for name, values in times.items()
-    }
-
-
-@contextmanager
-def _meanwhile(
-    stage: Stage, kubelet: KubeletClient, slow: ClaimName, times: list[float]
-) -> Iterator[None]:
-    """Prepare the slow claim on a thread; the body runs once its domain is wanted."""
-    thread = threading.Thread(
-        target=lambda: times.append(timed(lambda: kubelet.must_prepare(slow))), name="slow claim"
-    )
-    thread.start()
-    desired = stage.place.mps / "desired" / f"{slow.uid}.json"
-    wait_until(desired.exists, "the slow claim's domain to be wanted", timeout=30, interval=0.005)
-    yield
-    thread.join()
