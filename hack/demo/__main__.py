@@ -1,9 +1,8 @@
 """`python hack/demo [--demo NAME|all] [--profile NAME] …`: see it work, without a GPU.
 
-First the node half (simulated GPUs, the driver, two claims), which needs nothing but this folder;
-beside it the binaries of a Kubernetes cluster are fetched. Then a real one-node cluster, on which
-the demos of manifests/demos/ run. Ends with `demo: ok` and status 0, or with the reason why not.
-`--help` has the other options.
+First the node half (simulated GPUs, the driver, two claims), which needs nothing but this folder.
+Then a real one-node cluster, on which the demos of manifests/demos/ run. Ends with `demo: ok` and
+status 0, or with the reason why not. `--help` has the other options.
 """
 
 import sys

@@ -71,6 +71,9 @@ def stream(command: Sequence[str | Path], tell: Callable[[str], None], *, timeou
             for line in process.stdout or ():
                 last.append(line)
                 tell(line.rstrip())
+        except BaseException:
+            process.terminate()  # or leaving would wait for its end
+            raise
         finally:
             timer.cancel()
     if process.returncode:
