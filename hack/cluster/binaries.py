@@ -125,7 +125,6 @@ class Store:
                     "fetched or compiled within a test: hack/ready.py makes it ready"
                 )
             if folder is None:
-                self._warn_of_incomplete(group)
                 with self._locked():
                     # Another fetch may have brought it while this one waited.
                     folder = self._find(group, versions) or self._bring(group, versions)
@@ -225,18 +224,6 @@ class Store:
                 for folder in self.cache.glob(f".{group}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
             yield
-
-    def _warn_of_incomplete(self, group: str) -> None:
-        """Say why a folder that was named is not used, when it holds a part of the group."""
-        given = self.env.get(BIN_DIR_ENV)
-        programs = _EVERY_GROUP[group]
-        missing = [name for name in programs if not (given and (Path(given) / name).exists())]
-        if given and len(missing) < len(programs):
-            self.progress.say(
-                f"{group}: {BIN_DIR_ENV} is not used, it lacks {', '.join(missing)}"
-                if missing
-                else f"{group}: {BIN_DIR_ENV} is not used, its programs are not executable"
-            )
 
 
 def of_this_user(progress: Progress) -> Store:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.errors import SourceError
-from cluster.progress import Progress, duration, remaining
+from cluster.progress import Progress, duration
 from cluster.toolchain import Go
 from cluster.versions import (
     ALLOCATOR_GO_MOD,
@@ -50,9 +50,6 @@ TOOLKIT_PROGRAMS = (
     "nvidia-container-runtime-hook",
     "nvidia-ctk",
 )
-# CPU time that a package takes on average, and linking in the end: for the first estimate.
-PACKAGE_CPU_S = 0.35
-LINK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +59,7 @@ class Job:
     `module` is the folder of the source, if that is not go.mod's: another folder's go.mod can pin
     it to another version. `program` is the executable's name; without one go names one for each
     package. `cgo` where parts are written in C, which needs a C compiler; `c_flags` are for it,
-    by default what go itself takes, and `c_cpu_s` is the CPU time that it takes, for the first
-    estimate.
+    by default what go itself takes.
     """
 
     title: str
@@ -76,7 +72,6 @@ class Job:
 
     cgo: bool = False
     c_flags: str = "-O2 -g"
-    c_cpu_s: float = 0.0
 
     @property
     def ldflags(self) -> str:
@@ -111,7 +106,6 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         cgo=True,
         # For its parsers of programming languages: 100 MB of C, which pages do not need to be fast.
         c_flags="-O0",
-        c_cpu_s=150.0,
     )
     readers = {f"read-metadata-{minor}": path for minor, path in METADATA_GO_MODS.items()}
     return {
@@ -175,11 +169,6 @@ def compile_group(group: str, go: Go, versions: Versions, folder: Path, progress
         (folder / name).symlink_to(group)
 
 
-def _cores() -> int:
-    # Those that this process may use, which in a container can be fewer than the machine has.
-    return max(1, len(os.sched_getaffinity(0)))
-
-
 def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
     """Run one job.
 
@@ -188,26 +177,15 @@ def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
     started = time.monotonic()
     stale = _packages_to_compile(go, job, progress)
     total, done = len(stale), 0
-    guess_s = (total * PACKAGE_CPU_S + job.c_cpu_s) / _cores() + LINK_S
-    progress.say(
-        f"{job.title}: compiling {total} packages of Go, about {duration(guess_s)} if this machine "
-        "does nothing else; the result is kept"
-    )
-    # Fetching the modules is no measure of the compiler's pace.
-    compiling = time.monotonic()
+    progress.say(f"{job.title}: compiling {total} packages of Go; the result is kept")
 
     def count(line: str) -> None:
         nonlocal done
         if line not in stale:
             return
         done += 1
-        elapsed = time.monotonic() - compiling
-        pace = f"about {duration(remaining(done, total, elapsed, guess_s))} left"
-        if elapsed > guess_s:  # large packages come last, so the pace says too little
-            pace = f"slower than the {duration(guess_s)} that were expected"
-        progress.update(
-            f"{job.title}: compiled {done} of {total} packages in {duration(elapsed)}, {pace}"
-        )
+        elapsed = duration(time.monotonic() - started)
+        progress.update(f"{job.title}: compiled {done} of {total} packages in {elapsed}")
 
     # With several packages, -o names a folder, recognised by its trailing slash.
     target = f"{out}/" if out.is_dir() else str(out)

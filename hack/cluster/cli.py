@@ -11,7 +11,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,28 +18,12 @@ from typing import Any
 from cluster import components, teardown
 from cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, of_this_user
 from cluster.errors import BinariesUnavailableError, ClusterError, NotRootError
-from cluster.image import TEST_IMAGE, gpu_test_image, sandbox_image, write_archive
+from cluster.image import TEST_IMAGE
 from cluster.kubelet_view import become
 from cluster.lifecycle import Node, obtain
-from cluster.processes import started_at
 from cluster.progress import Progress
-from cluster.state import (
-    DEFAULT_ROOT,
-    ROOT_ENV,
-    Cluster,
-    all_folders,
-    load,
-    locked,
-    state_folder,
-)
-from cluster.versions import (
-    CONTAINERD_MODULES,
-    DEFAULT_MINOR,
-    GO_MOD_FILES,
-    Versions,
-    arch_of_this_machine,
-    resolve,
-)
+from cluster.state import DEFAULT_ROOT, Cluster, all_folders, load, locked, state_folder
+from cluster.versions import CONTAINERD_MODULES, DEFAULT_MINOR, GO_MOD_FILES, Versions, resolve
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,9 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--name", default="dra", help="which cluster (default: dra)")
-    root = os.environ.get(ROOT_ENV, str(DEFAULT_ROOT))
     common.add_argument(
-        "--root", type=Path, default=Path(root), help=f"folder of all clusters (default: {root})"
+        "--root",
+        type=Path,
+        default=DEFAULT_ROOT,
+        help=f"folder of all clusters (default: {DEFAULT_ROOT})",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -97,10 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true")
     env = add("env", "print the cluster's addresses and paths as shell exports")
     env.add_argument("--json", action="store_true")
-    for verb in ("start", "stop", "restart"):
+    for verb in ("start", "stop"):
         command = add(verb, f"{verb} one component")
         command.add_argument("component", choices=components.NAMES)
-        if verb != "start":
+        if verb == "stop":
             command.add_argument(
                 "--signal", default="TERM", help="TERM (default), KILL … sent to stop it"
             )
@@ -120,19 +105,12 @@ def _parser() -> argparse.ArgumentParser:
             "--containerd", help=f"its version, {' or '.join(CONTAINERD_MODULES)} (default: 2)"
         )
     _add_options(up)
-    image = add("image", "make the test image; give it to the cluster, or write it to a file")
-    image.add_argument("--tag", action="append", help=f"image name (default: {TEST_IMAGE})")
-    image.add_argument("--output", type=Path, help="write an OCI archive, need no cluster")
-    logs = add("logs", "print a component's log")
-    logs.add_argument("component", choices=components.NAMES)
     return parser
 
 
 def _add_options(up: argparse.ArgumentParser) -> None:
     """What a cluster's user may choose."""
-    up.add_argument("--sync-frequency", help="how often the kubelet retries pods (default: 5s)")
     up.add_argument("--feature-gates", help="NAME=true|false,… for every component")
-    up.add_argument("--runtime-config", help="APIs to switch, as kube-apiserver takes them")
     up.add_argument(
         "--flag",
         action="append",
@@ -196,9 +174,7 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
     asked = {
         "kubernetes": versions.kubernetes,
         "containerd": versions.containerd if options.containerd or not known else None,
-        "sync_frequency": options.sync_frequency,
         "feature_gates": options.feature_gates,
-        "runtime_config": options.runtime_config,
         "flags": " ".join(options.flag) if options.flag else None,
         "apiserver": options.apiserver,
     }
@@ -233,25 +209,20 @@ def _status(options: argparse.Namespace, progress: Progress) -> int:
         versions = _versions_of(node.cluster)
         programs = f"Kubernetes {versions.kubernetes}, containerd {versions.containerd}"
         print(f"cluster {node.cluster.name}, {programs}")
-        print(f"{'COMPONENT':<25}{'PID':<9}{'UP SINCE':<27}HEALTHY")
+        print(f"{'COMPONENT':<25}{'PID':<9}HEALTHY")
         for row in rows:
-            name, pid, since, healthy = row.values()
-            health = "yes" if healthy else "no"
-            print(f"{name:<25}{pid or '-':<9}{since or '-':<27}{health}")
+            name, pid, healthy = row.values()
+            print(f"{name:<25}{pid or '-':<9}{'yes' if healthy else 'no'}")
     return 0 if all(row["healthy"] for row in rows) else 1
 
 
 def _row(node: Node, name: str, component: components.Component) -> dict[str, Any]:
-    """One component: its pid and start (UTC) while it runs."""
+    """One component: its pid while it runs."""
     process = node.service(name).process()
-    if process is None:
-        return {"component": name, "pid": None, "since": None, "healthy": False}
-    since = datetime.fromtimestamp(started_at(process), UTC).isoformat(timespec="seconds")
     return {
         "component": name,
-        "pid": process.pid,
-        "since": since,
-        "healthy": component.healthy(),
+        "pid": process and process.pid,
+        "healthy": process is not None and component.healthy(),
     }
 
 
@@ -313,10 +284,6 @@ def _stop(options: argparse.Namespace, progress: Progress) -> int:
     return 0
 
 
-def _restart(options: argparse.Namespace, progress: Progress) -> int:
-    return _stop(options, progress) or _start(options, progress)
-
-
 def _signal(text: str) -> signal.Signals:
     name = text.upper()
     try:
@@ -335,30 +302,4 @@ def _fetch(options: argparse.Namespace, progress: Progress) -> int:
     binaries = of_this_user(progress).fetch(versions, options.groups or GROUPS)
     for group, folder in binaries.folders.items():
         print(f"{group:<12}{folder}")
-    return 0
-
-
-def _image(options: argparse.Namespace, progress: Progress) -> int:
-    names = tuple(options.tag or [TEST_IMAGE])
-    if options.output:
-        binaries = of_this_user(progress).fetch(resolve(DEFAULT_MINOR), ["busybox"])
-        busybox = binaries.path("busybox")
-        images = [gpu_test_image(busybox, names), sandbox_image(busybox)]
-        write_archive(images, options.output, arch_of_this_machine())
-    else:
-        _need_root()
-        node = _existing_node(options, progress)
-        with locked(node.cluster.ident):
-            node.import_images(names)
-    progress.say(f"image {', '.join(names)}: {options.output or 'imported'}")
-    return 0
-
-
-def _logs(options: argparse.Namespace, progress: Progress) -> int:
-    log = _existing(options).logs / f"{options.component}.log"
-    try:
-        print(log.read_text(errors="replace"), end="")
-    except FileNotFoundError:
-        progress.say(f"{options.component} has not been started yet")
-        return 1
     return 0

@@ -116,8 +116,7 @@ def _apiserver(cluster: Cluster, binaries: Binaries) -> Component:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
-        *_chosen(cluster, "runtime-config"),
-        *_chosen(cluster, "feature-gates"),
+        *_gates(cluster),
         healthy=lambda: get(cluster, ports.apiserver, "/readyz") is not None,
     )
 
@@ -179,13 +178,13 @@ def _client_flags(cluster: Cluster, name: str, port: int) -> list[str]:
         f"--authorization-kubeconfig={kubeconfig}",
         # One of each, so there is nobody to elect a leader against.
         "--leader-elect=false",
-        *_chosen(cluster, "feature-gates"),
+        *_gates(cluster),
     ]
 
 
-def _chosen(cluster: Cluster, flag: str) -> list[str]:
-    value = getattr(cluster.options, flag.replace("-", "_"))
-    return [f"--{flag}={value}"] if value else []
+def _gates(cluster: Cluster) -> list[str]:
+    gates = cluster.options.feature_gates
+    return [f"--feature-gates={gates}"] if gates else []
 
 
 def _given(cluster: Cluster, name: str) -> tuple[str, ...]:

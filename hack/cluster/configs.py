@@ -147,8 +147,8 @@ def kubelet_config(cluster: Cluster) -> dict[str, object]:
             "imagefs.available": "0%",
         },
         "imageGCHighThresholdPercent": 100,
-        # A pod whose prepare failed is tried again at the next sync only.
-        "syncFrequency": cluster.options.sync_frequency,
+        # A pod whose prepare failed is tried again at the next sync only, by default in a minute.
+        "syncFrequency": "5s",
         "nodeStatusUpdateFrequency": "5s",
         # No Services are routed here, so no iptables are needed.
         "makeIPTablesUtilChains": False,

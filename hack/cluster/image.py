@@ -45,15 +45,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image: its names, its root file system, and what runs in it by default."""
+    """An image: its name, its root file system, and what runs in it by default."""
 
-    names: tuple[str, ...]
+    name: str
     entries: tuple[Entry, ...]
     env: Mapping[str, str]
     command: tuple[str, ...]
 
 
-def gpu_test_image(busybox: Path, names: tuple[str, ...] = (TEST_IMAGE,)) -> Image:
+def gpu_test_image(busybox: Path) -> Image:
     """busybox, bash and the machine's C library, laid out as Debian lays them out."""
     files = {"usr/bin/busybox": busybox, "usr/bin/bash": Path("/bin/bash").resolve()}
     for path in _shared_libraries(Path("/bin/bash")):
@@ -64,14 +64,14 @@ def gpu_test_image(busybox: Path, names: tuple[str, ...] = (TEST_IMAGE,)) -> Ima
     # A link busybox -> busybox would hide the program itself.
     applets = (name for name in _applets(busybox) if name not in ("busybox", "bash"))
     entries.extend(Entry(path=f"usr/bin/{name}", mode=0o777, target="busybox") for name in applets)
-    return Image(names=names, entries=tuple(entries), env=CUDA_ENV, command=("/bin/bash",))
+    return Image(name=TEST_IMAGE, entries=tuple(entries), env=CUDA_ENV, command=("/bin/bash",))
 
 
 def sandbox_image(busybox: Path) -> Image:
     """What holds a pod's namespaces: one process that sleeps."""
     program = Entry(path="usr/bin/busybox", mode=0o755, content=busybox.read_bytes())
     return Image(
-        names=(SANDBOX_IMAGE,),
+        name=SANDBOX_IMAGE,
         entries=(*_skeleton(), program),
         env={"PATH": "/bin"},
         command=("/bin/busybox", "sleep", "2147483647"),
@@ -85,10 +85,9 @@ def write_archive(images: Sequence[Image], path: Path, arch: str) -> None:
         {
             **_manifest(image, blobs, arch),
             # containerd names an imported image by this annotation.
-            "annotations": {"io.containerd.image.name": name},
+            "annotations": {"io.containerd.image.name": image.name},
         }
         for image in images
-        for name in image.names
     ]
     index = {"schemaVersion": 2, "manifests": manifests}
     files = {
@@ -111,7 +110,7 @@ def _manifest(image: Image, blobs: dict[str, bytes], arch: str) -> dict[str, obj
             "WorkingDir": "/",
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(layer)}"]},
-        "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "hack/cluster image"}],
+        "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "hack/cluster"}],
     }
     kind = "application/vnd.oci.image"
     manifest = {

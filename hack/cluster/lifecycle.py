@@ -154,10 +154,10 @@ class Node:
         """The process of a component."""
         return Service(name=name, state=self.cluster.state)
 
-    def import_images(self, names: tuple[str, ...] = (image.TEST_IMAGE,)) -> None:
+    def import_images(self) -> None:
         """Make the sandbox image and the test image, and give them to containerd."""
         busybox = self.binaries.path("busybox")
-        images = [image.gpu_test_image(busybox, names), image.sandbox_image(busybox)]
+        images = [image.gpu_test_image(busybox), image.sandbox_image(busybox)]
         archive = self.cluster.state / "images.tar"
         image.write_archive(images, archive, arch_of_this_machine())
         snapshotter = configs.snapshotter(self.cluster.state)

@@ -53,13 +53,6 @@ def running(pid: int) -> Running | None:
     return None if fields[0] in "ZX" else Running(pid=pid, started=int(fields[19]))
 
 
-def started_at(process: Running) -> float:
-    """When a process started, as seconds since the epoch."""
-    lines = (PROC / "stat").read_text().splitlines()
-    booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-    return booted + process.started / os.sysconf("SC_CLK_TCK")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """One component's process: its pid file, its log, and the mark it carries."""

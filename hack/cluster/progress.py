@@ -1,4 +1,4 @@
-"""Lines that tell a waiting person what is being done, how far it is and how long it may take.
+"""Lines that tell a waiting person what is being done, and how far it is.
 
 On a terminal a line of progress replaces the one before; in a log file a new line is
 written four times a minute at most, so that a log can be followed and still be read.
@@ -56,18 +56,3 @@ class Progress:
         self.stream.write(text + end)
         self.stream.flush()
         self._open_line = end == ""
-
-
-def remaining(done: int, total: int, elapsed_s: float, guess_s: float) -> float:
-    """Seconds still to go, from the pace so far.
-
-    The first tenth of a build is no measure of its pace: until then the guess for the
-    whole weighs in by what is missing to that tenth.
-    """
-    if total <= 0 or done >= total:
-        return 0.0
-    share = done / total
-    trust = min(1.0, share * 10)
-    paced = elapsed_s / share if share > 0 else guess_s
-    whole = trust * paced + (1 - trust) * guess_s
-    return max(0.0, whole - elapsed_s)

@@ -4,23 +4,19 @@ In come exact versions; out come executables in a folder. Kubernetes publishes s
 programs with a `.sha256` beside each (dl.k8s.io); containerd, runc, etcd and the CNI
 plugins publish archives and checksum files as GitHub releases. The two base addresses
 can be changed by the environment, for a mirror or a test; an empty one switches that
-source off. A machine without internet must notice quickly: connecting has a short limit.
+source off. A machine without internet must notice quickly: a server may be silent for ten seconds.
 """
 
 import hashlib
 import io
 import re
 import shutil
-import socket
 import tarfile
-import threading
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from ssl import SSLError
 
@@ -35,7 +31,6 @@ KUBERNETES_URL_ENV = "KUBE_RELEASE_URL"
 GITHUB_URL_ENV = "GITHUB_RELEASE_URL"
 CHUNK = 1 << 20
 LONGEST_CHECKSUM_FILE = 1 << 20
-READ_TIMEOUT_S = 30.0
 FAILURES = (urllib.error.URLError, TimeoutError, ConnectionError, SSLError, HTTPException)
 
 
@@ -94,56 +89,12 @@ def _github_asset(group: str, versions: Versions, base: str) -> Asset:
     )
 
 
-class _Http(HTTPConnection):
-    """Once connected, an answer may take longer than connecting may."""
-
-    def connect(self) -> None:
-        super().connect()
-        self.sock.settimeout(READ_TIMEOUT_S)
-
-
-class _Https(HTTPSConnection):
-    """The same with TLS."""
-
-    def connect(self) -> None:
-        super().connect()
-        self.sock.settimeout(READ_TIMEOUT_S)
-
-
-class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(_Http, req)
-
-    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(_Https, req)
-
-
-def _look_up(host: str, timeout_s: float) -> None:
-    """Raise ConnectionError unless a host's name is known within a time limit.
-
-    getaddrinfo takes no limit, and waits half a minute for a silent name server: it is asked
-    in a thread that nobody waits for any longer.
-    """
-    known = threading.Event()
-
-    def ask() -> None:
-        with suppress(OSError):
-            socket.getaddrinfo(host, None)
-            known.set()
-
-    asking = threading.Thread(target=ask, name="look-up", daemon=True)
-    asking.start()
-    asking.join(timeout_s)
-    if not known.is_set():
-        raise ConnectionError("its name is not known to the name server")
-
-
 @dataclass(slots=True, kw_only=True)
 class Downloads:
     """Fetches assets; remembers which servers did not answer, to ask each only once."""
 
     progress: Progress
-    connect_timeout_s: float = 3.0
+    timeout_s: float = 10.0
     _silent: set[str] = field(default_factory=set, init=False)
 
     def fetch(self, asset: Asset, folder: Path) -> None:
@@ -195,11 +146,7 @@ class Downloads:
             raise UnreachableError(f"{host} cannot be reached")
         request = urllib.request.Request(url, headers={"User-Agent": "hack/cluster"})
         try:
-            # Behind a proxy, looking names up is the proxy's part.
-            if not urllib.request.getproxies():
-                _look_up(urllib.parse.urlsplit(url).hostname or host, self.connect_timeout_s)
-            opener = urllib.request.build_opener(_Handler)
-            with opener.open(request, timeout=self.connect_timeout_s) as reply:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
                 expected = int(reply.headers.get("Content-Length") or -1)
                 got = 0
                 while chunk := reply.read(CHUNK):

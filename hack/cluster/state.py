@@ -20,7 +20,6 @@ from cluster.errors import ClusterError
 
 DEFAULT_ROOT = Path("/var/lib/dra-cluster")
 RUN = Path("/run/dra-cluster")
-ROOT_ENV = "DRA_CLUSTER_ROOT"
 # sun_path of a unix socket is 108 bytes, the last of them NUL. The longest socket below the
 # state folder is a driver's registration socket that carries its pod's UID (rolling updates).
 SOCKET_PATH_MAX = 107
@@ -45,18 +44,14 @@ class Ports:
 class Options:
     """What a cluster's user may choose; kept, so that a second `up` means the same cluster.
 
-    `sync_frequency` is how long the kubelet waits before it tries a failed pod again: a
-    minute by default in Kubernetes, which is too long for a test to watch. `flags` are words
-    such as `kube-scheduler:--kube-api-qps=1000`, each for one component. `apiserver` is where the
-    API server listens: on the `loopback`, or on the `bridge`, where pods reach it as well.
-    `containerd` is its exact version; a record without one means the default.
+    `flags` are words such as `kube-scheduler:--kube-api-qps=1000`, each for one component.
+    `apiserver` is where the API server listens: on the `loopback`, or on the `bridge`, where pods
+    reach it as well. `containerd` is its exact version.
     """
 
     kubernetes: str
     containerd: str = ""
-    sync_frequency: str = "5s"
     feature_gates: str = ""
-    runtime_config: str = ""
     flags: str = ""
     apiserver: str = "loopback"
 

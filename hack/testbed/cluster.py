@@ -88,10 +88,6 @@ class Cluster:
         record = Path(self._env["CLUSTER_STATE"], "pids", f"{component}.json")
         return int(json.loads(record.read_text())["pid"])
 
-    def log(self, component: str) -> str:
-        """Return what a component has logged."""
-        return self._do("logs", component)
-
     @property
     def env(self) -> Mapping[str, str]:
         """What `hack/cluster env` says, by name of the variable."""

@@ -69,14 +69,6 @@ def test_the_same_input_gives_the_same_bytes(busybox: Path, tmp_path: Path) -> N
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_an_image_can_have_several_names(busybox: Path, tmp_path: Path) -> None:
-    files = archive_of([gpu_test_image(busybox, ("a.local/x:1", "b.local/y:2"))], tmp_path)
-    manifests = json.loads(files["index.json"])["manifests"]
-    assert len({manifest["digest"] for manifest in manifests}) == 1
-    names = {manifest["annotations"]["io.containerd.image.name"] for manifest in manifests}
-    assert names == {"a.local/x:1", "b.local/y:2"}
-
-
 def test_busybox_is_no_link_to_itself_and_bash_is_the_real_one(
     busybox: Path, tmp_path: Path
 ) -> None:

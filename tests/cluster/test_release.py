@@ -22,7 +22,7 @@ def sha256(content: bytes) -> str:
 
 
 def downloads(timeout_s: float = 3.0) -> Downloads:
-    return Downloads(progress=Progress(stream=io.StringIO()), connect_timeout_s=timeout_s)
+    return Downloads(progress=Progress(stream=io.StringIO()), timeout_s=timeout_s)
 
 
 def program(server: FileServer) -> Asset:

@@ -12,7 +12,7 @@ from cluster.errors import ClusterError
 from cluster.inotify import ensure_instances
 from cluster.network import PORT_RANGE, free_ports, free_subnet
 from cluster.processes import Service, wait_until
-from cluster.progress import duration, remaining
+from cluster.progress import duration
 from cluster.state import Cluster, Options, Ports, addresses, load, state_folder
 from cluster.versions import GO_MOD_FILES, resolve
 
@@ -215,10 +215,3 @@ def test_a_process_that_ignores_the_polite_signal_is_killed_after_its_grace(
 def test_durations_read_as_people_say_them() -> None:
     said = [duration(seconds) for seconds in (0.2, 59, 60, 250, 3780)]
     assert said == ["0 s", "59 s", "1 min 0 s", "4 min 10 s", "1 h 3 min"]
-
-
-def test_the_estimate_starts_with_the_guess_and_follows_the_pace() -> None:
-    assert remaining(0, 100, elapsed_s=0, guess_s=480) == 480
-    assert remaining(50, 100, elapsed_s=60, guess_s=480) == 60
-    assert remaining(100, 100, elapsed_s=60, guess_s=480) == 0
-    assert remaining(0, 0, elapsed_s=1, guess_s=480) == 0
