@@ -57,4 +57,4 @@ hardware: setup ## try the driver on this machine's GPU and leave it as it was: 
 	@.venv/bin/python hack/hardware $(if $(ALLOW),--allow $(ALLOW)) $(if $(PLAN),--plan) $(if $(RESTORE),--restore) $(ARGS)
 
 clean: ## remove what the other tasks made in this folder
-	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,6 +4,7 @@ What they are set to is read here: tests ask before and after each of them, and 
 takes longer than many a test.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +14,10 @@ from dra_driver.errors import DriverError
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig_cli import listed
 from dra_driver.simulator.state import FILE_PREFIX
-from testbed.commands import REPOSITORY, TestbedError, run
+from testbed.commands import TestbedError, run
 from testbed.mounts import unmount_all
 
-DRIVER = REPOSITORY / ".venv" / "bin" / "dra-driver"
-
+DRIVER = Path(sys.executable).with_name("dra-driver")
 
 Words = Mapping[int | None, str]
 
