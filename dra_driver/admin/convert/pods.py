@@ -2,8 +2,9 @@
 
 In: a pod, or a workload with a template of one. Out: the same with its claims as core/v1 has them
 since Kubernetes 1.31, and with a claim for each `nvidia.com/gpu` or `nvidia.com/mig-…` in a
-container's limits. An init container has the devices of a container that asks for as many, as with
-the device plugin; one that goes on beside the containers has its own.
+container's limits, and for parts of GPUs by the names of other projects. An init container has the
+devices of a container that asks for the same, as with the device plugin; one that goes on beside
+the containers has its own.
 """
 
 import copy
@@ -14,13 +15,13 @@ from typing import Any
 from msgspec import Struct
 
 from dra_driver.admin.classes import class_name, mig_profile
+from dra_driver.admin.convert.fractions import NO_COUNTERPART, Wanted, config_of, read, whole
 from dra_driver.admin.convert.outcome import VERSION, Object, Outcome, loss
 from dra_driver.admin.convert.parameters import mig_devices
 from dra_driver.admin.validate.objects import pod_of
 from dra_driver.admin.wrong_names import meant
 from dra_driver.fields import at, entries, mapping, text
 from resource_nvidia_com.problems import Path, Problem
-from resource_nvidia_com.quantity import Quantity
 from resource_nvidia_com.resource_names import GPU, PREFIX
 
 _SHARED = f"{GPU}.shared"
@@ -36,28 +37,29 @@ class Templates(Struct, kw_only=True):
     """The templates that pods of the files need, and the names that are taken."""
 
     taken: set[tuple[str, str]]
-    made: dict[tuple[str, str, int], str] = {}
+    made: dict[tuple[str, str], str] = {}
 
-    def for_(self, namespace: str, resource: str, amount: int) -> tuple[str, Object | None]:
+    def for_(self, namespace: str, wanted: Wanted) -> tuple[str, Object | None]:
         """Return the name of a template, and the template itself the first time."""
-        known = self.made.get((namespace, resource, amount))
-        if known:
+        name = f"nvidia-{wanted.resource.removeprefix(PREFIX)}-{wanted.label}"
+        if known := self.made.get((namespace, name)):
             return known, None
-        name = f"nvidia-{resource.removeprefix(PREFIX)}-{amount}"
+        plain_name = name
         while (namespace, name) in self.taken:
             name += "-converted"
         self.taken.add((namespace, name))
-        self.made[namespace, resource, amount] = name
+        self.made[namespace, plain_name] = name
         metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-        request = {
-            "name": _label(resource),
-            "exactly": {**_asked(resource), **({"count": amount} if amount > 1 else {})},
-        }
+        count = {"count": wanted.amount} if wanted.amount > 1 else {}
+        label = _label(wanted.resource)
+        asked = wanted.part or _asked(wanted.resource)
+        request = {"name": label, "exactly": {**asked, **count}}
+        config = {"config": [config_of(label)]} if wanted.part else {}
         return name, {
             "apiVersion": VERSION,
             "kind": "ResourceClaimTemplate",
             "metadata": metadata,
-            "spec": {"spec": {"devices": {"requests": [request]}}},
+            "spec": {"spec": {"devices": {"requests": [request], **config}}},
         }
 
 
@@ -76,8 +78,8 @@ def convert(value: Object, templates: Templates) -> Outcome | None:
     needed = _claimed(spec, (*found.path, "spec"), losses)
     losses += _labels(spec, (*found.path, "spec"))
     made = []
-    for claim_name, resource, amount in needed:
-        name, template = templates.for_(text(value, "metadata", "namespace"), resource, amount)
+    for claim_name, wanted in needed:
+        name, template = templates.for_(text(value, "metadata", "namespace"), wanted)
         claims = entries(spec, "resourceClaims")
         spec["resourceClaims"] = [*claims, {"name": claim_name, _BY_NAME[1]: name}]
         made += [template] if template else []
@@ -104,25 +106,27 @@ def _lift(claim: object) -> None:
         claim.update(source)
 
 
-def _claimed(spec: Any, path: Path, losses: list[Problem]) -> list[tuple[str, str, int]]:
-    """Put claims in the place of resources; return (claim, resource, amount) of each."""
+def _claimed(spec: Any, path: Path, losses: list[Problem]) -> list[tuple[str, Wanted]]:
+    """Put claims in the place of resources; return (claim, what it asks for) of each."""
     taken = {text(entry, "name") for entry in entries(spec, "resourceClaims")}
-    reusable: dict[tuple[str, int], str] = {}
+    reusable: dict[Wanted, str] = {}
     made = []
     for container, where in _containers(spec, path):
         is_init = "initContainers" in where
         ends_before = is_init and at(container, "restartPolicy") != "Always"
-        for resource, amount in _plugin_resources(container, where, losses):
-            name = reusable.get((resource, amount), "") if ends_before else ""
+        for wanted in _plugin_resources(container, where, losses):
+            name = reusable.get(wanted, "") if ends_before else ""
             if not name:
-                name = _free(_label(resource), taken)
+                name = _free(_label(wanted.resource), taken)
                 taken.add(name)
-                made.append((name, resource, amount))
-                if ends_before and any(one == resource for one, _ in reusable):
-                    losses.append(_more(resource, (*where, "resources", "limits", resource)))
+                made.append((name, wanted))
+                if ends_before and any(other.resource == wanted.resource for other in reusable):
+                    losses.append(
+                        _more(wanted.resource, (*where, "resources", "limits", wanted.names[0]))
+                    )
             if not is_init or ends_before:
-                reusable.setdefault((resource, amount), name)
-            _exchange(container["resources"], resource, name)
+                reusable.setdefault(wanted, name)
+            _exchange(container["resources"], wanted.names, name)
     return made
 
 
@@ -133,32 +137,27 @@ def _containers(spec: Any, path: Path) -> Iterator[tuple[Any, Path]]:
             yield one, (*path, part, index)
 
 
-def _plugin_resources(
-    container: Any, path: Path, losses: list[Problem]
-) -> Iterator[tuple[str, int]]:
-    """Yield (name, amount) of the resources of a device plugin that can be claimed."""
+def _plugin_resources(container: Any, path: Path, losses: list[Problem]) -> Iterator[Wanted]:
+    """Yield what can be claimed of the resources of a device plugin."""
     limits = at(container, "resources", "limits")
-    for resource, written in list(limits.items()) if isinstance(limits, Mapping) else ():
-        if wrong := meant(resource):
+    if not isinstance(limits, Mapping):
+        return
+    part = read(limits)
+    if part is not None and part.amount:
+        yield part
+    for resource, written in list(limits.items()):
+        wrong = meant(resource) or NO_COUNTERPART.get(resource)
+        if wrong:
             losses.append(loss((*path, "resources", "limits", resource), f"unchanged: {wrong}"))
-        amount = _whole(written)
-        if not _DEVICES.match(resource) or not amount:
+        amount = whole(written)
+        if not _DEVICES.match(resource) or not amount or resource in (part.names if part else ()):
             continue
         if _asked(resource):
-            yield resource, amount
+            yield Wanted(resource=resource, amount=amount, names=(resource,))
         else:
             why = "unchanged: a share config gives this name to shares, and the class behind"
             how = f"it serves limits too: `dra-driver classes {resource}` prints the class"
             losses.append(loss((*path, "resources", "limits", resource), f"{why} {how}"))
-
-
-def _whole(written: object) -> int:
-    """Return an amount; 0 if it is none, which `validate` says."""
-    try:
-        amount, rest = divmod(Quantity.parse(str(written)).nanos, 10**9)
-    except ValueError:
-        return 0
-    return 0 if rest or amount < 0 else amount
 
 
 def _asked(resource: str) -> Object:
@@ -169,11 +168,12 @@ def _asked(resource: str) -> Object:
     return mig_devices(profile) if profile else {}
 
 
-def _exchange(resources: Any, resource: str, claim: str) -> None:
+def _exchange(resources: Any, names: tuple[str, ...], claim: str) -> None:
     for part in ("limits", "requests"):
         amounts = resources.get(part)
         if isinstance(amounts, dict):
-            amounts.pop(resource, None)
+            for name in names:
+                amounts.pop(name, None)
             if not amounts:
                 del resources[part]
     resources["claims"] = [*entries(resources, "claims"), {"name": claim}]

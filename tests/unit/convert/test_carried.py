@@ -198,3 +198,49 @@ def test_text_stays_text(text: str) -> None:
         }
     )
     assert f'    a: "{text}"\n' in found.text
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "asked_for"),
+    [
+        (
+            "{nvidia.com/gpu: 2, nvidia.com/gpumem: 3000, nvidia.com/gpucores: 30}",
+            "nvidia-gpu-2-3000mi-30-percent",
+            {"count": 2, "capacity": {"requests": {"memory": "3000Mi", "cores": "30"}}},
+        ),
+        (
+            "{nvidia.com/gpumem: 3000}",
+            "nvidia-gpu-1-3000mi",
+            {"capacity": {"requests": {"memory": "3000Mi"}}},
+        ),
+        (
+            "{nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 100, nvidia.com/vgpu-memory: 1k}",
+            "nvidia-gpu-1-1000mi",
+            {"capacity": {"requests": {"memory": "1000Mi"}}},
+        ),
+        (
+            "{volcano.sh/vgpu-number: 1, volcano.sh/vgpu-cores: 50}",
+            "nvidia-gpu-1-50-percent",
+            {"capacity": {"requests": {"cores": "50"}}},
+        ),
+        ("{nvidia.com/vgpu-number: 1}", "nvidia-gpu-1", {}),
+    ],
+)
+def test_a_part_of_a_gpu_by_the_names_of_others_is_a_part_by_capacity_under_mps(
+    limits: str, name: str, asked_for: dict[str, Any]
+) -> None:
+    template, pod = pods(f"{{containers: [{container(limits)}]}}")
+    assert template["metadata"] == {"name": name, "namespace": "n"}
+    devices = template["spec"]["spec"]["devices"]
+    class_name = "gpu.nvidia.com" if asked_for else "gpu.resource.nvidia.com"
+    assert devices["requests"] == [
+        {"name": "gpu", "exactly": {"deviceClassName": class_name, **asked_for}}
+    ]
+    if asked_for:
+        (config,) = devices["config"]
+        assert config["requests"] == ["gpu"]
+        assert config["opaque"]["parameters"]["sharing"] == {"strategy": "MPS"}
+    else:
+        assert "config" not in devices
+    assert pod["spec"]["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+    assert pod["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": name}]

@@ -299,11 +299,19 @@ def test_a_loss_is_a_line_with_its_place(lost: Lost) -> None:
         ("alpha.kubernetes.io/nvidia-gpu", "Kubernetes before 1.11 used this name"),
         ("nvidia.com/gpus", "the name is nvidia.com/gpu"),
         ("nvidia.com/GRID_A100-5C", "a vGPU for virtual machines"),
+        ("nvidia.com/gpumem-percentage", "write nvidia.com/gpumem with the MiB"),
+        ("nvidia.com/priority", "tasks of a GPU have no priority here"),
     ],
 )
 def test_a_resource_name_that_nothing_serves_is_told(name: str, text: str) -> None:
     lost = lost_of(POD_OF_LIMITS.format(limits=f"{{{name}: 1}}", selector="{}"))
     assert any(text in one for one in lost)
+
+
+def test_a_percentage_of_a_gpus_memory_leaves_the_gpu_where_it_is() -> None:
+    limits = "{nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50}"
+    text = POD_OF_LIMITS.format(limits=limits, selector="{}")
+    assert yaml.safe_load(convert({"f": text}).text) == yaml.safe_load(text)
 
 
 def test_a_label_of_gpu_feature_discovery_in_a_node_selector_is_told() -> None:
