@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,7 @@ import pytest
 from cluster.binaries import (
     GROUPS,
     MARKER,
-    OTHER_GROUPS,
     Store,
-    default_cache,
     is_complete,
 )
 from cluster.errors import BinariesUnavailableError
@@ -59,13 +56,6 @@ def serve_kubernetes(server: FileServer, content: bytes = PROGRAM) -> None:
         server.files[f"{folder}/{name}.sha256"] = hashlib.sha256(content).hexdigest().encode()
 
 
-def test_a_folder_without_its_marker_is_not_complete(tmp_path: Path) -> None:
-    fill(tmp_path / "runc", ("runc",))
-    assert not is_complete(tmp_path / "runc")
-    mark(tmp_path / "runc")
-    assert is_complete(tmp_path / "runc")
-
-
 @pytest.mark.parametrize("damage", ["shorter", "gone", "not executable", "marker"])
 def test_a_damaged_folder_is_not_complete(tmp_path: Path, damage: str) -> None:
     fill(tmp_path, ("runc",))
@@ -82,34 +72,6 @@ def test_a_damaged_folder_is_not_complete(tmp_path: Path, damage: str) -> None:
     assert not is_complete(tmp_path)
 
 
-def test_the_named_folder_goes_before_the_cache(tmp_path: Path) -> None:
-    given, cache = tmp_path / "given", tmp_path / "cache"
-    fill(given, tuple(name for names in GROUPS.values() for name in names))
-    found = store(cache, KUBE_BIN_DIR=str(given)).fetch(VERSIONS)
-    assert found.path("kubelet") == given / "kubelet"
-    assert not cache.exists()
-
-
-def test_programs_that_no_cluster_needs_are_fetched_by_name_alone(tmp_path: Path) -> None:
-    for names in (*GROUPS.values(), *OTHER_GROUPS.values()):
-        fill(tmp_path, names)
-    programs = store(tmp_path / "cache", KUBE_BIN_DIR=str(tmp_path))
-    found = programs.fetch(VERSIONS, ["cdi"])
-    assert found.path("nvidia-cdi-hook") == tmp_path / "nvidia-cdi-hook"
-    assert "cdi" not in programs.fetch(VERSIONS).folders
-
-
-def test_a_named_folder_that_lacks_a_program_is_passed_over(tmp_path: Path) -> None:
-    given, cache = tmp_path / "given", tmp_path / "cache"
-    fill(given, ("kubelet", "runc"))
-    kept = store(cache).cached_folder("kubernetes", VERSIONS)
-    fill(kept, GROUPS["kubernetes"])
-    mark(kept)
-    found = store(cache, KUBE_BIN_DIR=str(given)).fetch(VERSIONS, ["runc", "kubernetes"])
-    assert found.path("runc") == given / "runc"
-    assert found.path("kubelet") == kept / "kubelet"
-
-
 def test_what_was_downloaded_is_taken_from_the_cache_the_next_time(
     server: FileServer, tmp_path: Path
 ) -> None:
@@ -121,23 +83,6 @@ def test_what_was_downloaded_is_taken_from_the_cache_the_next_time(
     assert first == again
     assert len(server.asked) == asked == 10
     assert again.path("kubectl").read_bytes() == PROGRAM
-
-
-def test_a_cached_folder_that_lacks_a_new_program_of_its_group_is_brought_again(
-    server: FileServer, tmp_path: Path
-) -> None:
-    serve_kubernetes(server)
-    programs = store(tmp_path, KUBE_RELEASE_URL=server.url)
-    kept = programs.cached_folder("kubernetes", VERSIONS)
-    fill(kept, GROUPS["kubernetes"][:-1])
-    mark(kept)
-    found = programs.fetch(VERSIONS, ["kubernetes"])
-    assert found.path(GROUPS["kubernetes"][-1]).read_bytes() == PROGRAM
-
-
-def test_versions_do_not_share_a_folder(tmp_path: Path) -> None:
-    folders = {store(tmp_path).cached_folder("kubernetes", resolve(v)) for v in ("1.36", "1.37")}
-    assert len(folders) == 2
 
 
 @pytest.mark.parametrize(
@@ -204,25 +149,3 @@ def test_two_fetches_at_once_download_once(server: FileServer, tmp_path: Path) -
     assert [fetch.wait(timeout=60) for fetch in fetches] == [0, 0, 0]
     assert len(server.asked) == 10
     assert is_complete(store(tmp_path).cached_folder("kubernetes", VERSIONS))
-
-
-def test_what_a_killed_fetch_left_is_removed_by_the_next(
-    server: FileServer, tmp_path: Path
-) -> None:
-    serve_kubernetes(server)
-    left = tmp_path / ".kubernetes.abc"
-    fill(left, ("kubelet",))
-    store(tmp_path, KUBE_RELEASE_URL=server.url).fetch(VERSIONS, ["kubernetes"])
-    assert not left.exists()
-
-
-def test_the_cache_follows_the_xdg_base_directories() -> None:
-    assert default_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/dra-driver/cluster")
-    assert default_cache({"HOME": "/home/a"}) == Path("/home/a/.cache/dra-driver/cluster")
-
-
-def test_programs_of_one_group_lie_in_one_folder_of_the_search_path(tmp_path: Path) -> None:
-    fill(tmp_path, tuple(name for names in GROUPS.values() for name in names))
-    found = store(tmp_path / "cache", KUBE_BIN_DIR=str(tmp_path)).present(VERSIONS)
-    assert found is not None
-    assert found.search_path.split(os.pathsep) == [str(tmp_path)]

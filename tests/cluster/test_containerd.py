@@ -1,6 +1,5 @@
 """Which containerd a cluster gets, and how each is configured."""
 
-import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +8,7 @@ from typing import Any
 import pytest
 from cluster.binaries import GROUPS, Binaries
 from cluster.build import containerd_job
-from cluster.cli import main
 from cluster.configs import containerd_config
-from cluster.errors import ClusterError
 from cluster.state import Cluster, Options, Ports
 from cluster.versions import CONTAINERD_MODULES, resolve
 
@@ -28,23 +25,12 @@ def config(folder: Path, wanted: str) -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
-def test_the_default_is_the_first_that_is_listed() -> None:
-    assert resolve("1.37") == resolve("1.37", "2")
-    assert resolve("1.37").containerd.startswith("2.")
-
-
 @pytest.mark.parametrize("wanted", sorted(CONTAINERD_MODULES))
 def test_what_is_asked_for_stands_for_its_pinned_release(wanted: str) -> None:
     version = resolve("1.37", wanted).containerd
     assert version.startswith(f"{wanted}.")
     assert resolve("1.37", f"v{version}").containerd == version
     assert resolve("1.37", version.rpartition(".")[0]).containerd == version
-
-
-@pytest.mark.parametrize("wanted", ["1.6", "1.7.0", "3", "new"])
-def test_an_unknown_containerd_is_refused_with_those_that_are_known(wanted: str) -> None:
-    with pytest.raises(ClusterError, match=r"choose one of 2\.\S+, 1\.7\."):
-        resolve("1.37", wanted)
 
 
 @pytest.mark.parametrize(
@@ -77,16 +63,6 @@ def test_containerd_1_7_has_cdi_switched_on_where_it_looks_for_that(tmp_path: Pa
     assert NEW not in found["plugins"]
 
 
-def test_containerd_2_needs_no_word_for_cdi(tmp_path: Path) -> None:
-    found = config(tmp_path, "2")
-    assert found["version"] == 3
-    assert "enable_cdi" not in json.dumps(found)
-    assert found["plugins"][NEW]["cdi_spec_dirs"] == [
-        str(tmp_path / "etc-cdi"),
-        str(tmp_path / "cdi"),
-    ]
-
-
 @pytest.mark.parametrize("wanted", sorted(CONTAINERD_MODULES))
 def test_containers_are_made_alike_by_both(tmp_path: Path, wanted: str) -> None:
     cri = config(tmp_path, wanted)["plugins"][OLD if wanted == "1.7" else NEW]
@@ -94,13 +70,6 @@ def test_containers_are_made_alike_by_both(tmp_path: Path, wanted: str) -> None:
     assert options["Root"] == str(tmp_path / "runc")
     assert cri["restrict_oom_score_adj"] is True
     assert cri["netns_mounts_under_state_dir"] is True
-
-
-def test_the_command_line_names_an_unknown_containerd(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["fetch", "runc", "--containerd", "1.6", "--root", str(tmp_path)]) == 1
-    assert "containerd 1.6 is not known here" in capsys.readouterr().err
 
 
 def test_what_1_7_keeps_of_its_pods_loopbacks_goes_with_the_cluster(

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 from cluster.binaries import GROUPS, Binaries
-from cluster.cli import main
 from cluster.components import components
-from cluster.errors import ClusterError
 from cluster.inotify import ensure_instances
 from cluster.network import PORT_RANGE, free_ports, free_subnet
 from cluster.processes import Service, wait_until
-from cluster.progress import duration
-from cluster.state import Cluster, Options, Ports, addresses, load, state_folder
-from cluster.versions import GO_MOD_FILES, resolve
+from cluster.state import Cluster, Options, Ports, load
 
 from cluster import network
 
@@ -34,28 +30,6 @@ def test_a_component_gets_the_flags_that_are_meant_for_it(tmp_path: Path) -> Non
     assert found["kube-scheduler"].argv[-2:] == ("--v=4", "--kube-api-qps=9")
     assert found["etcd"].argv[-1] == "--log-level=warn"
     assert not any(word.startswith("--v=") for word in found["kube-apiserver"].argv)
-
-
-@pytest.mark.parametrize(("where", "host"), [("loopback", "127.0.0.1"), ("bridge", "10.213.3.1")])
-def test_the_api_server_listens_where_pods_reach_it_if_it_is_to(
-    tmp_path: Path, where: str, host: str
-) -> None:
-    options = Options(kubernetes="1.37.1", apiserver=where)
-    one = Cluster(name="one", state=tmp_path, subnet=3, ports=PORTS, options=options)
-    found = components(one, Binaries(folders=dict.fromkeys(GROUPS, tmp_path)))
-    assert f"--bind-address={host}" in found["kube-apiserver"].argv
-    assert one.apiserver_url == f"https://{host}:{PORTS.apiserver}"
-
-
-@pytest.mark.parametrize(
-    "text", ["kube-proxy:--v=4", "etcd", "etcd:v=4", "etcd:--name x", "--v=4", "etcd:"]
-)
-def test_a_flag_without_its_component_is_refused(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["up", f"--flag={text}"])
-    assert "is not COMPONENT:--NAME=VALUE" in capsys.readouterr().err
 
 
 def values(ports: Ports) -> list[int]:
@@ -87,19 +61,6 @@ def test_a_subnet_of_another_cluster_is_not_chosen() -> None:
     assert free_subnet([first]) != first
 
 
-def test_the_node_has_the_first_address_of_its_pods_network(tmp_path: Path) -> None:
-    made = cluster("dra", tmp_path)
-    assert (made.node_ip, made.pod_cidr) == ("10.213.3.1", "10.213.3.0/24")
-
-
-def test_clusters_of_one_name_under_two_roots_share_no_name(tmp_path: Path) -> None:
-    one, two = cluster("dra", tmp_path / "a"), cluster("dra", tmp_path / "b")
-    assert one.bridge != two.bridge
-    assert one.cgroup != two.cgroup
-    assert one.network_name != two.network_name
-    assert len(one.bridge) <= 15
-
-
 def test_a_record_is_read_back_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,40 +71,6 @@ def test_a_record_is_read_back_as_it_was_written(
     made.save()
     assert load(state) == made
     assert (tmp_path / "run" / made.ident).resolve() == state
-
-
-def test_a_folder_without_a_record_is_no_cluster(tmp_path: Path) -> None:
-    assert load(tmp_path) is None
-
-
-def test_a_damaged_record_says_so(tmp_path: Path) -> None:
-    (tmp_path / "cluster.json").write_text('{"name": "dra"')
-    with pytest.raises(ClusterError, match="damaged"):
-        load(tmp_path)
-
-
-def test_the_addresses_of_a_cluster_of_another_version_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.state.RUN", tmp_path / "run")
-    cluster("one", tmp_path).save()
-    record = tmp_path / "cluster.json"
-    record.write_text(record.read_text().replace('"kubernetes"', '"unknown": 1, "kubernetes"'))
-    with pytest.raises(ClusterError):
-        load(tmp_path)
-    assert addresses(tmp_path) == (3, tuple(values(PORTS)))
-
-
-def test_a_folder_too_deep_for_the_kubelets_sockets_is_refused() -> None:
-    with pytest.raises(ClusterError, match="too long by"):
-        state_folder("dra", Path("/var/lib/" + "x" * 60))
-    assert state_folder("dra", Path("/var/lib/dra-cluster")).name == "dra"
-
-
-@pytest.mark.parametrize("name", ["", "Dra", "../up", "a" * 21, "-a", "a b"])
-def test_a_bad_name_is_refused(name: str) -> None:
-    with pytest.raises(ClusterError, match="no name for a cluster"):
-        state_folder(name, Path("/var/lib"))
 
 
 def test_the_end_of_a_log_comes_with_what_to_do_about_it(tmp_path: Path) -> None:
@@ -170,19 +97,6 @@ def test_a_machine_with_too_few_inotify_instances_gets_enough_and_no_other_is_ch
     assert ensure_instances(limit) is None
     assert limit.read_text() == "8192\n"
     assert ensure_instances(tmp_path / "not-there") is None
-
-
-@pytest.mark.parametrize("minor", sorted(GO_MOD_FILES))
-def test_a_minor_version_stands_for_its_pinned_patch_release(minor: str) -> None:
-    versions = resolve(minor)
-    assert versions.minor == minor
-    assert resolve(f"v{versions.kubernetes}") == versions
-
-
-@pytest.mark.parametrize("version", ["1.12", "1.37.99", "new"])
-def test_an_unknown_version_is_refused_with_those_that_are_known(version: str) -> None:
-    with pytest.raises(ClusterError, match=r"choose one of .*1\.37\."):
-        resolve(version)
 
 
 @pytest.mark.leaves("a component that ended is a zombie until the command that started it ends")
@@ -212,6 +126,9 @@ def test_a_process_that_ignores_the_polite_signal_is_killed_after_its_grace(
     assert service.stop(signal.SIGTERM, grace_s=0.2) == signal.SIGKILL
 
 
-def test_durations_read_as_people_say_them() -> None:
-    said = [duration(seconds) for seconds in (0.2, 59, 60, 250, 3780)]
-    assert said == ["0 s", "59 s", "1 min 0 s", "4 min 10 s", "1 h 3 min"]
+def test_clusters_of_one_name_under_two_roots_share_no_name(tmp_path: Path) -> None:
+    one, two = cluster("dra", tmp_path / "a"), cluster("dra", tmp_path / "b")
+    assert one.bridge != two.bridge
+    assert one.cgroup != two.cgroup
+    assert one.network_name != two.network_name
+    assert len(one.bridge) <= 15

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -101,18 +100,3 @@ def test_a_command_that_does_not_tell_its_latencies_has_no_result(
     case = runner(tmp_path, is_simulated=is_simulated).run(ALONE, work)
     assert case.state == "failed"
     assert why in case.reason
-
-
-def test_of_a_simulated_card_no_latencies_are_taken(tmp_path: Path) -> None:
-    work = command("echo", LINE, latencies="json")
-    case = runner(tmp_path, is_simulated=True).run(TWO, work)
-    assert (case.state, case.tenants) == ("passed", ())
-
-
-def test_time_before_the_common_moment_is_not_the_commands(tmp_path: Path) -> None:
-    before = time.monotonic()
-    case = runner(tmp_path).run(ALONE, command("true"))
-    whole = time.monotonic() - before
-    (tenant,) = case.tenants
-    assert tenant.result is not None
-    assert tenant.result.seconds < whole - 0.5  # the lead alone is as long

@@ -136,23 +136,6 @@ def test_each_tenant_has_its_work_and_begins_after_the_others_as_it_says(tmp_pat
     assert [strategy.role(tenant.number) for tenant in case.tenants] == ["light", "heavy"]
 
 
-def test_tenants_with_whole_gpus_have_one_each(tmp_path: Path) -> None:
-    own = runner(tmp_path, PlayedDoor("GPU-1"), PlayedDoor("GPU-2"))
-    two, three = strategies(
-        own,
-        """
-        - name: $gpus GPUs
-          matrix: {gpus: [2, 3]}
-          sharing: whole-gpus
-          tenants: [{work: light, count: $gpus}]
-        """,
-    )
-    assert own.obstacle(three) == "it needs 3 GPUs: name as many, as --gpu 0,1"
-    found = kept(tmp_path, own.run(two, two.parts[0].work))
-    assert [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found] == ["GPU-1", "GPU-2"]
-    assert [one["gpu"] for one in found] == ["GPU-1", "GPU-2"]
-
-
 def test_a_command_has_all_the_gpus_that_it_asks_for(tmp_path: Path) -> None:
     own = runner(tmp_path, *(PlayedDoor(f"GPU-{number}") for number in (1, 2, 3)))
     script = 'touch "$$KEPT/$$CUDA_VISIBLE_DEVICES"'
@@ -209,25 +192,6 @@ def test_a_command_works_beside_our_own_works_and_begins_after_their_warm_up(
     assert kept_facts["watches"]  # a command cannot
 
 
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [
-        ("echo too small >&2; exit 3", "its exit status was 3: too small"),
-        ("sleep 1000", "it did not end in time: give it more with --seconds"),
-    ],
-)
-def test_a_command_that_fails_beside_our_own_works_is_one_tenant_without_a_result(
-    script: str, why: str, tmp_path: Path
-) -> None:
-    own = runner(tmp_path)
-    strategy = both(own, script, seconds=1.0)
-    case = own.run(strategy, strategy.parts[0].work)
-    assert case.state == "measured", case.reason
-    job, light = case.tenants
-    assert (job.result, job.failure) == (None, why)
-    assert light.result is not None
-
-
 def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Path) -> None:
     divided = PlayedDoor(_1g_10gb=("MIG-a", "MIG-b"), _3g_40gb=("MIG-c",))
     own = runner(tmp_path, divided)
@@ -249,21 +213,6 @@ def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Pat
     found = kept(tmp_path, own.run(mixed, mixed.parts[0].work))
     devices = [one["environment"]["CUDA_VISIBLE_DEVICES"] for one in found]
     assert devices == ["MIG-c", "MIG-a", "MIG-b"]
-
-
-def test_who_may_not_list_mig_devices_is_told_so_and_not_that_there_are_none(
-    tmp_path: Path,
-) -> None:
-    door = PlayedDoor()
-    door.mig_problem = "this process may not list MIG devices; run it as root"
-    (strategy,) = strategies(
-        runner(tmp_path, PlayedDoor(_1g_10gb=("MIG-a",))),
-        """
-        - name: alone
-          tenants: [{work: light, profile: 1g}]
-        """,
-    )
-    assert runner(tmp_path, door).obstacle(strategy) == door.mig_problem
 
 
 def test_rounds_have_other_arrivals_and_orders_and_stop_when_their_time_is_over(

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench_reports import CARD, INFERENCE, SIMULATED, case, cases, report, result
+from bench_reports import SIMULATED, case, cases, report, result
 from dra_driver.bench.model import (
     Case,
-    Report,
     Tenant,
     percentile,
     read_report,
@@ -23,7 +22,6 @@ from dra_driver.bench.report.figures import (
 )
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
 from dra_driver.bench.tenant import arrivals
-from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import StateError
 
 
@@ -63,13 +61,6 @@ def test_a_request_that_waits_counts_from_its_arrival() -> None:
     done = arrivals.open_loop(time.takes(1.0), iter([0.0, 0.1, 0.2]), 10.0, time, time.sleep)
     assert done.steps == 3
     assert done.latencies == pytest.approx([1.0, 1.9, 2.8])
-
-
-def test_a_request_is_not_served_before_it_arrives() -> None:
-    time = Time()
-    done = arrivals.open_loop(time.takes(0.1), iter([1.0, 5.0]), 10.0, time, time.sleep)
-    assert done.latencies == pytest.approx([0.1, 0.1])
-    assert done.seconds == 10.0
 
 
 def test_requests_that_had_no_end_count_with_the_time_they_waited() -> None:
@@ -112,20 +103,6 @@ def test_tenants_that_do_not_disturb_each_other_have_the_same_figures() -> None:
         for share in (0.5, 0.99):
             wanted = percentile(alone.latencies, share)
             assert percentile(other.latencies, share) == pytest.approx(wanted, rel=0.02)
-
-
-def test_arrivals_of_two_tenants_are_not_at_the_same_moments() -> None:
-    tenants = [set(arrivals.random_arrivals(20.0, 20.0, 1, number)) for number in range(64)]
-    for one, other in itertools.combinations(tenants, 2):
-        close = sum(any(abs(a - b) < 1e-4 for b in other) for a in itertools.islice(one, 40))
-        assert close < 4
-
-
-@pytest.mark.parametrize("rate", [0.01, 1e5])
-def test_requests_that_are_none_or_too_many_are_refused(rate: float) -> None:
-    seconds = 20.0 if rate < 1 else 86400.0
-    with pytest.raises(ValueError, match="requests a second for"):
-        Workload(kind=WorkloadKind.INFERENCE, rate=rate, seconds=seconds)
 
 
 def test_all_is_compared_with_the_work_alone() -> None:
@@ -172,20 +149,6 @@ def test_containers_are_compared_with_bare_processes() -> None:
     assert found.p99 == pytest.approx(1.5)
     assert found.context == pytest.approx(2.0)
     assert found.launch_seconds == pytest.approx(5.0)
-
-
-def test_two_works_or_two_kinds_of_card_are_not_compared() -> None:
-    other = INFERENCE.model_copy(update={"rate": 30.0})
-    card = CARD.model_copy(update={"name": "Another"})
-    assert in_containers(report(), report(where="processes"))
-    assert in_containers(report(), report(where="processes", work=other)) == ()
-    assert in_containers(report(), report(where="processes", card=card)) == ()
-
-
-def test_a_case_tells_of_each_of_its_tenants() -> None:
-    two = Strategy(sharing=Sharing.MPS, tenants=2)
-    with pytest.raises(ValueError, match="1 tenants are reported, but the strategy has 2"):
-        case(two, [1.0], 1.0, 1.0)
 
 
 def test_simulated_gpus_can_have_no_results() -> None:
@@ -248,8 +211,3 @@ def test_settings_that_do_not_fit_a_strategy_are_refused() -> None:
         Strategy(sharing=Sharing.MIG)
     with pytest.raises(ValueError, match="alone is one tenant"):
         Strategy(sharing=Sharing.ALONE, tenants=2)
-
-
-def test_a_card_is_told_with_its_clocks() -> None:
-    assert isinstance(report(), Report)
-    assert CARD.most_sm_clock_mhz == 1980

@@ -42,16 +42,6 @@ def test_a_product_is_numpys_and_what_is_known_of_it(cpu: Kernels, precision: Pr
     assert wrong(cpu, "differing", found, COLUMNS) == 2
 
 
-def test_factors_of_any_numbers_are_multiplied(cpu: Kernels) -> None:
-    dice = np.random.default_rng(1)
-    left = dice.integers(-9, 9, (64, 144)).astype(np.float32)
-    right = dice.integers(-9, 9, (144, 128)).astype(np.float32)
-    found = np.empty((64, 128), np.float32)
-    grid = matrices.of_gemm(Precision.FP32, 64, 128)
-    cpu.run("gemm_fp32", grid, found, left, right, 128, 144)
-    np.testing.assert_array_equal(found, left @ right)
-
-
 def convolved(images: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return a layer of 3 x 3 in full, with zeros beyond the edges; negative numbers become 0."""
     number, side, _, channels = images.shape
@@ -85,9 +75,3 @@ def test_two_layers_over_ones_are_what_is_known_of_them(cpu: Kernels) -> None:
     assert wrong(cpu, "images_differing", found, side) == 0
     found[0, 3, 4, 5] = 0
     assert wrong(cpu, "images_differing", found, side) == 1
-
-
-def test_blocks_cover_an_outcome_and_work_is_counted_twice_for_multiply_and_add() -> None:
-    assert matrices.of_gemm(Precision.FP32, 128, 256).blocks == (4, 2)
-    assert matrices.of_gemm(Precision.TENSOR, 128, 256).blocks == (2, 1)
-    assert matrices.gemm_gflop(1000, 1000, 1000) == 2.0

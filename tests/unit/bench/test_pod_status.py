@@ -4,14 +4,14 @@ import pytest
 
 from dra_driver.bench import lines
 from dra_driver.bench.gathering import Gathered, case_of
-from dra_driver.bench.model import Card, Case, Result, Tenant
+from dra_driver.bench.model import Case, Result, Tenant
 from dra_driver.bench.pods.pod_status import (
     ended_seconds,
     termination_message,
     why_not_running,
 )
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.errors import DeviceError, SetupError
+from dra_driver.errors import SetupError
 
 
 def ended(code: int) -> dict[str, object]:
@@ -29,15 +29,6 @@ def test_a_command_is_timed_from_its_containers_start_to_its_end() -> None:
     assert (result.seconds, result.throughput) == (50.0, 0.02)
     assert ended_seconds(0, ended(3)).failure == "its exit status was 3"
     assert "did not end" in ended_seconds(0, {"status": {"phase": "Running"}}).failure
-
-
-def test_a_pod_that_others_ended_says_so() -> None:
-    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}
-    tenant = ended_seconds(0, {"status": evicted})
-    assert tenant.failure == "its pod failed: The node was low on memory"
-    killed = ended(137)
-    killed["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"  # type: ignore[index]
-    assert ended_seconds(0, killed).failure == "its exit status was 137 (OOMKilled)"
 
 
 def test_a_command_that_is_not_in_the_image_is_told_with_the_runtimes_words() -> None:
@@ -69,17 +60,6 @@ def test_the_last_warning_says_why_a_pod_does_not_run() -> None:
     events = {"items": [{"note": "first"}, {"note": "Failed to prepare: gpu-3 is lost"}]}
     assert why_not_running(pod, events) == "Failed to prepare: gpu-3 is lost"
     assert why_not_running({}, {}) == "it is not known"
-
-
-def test_lines_of_others_are_passed_over_and_wrong_ones_of_ours_are_errors() -> None:
-    said = lines.Waiting(at=1.5)
-    assert lines.heard(lines.line(said)) == said
-    of_little = Card(name="A card", uuid="GPU-1", driver_version="1", memory_mib=None)
-    ready = lines.Ready(at=1.0, card=of_little)
-    assert lines.heard(lines.line(ready)) == ready
-    assert lines.heard("CUDA says hello") is None
-    with pytest.raises(DeviceError, match="of another version"):
-        lines.heard('{"bench":1,"event":"done","began":"now"}')
 
 
 def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:

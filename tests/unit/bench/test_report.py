@@ -1,20 +1,18 @@
 """What people look at: the page, the picture, the table."""
 
-import json
 import re
 from html.parser import HTMLParser
 
 import pytest
 
-from bench_reports import CARD, INFERENCE, SIMULATED, cases, report, result, sweep
-from dra_driver.bench.gathering import failed, skipped
+from bench_reports import CARD, SIMULATED, cases, report, result, sweep
+from dra_driver.bench.gathering import failed
 from dra_driver.bench.model import Case, Latency, Tenant
 from dra_driver.bench.report import plot
 from dra_driver.bench.report.page import page
 from dra_driver.bench.report.view import COSTS, as_text, containers_as_text, remarks, rows
 from dra_driver.bench.report.view import SIMULATED as NO_RESULTS
-from dra_driver.bench.strategies import ALONE, Part, Sharing, Strategy
-from dra_driver.bench.workload import Workload, WorkloadKind
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 
 PNG = b"\x89PNG\r\n\x1a\n"
 TWO = Strategy(sharing=Sharing.MPS, tenants=2)
@@ -86,13 +84,6 @@ def test_a_picture_is_drawn_and_the_same_again() -> None:
     assert plot.svg(report()) == plot.svg(report())
 
 
-def test_a_picture_is_drawn_of_little_too() -> None:
-    only = report(cases=cases()[:1])
-    without = report(cases=cases()[1:])
-    assert plot.png(only).startswith(PNG)
-    assert plot.png(without).startswith(PNG)
-
-
 def test_the_table_has_ratios_and_a_dash_where_there_is_no_figure() -> None:
     table, costs = rows(report()), rows(report(), COSTS)
     assert table[0][:5] == ("strategy", "work/s", "all", "least", "p50 ms")
@@ -103,16 +94,6 @@ def test_the_table_has_ratios_and_a_dash_where_there_is_no_figure() -> None:
     assert "isolation" not in table[0]
     by_name = {row[0]: dict(zip(costs[0], row, strict=True)) for row in costs[1:]}
     assert by_name["7 by MIG 1g.10gb"]["SM %"] == "–"  # noqa: RUF001
-
-
-def test_what_was_not_run_is_said_with_the_reason() -> None:
-    text = as_text(report(cases=(*cases(), skipped(TWO, "no MPS here")), interrupted=True))
-    assert "2 by MPS: skipped: no MPS here" in text
-    assert "the run was interrupted" in text
-
-
-def test_the_json_says_its_version_first() -> None:
-    assert next(iter(json.loads(report().model_dump_json()))) == "version"
 
 
 def test_what_makes_figures_worth_less_is_said() -> None:
@@ -132,28 +113,6 @@ def test_what_makes_figures_worth_less_is_said() -> None:
     )
     whole = [case for case in report().cases if case.strategy.sharing is not Sharing.MIG]
     assert remarks(report(cases=tuple(whole))) == []
-
-
-def test_wrong_results_of_a_burn_are_said() -> None:
-    tenants = tuple(
-        Tenant(number=number, result=result(20.0, 11.0, wrong_results=wrong, latency=None))
-        for number, wrong in enumerate((0, 7))
-    )
-    said = remarks(report(cases=(Case(strategy=TWO, state="measured", tenants=tenants),)))
-    (text,) = [text for text in said if "wrong" in text]
-    assert text.startswith(f"{TWO.label}: tenant 1: 7 numbers were wrong: the GPU or its memory")
-
-
-@pytest.mark.parametrize(("seconds", "is_early"), [(3.0, True), (19.0, False)])
-def test_a_command_that_left_its_neighbours_alone_is_named(seconds: float, is_early: bool) -> None:
-    job = Workload(kind=WorkloadKind.COMMAND, command=("job",))
-    parts = (Part(role="service", work=INFERENCE), Part(role="job", work=job))
-    both = TWO.model_copy(update={"parts": parts})
-    ended = result(1 / seconds, 11.0, unit="runs", seconds=seconds, latency=None)
-    tenants = (Tenant(number=0, result=result(20.0, 11.0)), Tenant(number=1, result=ended))
-    said = remarks(report(cases=(Case(strategy=both, state="measured", tenants=tenants),)))
-    early = "the command of tenant 1 ended after 3 s, and the others worked on without it"
-    assert any(early in text for text in said) == is_early
 
 
 def test_containers_stand_beside_bare_processes() -> None:

@@ -1,8 +1,6 @@
 """Scenarios as files: what is expanded, what is refused and where, and what comes of it."""
 
 import json
-import textwrap
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -11,7 +9,7 @@ import yaml
 from dra_driver import cli
 from dra_driver.bench.pods.manifests import PULL_SECRET, Place, claim, pod
 from dra_driver.bench.scenarios import schema
-from dra_driver.bench.scenarios.model import WORK_KEYS, Scenario
+from dra_driver.bench.scenarios.model import Scenario
 from dra_driver.bench.scenarios.plan import Plan, planned
 from dra_driver.bench.scenarios.read import (
     find_scenario,
@@ -79,12 +77,6 @@ def test_the_schema_refuses_what_the_reader_refuses() -> None:
             jsonschema.validate({**good, **change}, schema.schema())
         with pytest.raises(ConfigError):
             read_scenario(json.dumps({**good, **change}), "test.yaml")
-
-
-def test_the_keys_of_a_work_are_those_of_the_workload() -> None:
-    assert set(WORK_KEYS) == set(Workload.model_fields) - {"seconds", "warm_up", "seed"}
-    with_keys = schema.schema()["$defs"]["TenantSpec"]["properties"]["with"]["properties"]
-    assert set(with_keys) == set(WORK_KEYS)
 
 
 def test_a_matrix_has_every_combination_with_its_labels_in_names() -> None:
@@ -287,22 +279,6 @@ def test_a_mistake_is_refused_with_its_line_its_place_and_what_is_right(
     assert str(caught.value).startswith("test.yaml")
 
 
-def test_a_commands_words_may_be_written_as_one_text() -> None:
-    text = textwrap.dedent(
-        """\
-        answers: Which?
-        works: {job: {kind: command, command: "python3 'my work.py'"}}
-        cases:
-        - name: two GPUs
-          sharing: whole-gpus
-          tenants: [{work: job, gpus: 2}]
-        """
-    )
-    (strategy,) = plan(text).strategies
-    assert strategy.parts[0].work.command == ("python3", "my work.py")
-    assert strategy.gpus == 2
-
-
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -316,26 +292,6 @@ def test_what_the_command_line_says_beside_a_scenario_is_refused(
 ) -> None:
     assert cli.main(["bench", "processes", *words]) == status
     assert said in capsys.readouterr().err
-
-
-def test_shipped_scenarios_are_listed_with_what_they_answer(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["bench", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(shipped())
-    assert all(line.endswith(("?", ".")) for line in lines)
-
-
-def test_a_file_is_named_by_its_stem_and_what_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(CASES + "- name: a\n  tenants: [{work: light}]\n")
-    assert find_scenario(str(path))[0] == "mine"
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="is not UTF-8 text"):
-        find_scenario(str(path))
-    with pytest.raises(ConfigError, match="`dra-driver bench list` lists"):
-        find_scenario(str(tmp_path / "absent.yaml"))
 
 
 def test_pods_of_a_scenario_ask_for_their_own_devices_and_settings() -> None:

@@ -6,7 +6,6 @@ import statistics
 from pathlib import Path
 
 import pytest
-import yaml
 
 from bench_reports import CARD, SIMULATED, case, cases, report, result
 from bench_studies import of_scenario, study
@@ -18,22 +17,20 @@ from dra_driver.bench.model import (
     Report,
     Study,
     Tenant,
-    Usage,
     read_report,
     write_report,
 )
 from dra_driver.bench.report import plot
-from dra_driver.bench.report.beside import beside_rows, names_of
+from dra_driver.bench.report.beside import beside_rows
 from dra_driver.bench.report.figures import alone, bases
 from dra_driver.bench.report.page import page
 from dra_driver.bench.report.spread import spread
 from dra_driver.bench.report.summary import summary
 from dra_driver.bench.report.verdict import advice
-from dra_driver.bench.report.view import COLUMNS, COSTS, as_text, remarks, rows
+from dra_driver.bench.report.view import COLUMNS, COSTS, as_text, rows
 from dra_driver.bench.scenarios.read import shipped
 from dra_driver.bench.strategies import ALONE, Part, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
-from dra_driver.errors import SetupError
 
 SERVICE = Workload(kind=WorkloadKind.INFERENCE, rate=20.0)
 BUSY = Workload(kind=WorkloadKind.COMPUTE)
@@ -188,26 +185,6 @@ def test_strategies_that_chance_alone_tells_apart_are_called_alike() -> None:
     )
 
 
-def test_without_a_scenario_the_most_tenants_decide_and_the_config_is_one() -> None:
-    told = advice(report())
-    assert told.sentence.startswith("Lowest 99th percentile of latency: 8 by MPS with 12 %")
-    assert yaml.safe_load(told.share_config)["sharing"]["mps"]["resources"][0]["replicas"] == 8
-    assert check_manifest(told.share_config).findings == ()
-
-
-def test_a_strategy_whose_tenants_failed_is_not_the_best() -> None:
-    two = Strategy(sharing=Sharing.MPS, tenants=2)
-    lame = Case(
-        strategy=two,
-        state="measured",
-        tenants=(Tenant(number=0, result=result(20.0, 1.0)), Tenant(number=1, failure="refused")),
-    )
-    some = [one for one in cases() if one.strategy.tenants == 2 and one.strategy != two]
-    told = advice(report(cases=(cases()[0], lame, *some)))
-    assert told.strategy in [one.strategy for one in some]
-    assert advice(report(cases=(cases()[0], lame))).sentence == ""
-
-
 def test_of_simulated_gpus_nothing_is_advised() -> None:
     passed = Case(strategy=on_mig("x", "service"), state="passed")
     goals = (Goal(figure="p99"),)
@@ -246,50 +223,6 @@ def test_every_case_of_a_scenario_is_in_its_picture_with_an_absolute_figure(name
     assert "there are no ratios" not in as_text(found)
 
 
-def test_a_picture_shows_what_a_scenario_is_about() -> None:
-    assert "times what it is compared with" in plot.svg(of_scenario("four-in-parallel"))
-    nothing_compared = plot.svg(of_scenario("matrices"))
-    assert all(f">{unit}/s<" in nothing_compared for unit in ("GFLOP", "images"))
-    memory = plot.svg(of_scenario("memory-grab"))
-    assert ">Memory of a tenant<" in memory
-    assert "percentile" not in memory
-
-
-def test_a_size_alone_is_compared_with_the_whole_gpu() -> None:
-    table = rows(of_scenario("mig-mixed"))
-    p99 = {row[0]: row[table[0].index("p99")] for row in table[1:]}
-    assert p99["2 x 1g, 2g and 3g"] == "4.00"
-    found = summary(study_with_p99({"alone": 10.0, "alone on 1g": 40.0}))
-    ratios = {row.strategy.name: row.figure("p99") for row in found}
-    small = ratios["alone on 1g"]
-    assert small is not None
-    assert small.mean == pytest.approx(4.0)
-
-
-def study_with_p99(waits: dict[str, float]) -> Report:
-    """`mig-mixed` with other 99th percentiles of some cases."""
-    found = of_scenario("mig-mixed")
-    cases_ = [
-        measured(one.strategy, *[(20.0, waits[one.strategy.name])] * one.strategy.tenants)
-        if one.strategy.name in waits
-        else one
-        for one in found.cases
-    ]
-    return found.model_copy(update={"cases": tuple(cases_)})
-
-
-def test_of_mig_devices_gpm_tells_how_busy_each_was_and_without_it_dcgm_is_named() -> None:
-    costs = rows(of_scenario("mig-mixed"), COSTS)
-    by_name = {row[0]: dict(zip(costs[0], row, strict=True)) for row in costs[1:]}
-    mixed = by_name["2 x 1g, 2g and 3g"]
-    assert (mixed["busy SMs %"], mixed["bandwidth %"]) == ("70", "30")
-    assert not any("DCGM" in text for text in remarks(of_scenario("mig-mixed")))
-    (text,) = [text for text in remarks(of_scenario("mig-mixed", has_gpm=False)) if "DCGM" in text]
-    assert "DCGM_FI_PROF_SM_ACTIVE" in text
-    without = rows(of_scenario("mig-mixed", has_gpm=False), COSTS)
-    assert "busy SMs %" not in without[0]
-
-
 def test_the_table_of_studies_names_each_scenario_and_columns_that_reports_have() -> None:
     page_ = (Path(__file__).parents[3] / "docs/choosing.md").read_text()
     lines = [line for line in page_.splitlines() if line.startswith("| ") and "`" in line]
@@ -299,28 +232,6 @@ def test_the_table_of_studies_names_each_scenario_and_columns_that_reports_have(
     heads = {column.head for column in (*COLUMNS, *COSTS)}
     looked_at = {head for *_, columns in cells for head in re.findall(r"`([^`]+)`", columns)}
     assert looked_at <= heads
-
-
-def test_energy_for_the_same_work_is_compared_with_that_work_alone() -> None:
-    found = of_scenario("mps-limits")
-    used = tuple(
-        one.model_copy(update={"usage": Usage(energy_joules=4000.0, samples=80)})
-        for one in found.cases
-    )
-    table = rows(found.model_copy(update={"cases": used}), COSTS)
-    energy = {row[0]: row[table[0].index("energy")] for row in table[1:]}
-    assert (energy["service alone"], energy["batch alone"]) == ("1.00", "1.00")
-
-
-def test_who_was_refused_memory_is_counted_among_all_rounds() -> None:
-    two = Strategy(sharing=Sharing.MPS, tenants=2)
-    tenants = (
-        Tenant(number=0, result=result(20.0, 1.0, memory_refused_mib=100)),
-        Tenant(number=1, failure="out of memory"),
-    )
-    both = [Case(strategy=two, state="measured", repetition=at, tenants=tenants) for at in range(3)]
-    table = rows(report(cases=tuple(both)))
-    assert table[1][table[0].index("refused")] == "3 and 3 failed of 6"
 
 
 def test_reports_stand_beside_each_other_with_absolute_figures_and_ratios() -> None:
@@ -349,12 +260,6 @@ def test_reports_stand_beside_each_other_with_absolute_figures_and_ratios() -> N
     assert len(table) == 1 + len(cases())
     slower = report(work=SERVICE.model_copy(update={"rate": 3.0}))
     assert len(beside_rows([report(), slower], ["a", "b"])) == 1
-
-
-def test_reports_of_one_name_are_refused() -> None:
-    assert names_of([Path("a/one.json"), Path("two.json")]) == ["one", "two"]
-    with pytest.raises(SetupError, match="two reports are called one"):
-        names_of([Path("a/one.json"), Path("b/one.json")])
 
 
 def test_a_report_of_version_1_is_read_and_one_of_a_scenario_as_it_was_written(

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from bench_reports import case
 from dra_driver.admin.validate.findings import check_manifest
-from dra_driver.bench.gathering import failed
 from dra_driver.bench.pods.manifests import Place, claim, pod
 from dra_driver.bench.pods.offer import offered
 from dra_driver.bench.report.sweep import (
@@ -14,12 +13,10 @@ from dra_driver.bench.report.sweep import (
     as_claim,
     as_share_config,
     judged,
-    share_percent,
     steps,
 )
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
-from dra_driver.errors import SetupError
 
 MEMORY = 81920
 PROFILES = {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1}
@@ -43,25 +40,6 @@ def test_every_step_is_a_larger_share_and_a_valid_config(over: str) -> None:
             found_in = [finding.text for finding in check_manifest(text).findings]
             assert all("one replica is the whole device" in one for one in found_in)
     assert check_manifest(told.share_config).configs == 1
-
-
-def test_every_step_fills_the_gpu() -> None:
-    for over in OVER:
-        for step in steps(over, memory_mib=MEMORY, most=8, profiles=PROFILES):
-            assert step.tenants <= 8
-            percent = share_percent(step, MEMORY, PROFILES)
-            # A 75 % share is alone on its GPU, and of 7 slices a 3g has 3.
-            assert 75 <= percent * step.tenants <= 100.5, step.name
-    with pytest.raises(SetupError, match="for 2 tenants: allow them"):
-        steps("mig", memory_mib=MEMORY, most=1, profiles={"1g.10gb": 7, "3g.40gb": 2})
-
-
-def test_mig_profiles_are_steps_by_their_size() -> None:
-    profiles = {"7g.80gb": 1, "1g.10gb+me": 1, "4g.40gb": 1, "1g.20gb": 4, "1g.10gb": 7}
-    found = steps("mig", memory_mib=MEMORY, most=8, profiles=profiles)
-    assert [one.profile for one in found] == ["1g.10gb", "1g.20gb", "4g.40gb", "7g.80gb"]
-    shares = [share_percent(one, MEMORY, profiles) for one in found]
-    assert shares == [14.3, 14.3, 57.1, 100.0]
 
 
 def test_a_sweep_that_was_interrupted_chooses_nothing() -> None:
@@ -91,14 +69,6 @@ def test_the_smallest_share_that_holds_with_all_larger_ones_is_chosen() -> None:
     assert note.startswith("No share meets the goal")
 
 
-def test_a_share_with_a_tenant_that_failed_does_not_hold() -> None:
-    (step,) = judged(
-        "threads", [failed(Strategy(sharing=Sharing.MPS_LIMITS, thread_percentage=10), "x")],
-        50.0, memory_mib=MEMORY, profiles={},
-    ).steps  # fmt: skip
-    assert (step.holds, step.worst_ms) == (False, None)
-
-
 def test_the_chosen_share_is_a_claim_and_a_share_config() -> None:
     quarter = Strategy(sharing=Sharing.MPS_LIMITS, tenants=4, thread_percentage=25)
     spec = yaml.safe_load(as_claim(quarter))["spec"]["devices"]
@@ -110,13 +80,6 @@ def test_the_chosen_share_is_a_claim_and_a_share_config() -> None:
     assert as_share_config(quarter).startswith("# Limits memory too, which was not measured: 1/4")
     memory = Strategy(sharing=Sharing.MPS_LIMITS, tenants=8, memory_mib=10240)
     assert yaml.safe_load(as_share_config(memory))["sharing"]["mps"]["compute"] == "free"
-
-
-def test_a_sweep_that_cannot_be_is_refused_with_the_reason() -> None:
-    with pytest.raises(SetupError, match="publishes MIG devices"):
-        steps("mig", memory_mib=MEMORY, most=8, profiles={})
-    with pytest.raises(SetupError, match="how much memory"):
-        steps("memory", memory_mib=None, most=8, profiles={})
 
 
 def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
@@ -163,13 +126,6 @@ def test_mig_devices_are_of_one_gpu_and_a_pod_has_one_each() -> None:
     assert container["resources"] == {"claims": [{"name": "work", "request": "gpu-2"}]}
 
 
-def test_shares_are_asked_for_by_their_resource_name() -> None:
-    shares = Strategy(sharing=Sharing.SHARES, tenants=2)
-    assert claim(shares) is None
-    spec = pod(shares, WORK, 0, PLACE)["spec"]
-    assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}  # type: ignore[index]
-
-
 def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
     work = Workload.model_validate(
         {"kind": "command", "command": ("work", "--csv={latencies}"), "latencies": "json"}
@@ -213,3 +169,10 @@ def test_what_a_cluster_offers_is_counted_by_gpu() -> None:
     assert everywhere.shares == {"nvidia.com/gpu": 4}
     assert offered(slices, "m").profiles == {}
     assert offered(slices, "m").usual_profiles() == ()
+
+
+def test_shares_are_asked_for_by_their_resource_name() -> None:
+    shares = Strategy(sharing=Sharing.SHARES, tenants=2)
+    assert claim(shares) is None
+    spec = pod(shares, WORK, 0, PLACE)["spec"]
+    assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}  # type: ignore[index]

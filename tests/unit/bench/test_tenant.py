@@ -1,6 +1,5 @@
 """One tenant: every work on a libcuda of the tests, with NVIDIA's own bindings and NVRTC."""
 
-import json
 import multiprocessing
 import os
 import subprocess
@@ -15,9 +14,8 @@ import libcuda
 from dra_driver.bench import lines
 from dra_driver.bench.tenant.cuda import compiled
 from dra_driver.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
-from dra_driver.bench.tenant.programs import program_of
 from dra_driver.bench.tenant.supervised import uptime
-from dra_driver.bench.workload import Precision, Workload, WorkloadKind
+from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import DeviceError
 
 
@@ -101,44 +99,11 @@ def test_a_gpu_that_computes_nothing_is_not_measured(
     assert failed.reason.startswith(f"the GPU's result is {said} right")
 
 
-def test_a_step_of_one_round_is_as_right_as_one_of_many(tmp_path: Path, library: Path) -> None:
-    *_, done = tenant(tmp_path, library, work(WorkloadKind.COMPUTE, intensity=1))
-    assert isinstance(done, lines.Done), done
-
-
-def test_the_warm_up_is_right_before_what_counts(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkloadKind.COMPUTE, warm_up=1.0)
-    ready, *_, done = tenant(tmp_path, library, asked, {"TEST_CUDA_STEP_US": "20000"})
-    assert isinstance(ready, lines.Ready)
-    assert isinstance(done, lines.Done)
-    moment = float((tmp_path / "start").read_text())
-    # It was ready after the moment at which all were to begin, and yet it was not late.
-    assert moment < ready.at < moment + 60
-    late = max(0.0, done.began - moment - 1.0)
-    assert done.late_seconds == pytest.approx(late, abs=0.01)
-    assert done.began >= moment + 1.0
-
-
-def test_all_the_memory_that_there_is_is_taken(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkloadKind.MEMORY, memory_mib=0)
-    ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
-    assert isinstance(ready, lines.Ready)
-    assert (ready.memory_mib, ready.refused_mib) == (1000, None)
-
-
 def test_what_a_tenant_wanted_and_did_not_get_is_said(tmp_path: Path, library: Path) -> None:
     asked = work(WorkloadKind.MEMORY, memory_mib=1500)
     ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
     assert isinstance(ready, lines.Ready)
     assert (ready.memory_mib, ready.refused_mib) == (1000, 500)
-
-
-def test_a_work_that_gets_no_memory_is_refused(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkloadKind.BANDWIDTH, memory_mib=300)
-    (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "100"})
-    assert failed == lines.Failed(
-        reason="cuMemAlloc of 100 MiB: CUDA says CUDA_ERROR_OUT_OF_MEMORY (2)", refused=True
-    )
 
 
 def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
@@ -149,30 +114,6 @@ def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
 
 
 SMALL = {"shape": (128, 256, 384), "memory_mib": 2}
-GFLOP = 2 * 128 * 256 * 384 / 1e9
-
-
-@pytest.mark.parametrize("precision", list(Precision))
-@pytest.mark.parametrize("kind", ["gemm", "burn"])
-def test_products_are_counted_in_floating_point_operations(
-    kind: str, precision: Precision, tmp_path: Path, library: Path
-) -> None:
-    asked = work(WorkloadKind(kind), precision=precision, **SMALL)
-    ready, *_, done = tenant(tmp_path, library, asked)
-    assert isinstance(ready, lines.Ready)
-    assert isinstance(done, lines.Done), done
-    assert done.steps
-    assert done.unit == "GFLOP"
-    assert done.units == pytest.approx(done.steps * GFLOP)
-    assert done.wrong == (0 if kind == "burn" else None)
-    assert ready.memory_mib == (2 if kind == "burn" else 1)
-
-
-def test_images_of_a_convolution_are_counted(tmp_path: Path, library: Path) -> None:
-    *_, done = tenant(tmp_path, library, work(WorkloadKind.CONVOLUTION))
-    assert isinstance(done, lines.Done), done
-    assert done.steps
-    assert (done.units, done.unit) == (32 * done.steps, "images")
 
 
 def test_a_burn_takes_what_memory_there_is_and_says_what_was_refused(
@@ -225,18 +166,6 @@ def test_a_card_without_the_instructions_is_refused(tmp_path: Path, library: Pat
         assert failed.reason.endswith("and this one has 5.0: choose --precision fp32")
 
 
-@pytest.mark.parametrize("precision", list(Precision))
-def test_nvrtc_makes_code_of_products_from_the_first_card_on_that_has_them(
-    precision: Precision,
-) -> None:
-    program = program_of(work(WorkloadKind.GEMM, precision=precision))
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
-        for capability in (max(program.least, (5, 0)), (9, 0), (12, 0)):
-            made = alone.submit(compiled, program.source, capability).result()
-            assert made.startswith(b"\x7fELF")
-            assert all(name.encode() in made for name in program.names)
-
-
 def test_nvrtc_makes_code_for_cards_it_knows_and_ptx_for_newer_ones() -> None:
     # In a process of its own, as in a tenant: beside other libraries NVRTC has crashed.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
@@ -250,15 +179,3 @@ def test_nvrtc_makes_code_for_cards_it_knows_and_ptx_for_newer_ones() -> None:
             made(SOURCE, (3, 5))
         with pytest.raises(DeviceError, match=r"cannot compile the kernels for sm_90.*nonsense"):
             made("nonsense", (9, 0))
-
-
-def test_a_spec_of_another_version_is_refused() -> None:
-    spec = json.dumps({"number": 0, "work": {"kind": "compute"}, "start": "x", "new": 1})
-    done = subprocess.run(
-        [sys.executable, "-m", "dra_driver.bench.tenant.program", spec],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "not the spec of a tenant" in done.stderr

@@ -3,15 +3,6 @@
 import pytest
 from bench import timings
 
-from dra_driver.bench.model import percentile
-
-
-def test_percentiles_are_values_that_were_measured() -> None:
-    values = [float(number) for number in range(1, 101)]
-    assert percentile(values, 0.5) == 50
-    assert percentile(values, 0.99) == 99
-    assert percentile([7.0], 0.99) == 7.0
-
 
 def test_callers_do_each_step_in_every_round() -> None:
     done: list[str] = []
