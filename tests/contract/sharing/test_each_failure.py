@@ -20,7 +20,6 @@ from worlds.configs import HALF, LONG, SHARES
 from worlds.node import MakeNode, Node
 from worlds.outside import CAUSES, Kind, failing
 
-BESIDE = "tests/contract/sharing/test_each_failure.py"
 SECONDS = 20.0
 """For a call, which may try again what may pass."""
 
@@ -133,8 +132,9 @@ COSTLY = {"mig": 13, "mps": 17, "share of mps": 23}
 
 def every(modes: Iterable[str]) -> list[Any]:
     """Each mode twice: with some of the calls, and with all of them, which takes minutes."""
+    all_of_it = pytest.mark.long("tests/contract/sharing/test_each_failure.py")
     found: list[Any] = [(mode, COSTLY.get(mode, 2)) for mode in modes]
-    return found + [pytest.param(mode, 1, marks=pytest.mark.long(BESIDE)) for mode in modes]
+    return found + [pytest.param(mode, 1, marks=all_of_it) for mode in modes]
 
 
 @pytest.mark.parametrize(("mode", "stride"), every(MODES))
