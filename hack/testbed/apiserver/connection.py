@@ -22,7 +22,7 @@ from testbed.apiserver.apply import applied
 from testbed.apiserver.claim_rules import check_bytes, check_granted
 from testbed.apiserver.event_rules import check_event
 from testbed.apiserver.kinds import KINDS, SELECTED, Kind, Target, target_of
-from testbed.apiserver.store import Object, Refusal, Store
+from testbed.apiserver.store import Event, Object, Refusal, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,13 +336,20 @@ class Connection(BaseHTTPRequestHandler):
                 version = store.version
             for event in events:
                 inside = target.namespace in {None, event.object["metadata"].get("namespace")}
-                if inside and self._selected([event.object]):
-                    self._send_event(event.type, event.object)
+                if inside and (change := self._change(event)):
+                    self._send_event(change, event.object)
             if bookmarks and time.monotonic() >= next_bookmark:
                 next_bookmark += self.api.bookmark_seconds
                 self._send_event("BOOKMARK", _bookmark(target.kind, version))
         self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()
+
+    def _change(self, event: Event) -> str:
+        """Return what an event is to this watch: an object that is selected no more is deleted."""
+        was_there = event.before is not None and bool(self._selected([event.before]))
+        if event.type == "DELETED" or not self._selected([event.object]):
+            return "DELETED" if was_there else ""
+        return "MODIFIED" if was_there else "ADDED"
 
     def _send_event(self, kind: str, item: Object) -> None:
         line = json.dumps({"type": kind, "object": item}).encode() + b"\n"

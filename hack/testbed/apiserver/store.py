@@ -33,12 +33,13 @@ class Refusal(Exception):  # noqa: N818 - the domain's word: an answer, not a fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change, as a watch tells it."""
+    """One change, as a watch of everything tells it, and what was there `before`."""
 
     version: int
     type: str
     plural: str
     object: Object
+    before: Object | None
 
 
 @dataclass
@@ -210,7 +211,7 @@ class Store:
             self._version += 1
             gone = copy.deepcopy(old)
             gone["metadata"]["resourceVersion"] = str(self._version)
-            self._tell("DELETED", kind, gone)
+            self._tell("DELETED", kind, gone, gone)
             return copy.deepcopy(gone)
 
     def compact(self) -> None:
@@ -252,17 +253,20 @@ class Store:
     def _store(self, change: str, kind: Kind, namespace: str, new: Object) -> Object:
         self._version += 1
         new["metadata"]["resourceVersion"] = str(self._version)
-        self._objects[kind.plural, namespace, new["metadata"]["name"]] = new
-        self._tell(change, kind, new)
+        key = (kind.plural, namespace, new["metadata"]["name"])
+        before = self._objects.get(key)
+        self._objects[key] = new
+        self._tell(change, kind, new, before)
         return copy.deepcopy(new)
 
-    def _tell(self, change: str, kind: Kind, stored: Object) -> None:
+    def _tell(self, change: str, kind: Kind, stored: Object, before: Object | None) -> None:
         self._history.append(
             Event(
                 version=self._version,
                 type=change,
                 plural=kind.plural,
                 object=copy.deepcopy(stored),
+                before=copy.deepcopy(before),
             )
         )
         self.changed.notify_all()
