@@ -33,7 +33,10 @@ states = vitals | st.sampled_from(["lost", "silent", "refused"])
 
 @dataclass(kw_only=True)
 class Step:
-    """A look at GPUs as they are then, an XID, or another driver in place of this one."""
+    """A look at GPUs as they are then, an XID, or another driver in place of this one.
+
+    The clock is so many seconds later, or it was set meanwhile.
+    """
 
     seconds: int
     gpu: int
@@ -45,7 +48,7 @@ class Step:
 steps = st.lists(
     st.builds(
         Step,
-        seconds=st.integers(0, 200),
+        seconds=st.integers(0, 200) | st.integers(-100_000, 100_000),
         gpu=st.integers(0, 2),
         state=st.none() | states,
         xid=st.none() | st.integers(0, 200),
@@ -60,7 +63,7 @@ class Node:
     """A node with its record; looks see each GPU in its last state."""
 
     folder: Path
-    now: int = 1000
+    now: int = 10_000_000
     states: dict[int, Vitals | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,9 +1,11 @@
 """Debounce of what is wrong with a GPU: when it begins, counts, passes, and comes back. Pure.
 
-Time is in whole seconds of the clock on the wall, which alone goes on over a restart. What is read
-at each look passes once looks have not found it for a while; what only an event told passes when
-the card itself says that nothing has to be done about it, or when the GPU had been out of reach and
-answers again, for it was reset then. What comes back soon has to be away longer.
+Time is in whole seconds of the clock on the wall, which alone goes on over a restart. Where it is
+set back, by hours if it was wrong, nothing waits until it is that late again; where it is set
+ahead, a wait is shorter, but two looks decide all the same. What is read at each look passes once
+looks have not found it for a while; what only an event told passes when the card itself says that
+nothing has to be done about it, or when the GPU had been out of reach and answers again, for it was
+reset then. What comes back soon has to be away longer.
 
 `settle` is for how many seconds a GPU has to look well before what was wrong has passed, and
 something that has to last has to have lasted: two looks, so that one alone decides nothing.
@@ -75,7 +77,7 @@ def after_look(
     `instances` are the ids of the GPU instances that there are; None if that is not known.
     """
     looked_at = (
-        _looked_at(condition, found, now, settle)
+        _looked_at(_by_now(condition, now), found, now, settle)
         for condition in conditions
         if condition.instance is None
         or instances is None
@@ -118,6 +120,17 @@ def with_finding(
     if before is None:
         return (*conditions, after)
     return tuple(after if condition is before else condition for condition in conditions)
+
+
+def _by_now(one: GpuCondition, now: int) -> GpuCondition:
+    """Return it as if no wait had begun later; what counts keeps the time that was told."""
+    absent = one.absent_since
+    return replace(
+        one,
+        since=one.since if one.counts else min(one.since, now),
+        absent_since=None if absent is None else min(absent, now),
+        passed_at=None if one.passed_at is None else min(one.passed_at, now),
+    )
 
 
 def _looked_at(one: GpuCondition, found: Examination, now: int, settle: int) -> GpuCondition | None:

@@ -1,8 +1,11 @@
 """When something that is wrong with a GPU begins to count, passes, and comes back."""
 
+import pytest
+
 import make
 from dra_driver.devices.health import findings
 from dra_driver.devices.health.debounce import (
+    SETTLE_MOST,
     GpuCondition,
     GpuConditions,
     after_absence,
@@ -50,6 +53,33 @@ def test_what_a_look_reads_counts_at_once_and_passes_after_a_minute_of_good_look
         sick = look(sick, WELL, now)
         assert values(sick) == ["gpu-reset"]
     assert values(look(sick, WELL, 1090)) == []
+
+
+@pytest.mark.parametrize("hours", [-9, 2])
+def test_it_passes_after_a_minute_of_good_looks_although_the_clock_is_set(hours: int) -> None:
+    sick = look((), Vitals(recovery_action=1), 1000)
+    sick = look(sick, WELL, 1010)
+    moved = 1010 + hours * 3600
+    if hours < 0:
+        sick = look(sick, WELL, moved)
+        assert (values(sick), in_force(sick)[0].since) == (["gpu-reset"], 1000)
+    passed = look(sick, WELL, moved + SETTLE)
+    assert values(passed) == []
+    assert values(look(passed, Vitals(recovery_action=1), moved + SETTLE)) == ["gpu-reset"]
+
+
+def test_it_lasts_once_it_has_for_a_minute_although_the_clock_is_set_back() -> None:
+    hot = Vitals(slowdown=0x40)
+    sick = look(look((), hot, 100_000), hot, 1000)
+    assert values(sick) == []
+    assert values(look(sick, hot, 1000 + SETTLE)) != []
+
+
+def test_a_relapse_is_forgiven_after_an_hour_although_the_clock_is_set_back() -> None:
+    sick = look((), Vitals(recovery_action=1), 100_000)
+    for now in (100_010, 100_080, 1000, 1000 + SETTLE_MOST):
+        sick = look(sick, WELL, now)
+    assert sick == ()
 
 
 def test_a_condition_of_which_only_the_beginning_is_known_is_in_force_and_new() -> None:
