@@ -323,7 +323,7 @@ class Bench(CommandSettings):
 
         def report(cases: Sequence[Case], *, interrupted: bool) -> Report:
             return Report(
-                made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                made_at=datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251 (told)
                 where="pods" if self.where == "pods" else "processes",
                 dra_driver=version("dra-driver"),
                 work=plan.work,

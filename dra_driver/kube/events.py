@@ -53,7 +53,7 @@ class Happening(Struct, frozen=True, kw_only=True):
 
 def utc_now() -> datetime:
     """Return the time of day."""
-    return datetime.now(UTC)
+    return datetime.now(UTC)  # noqa: TID251 (told)
 
 
 def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapping[str, object]:

@@ -110,7 +110,7 @@ class Gather(CommandSettings):
         }
         about = {
             "dra-driver": metadata.version("dra-driver"),
-            "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),  # noqa: TID251 (told)
             "identified": self.identify,
             "missing": stand_ins.of_texts(missing.listed()),
         }

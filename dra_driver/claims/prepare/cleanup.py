@@ -194,7 +194,7 @@ class Cleanup:
         if not isinstance(cleanup.of, MakeMigDevices):
             return False
         is_there = self._inventory.current().driver_version is not None
-        now = time.time()
+        now = time.time()  # noqa: TID251 (as records have it)
         since = now if cleanup.since is None else cleanup.since
         return cleanup.may_pass and is_there and now - since < longest
 
@@ -258,7 +258,7 @@ class Cleanup:
         self, record: ClaimRecord, left: Sequence[PendingCleanup]
     ) -> tuple[PendingCleanup, ...]:
         """Return what is left, with when each was first seen: by the record, or now."""
-        now = time.time()  # since the epoch: records tell drivers of later
+        now = time.time()  # noqa: TID251 (records tell drivers of later)
 
         def since(cleanup: PendingCleanup) -> float:
             known = [one.since for one in record.pending if one.of == cleanup.of and one.since]

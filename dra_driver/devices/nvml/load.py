@@ -105,7 +105,7 @@ def _busy(kind: ProcessKind, samples: dict[int, float] | None, pid: int) -> floa
 
 def _samples(handle: Any) -> dict[int, float] | None:
     """Return how busy processes were of late; None if NVML does not say so of this GPU."""
-    since = int((time.time() - SAMPLED_SECONDS) * 1e6)
+    since = int((time.time() - SAMPLED_SECONDS) * 1e6)  # noqa: TID251 (as NVML has it)
     try:
         samples = _again(lambda one: pynvml.nvmlDeviceGetProcessUtilization(one, since), handle)
     except pynvml.NVMLError as error:
