@@ -14,16 +14,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import build, debian
+from cluster import build, crio_programs, debian
 from cluster.errors import BinariesUnavailableError, ClusterError, SourceError
 from cluster.progress import Progress
 from cluster.release import Downloads, assets
-from cluster.toolchain import find_go, required_go
+from cluster.toolchain import Go, find_go, required_go
 from cluster.versions import (
     ALLOCATOR_GO_MOD,
     DRA_MODULE,
@@ -46,10 +46,22 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "cni": ("bridge", "host-local", "loopback"),
     "busybox": ("busybox",),
     "containerd": build.CONTAINERD_PROGRAMS,
+    "crio": crio_programs.PROGRAMS,
     # Last, because it may take minutes and everything else is then already there.
     "kubernetes": build.KUBERNETES_PROGRAMS,
 }
-"""What a cluster is made of."""
+"""What clusters are made of: each of one of the two container runtimes."""
+
+RUNTIMES = ("containerd", "crio")
+
+
+def groups_of(runtime: str) -> tuple[str, ...]:
+    """What a cluster with this container runtime is made of."""
+    return tuple(name for name in GROUPS if name not in RUNTIMES or name == runtime)
+
+
+BY_DEFAULT = groups_of(RUNTIMES[0])
+
 
 OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "cdi": ("cdi-inject", *build.TOOLKIT_PROGRAMS),
@@ -105,13 +117,13 @@ class Store:
     def __post_init__(self) -> None:
         self.downloads = Downloads(progress=self.progress)
 
-    def present(self, versions: Versions) -> Binaries | None:
+    def present(self, versions: Versions, groups: Sequence[str] = BY_DEFAULT) -> Binaries | None:
         """What is there without fetching anything; None when something is missing."""
-        folders = {group: self._find(group, versions) for group in GROUPS}
+        folders = {group: self._find(group, versions) for group in groups}
         found = {group: folder for group, folder in folders.items() if folder is not None}
-        return Binaries(folders=found) if len(found) == len(GROUPS) else None
+        return Binaries(folders=found) if len(found) == len(groups) else None
 
-    def fetch(self, versions: Versions, groups: Iterable[str] = GROUPS) -> Binaries:
+    def fetch(self, versions: Versions, groups: Iterable[str] = BY_DEFAULT) -> Binaries:
         """Groups of programs, fetched or compiled where they are missing.
 
         Raises BinariesUnavailableError if no source has one of the groups; says what each answered.
@@ -143,6 +155,7 @@ class Store:
             "metadata": "-".join(pinned(path, DRA_MODULE) for path in METADATA_GO_MODS.values()),
             "vale": pinned(VALE_GO_MOD, VALE_MODULE),
             "etcd": versions.etcd,
+            "crio": versions.crio,
             "runc": versions.runc,
             "cni": versions.cni_plugins,
         }.get(group, "any")
@@ -185,7 +198,7 @@ class Store:
     def _sources(
         self, group: str, versions: Versions
     ) -> Iterator[tuple[str, Callable[[Path], None]]]:
-        is_released = group not in ("busybox", *OTHER_GROUPS)
+        is_released = group not in ("busybox", "crio", *OTHER_GROUPS)
         published = assets(group, versions, self.env) if is_released else []
         if published:
 
@@ -194,11 +207,17 @@ class Store:
                     self.downloads.fetch(asset, folder)
 
             yield "the release downloads", download
-        if compiled := build.jobs(group, versions):
+        if group == "crio":
+
+            def make(folder: Path) -> None:
+                go = self._go(crio_programs.job(versions))
+                crio_programs.bring(go, versions, folder, self.cache, self.progress)
+
+            yield "Go modules and Debian's package conmon", make
+        elif compiled := build.jobs(group, versions):
 
             def compile_all(folder: Path) -> None:
-                needed = required_go(compiled[0].go_mod)
-                go = find_go(needed, self.cache, self.env, self.progress)
+                go = self._go(compiled[0])
                 build.compile_group(group, go, versions, folder, self.progress)
 
             yield "Go modules", compile_all
@@ -209,6 +228,9 @@ class Store:
                 debian.extract(package, files, folder, self.cache)
 
             yield f"Debian's package {package}", unpack
+
+    def _go(self, job: build.Job) -> Go:
+        return find_go(required_go(job.go_mod), self.cache, self.env, self.progress)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

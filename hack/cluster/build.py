@@ -67,6 +67,7 @@ class Job:
     module: Path | None = None
     packages: tuple[str, ...] = (".",)
     program: str = ""
+    tags: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of packages, to be set by the linker."""
 
@@ -79,6 +80,12 @@ class Job:
         return " ".join(
             ["-s -w", *(f"-X {name}={value}" for name, value in self.variables.items())]
         )
+
+    @property
+    def flags(self) -> list[str]:
+        """What go is to know of the job, whether it compiles or lists."""
+        tags = ["-tags", ",".join(self.tags)] if self.tags else []
+        return ["-trimpath", "-buildvcs=false", *tags, "-ldflags", self.ldflags]
 
 
 def jobs(group: str, versions: Versions) -> list[Job]:
@@ -164,12 +171,12 @@ def containerd_job(versions: Versions) -> Job:
 def compile_group(group: str, go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
     """Compile the programs of a group into a folder."""
     for job in jobs(group, versions):
-        _build(go, job, folder / job.program, progress)
+        build(go, job, folder / job.program, progress)
     for name in KUBERNETES_PROGRAMS if group == "kubernetes" else ():
         (folder / name).symlink_to(group)
 
 
-def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
+def build(go: Go, job: Job, out: Path, progress: Progress) -> None:
     """Run one job.
 
     Raises SourceError if the module proxy did not deliver, or the compiler failed.
@@ -189,8 +196,7 @@ def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
 
     # With several packages, -o names a folder, recognised by its trailing slash.
     target = f"{out}/" if out.is_dir() else str(out)
-    command = ["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", job.ldflags, "-o", target]
-    _run_go(go, job, [*command, *job.packages], on_line=count)
+    _run_go(go, job, ["build", "-v", *job.flags, "-o", target, *job.packages], on_line=count)
     progress.say(f"{job.title}: compiled in {duration(time.monotonic() - started)}")
 
 
@@ -206,9 +212,14 @@ def _packages_to_compile(go: Go, job: Job, progress: Progress) -> set[str]:
             progress.update(f"{job.title}: fetched {modules} Go modules, now {name}")
 
     form = "{{if .Stale}}{{.ImportPath}}{{end}}"
-    flags = ["-trimpath", "-buildvcs=false", "-ldflags", job.ldflags]
-    output = _run_go(go, job, ["list", *flags, "-deps", "-f", form, *job.packages], on_line=count)
-    return {line for line in output if line}
+    listed = ["list", *job.flags, "-deps", "-f", form, *job.packages]
+    return {line for line in _run_go(go, job, listed, on_line=count) if line}
+
+
+def module_folder(go: Go, job: Job, module: str) -> Path:
+    """Where the source of a module lies that a job's go.mod pins."""
+    command = ["list", "-m", "-f", "{{.Dir}}", module]
+    return Path(_run_go(go, job, command, on_line=lambda _: None)[0])
 
 
 def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]) -> list[str]:

@@ -16,7 +16,14 @@ from types import FrameType
 from typing import Any
 
 from cluster import components, teardown
-from cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, of_this_user
+from cluster.binaries import (
+    GROUPS,
+    OTHER_GROUPS,
+    RUNTIMES,
+    Binaries,
+    groups_of,
+    of_this_user,
+)
 from cluster.errors import BinariesUnavailableError, ClusterError, NotRootError
 from cluster.image import TEST_IMAGE
 from cluster.kubelet_view import become
@@ -104,7 +111,14 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--containerd", help=f"its version, {' or '.join(CONTAINERD_MODULES)} (default: 2)"
         )
+        command.add_argument(
+            "--runtime", choices=RUNTIMES, help=f"the container runtime (default: {RUNTIMES[0]})"
+        )
     _add_options(up)
+    add("load", "give the images of an OCI archive to the cluster").add_argument(
+        "archive", metavar="ARCHIVE", type=Path
+    )
+    add("tag", "give the test image one more name").add_argument("image", metavar="NAME")
     return parser
 
 
@@ -158,7 +172,8 @@ def _versions_of(cluster: Cluster) -> Versions:
 
 def _existing_node(options: argparse.Namespace, progress: Progress) -> Node:
     cluster = _existing(options)
-    binaries = of_this_user(progress).present(_versions_of(cluster))
+    groups = groups_of(cluster.options.runtime)
+    binaries = of_this_user(progress).present(_versions_of(cluster), groups)
     if binaries is None:
         raise BinariesUnavailableError("the cluster's programs are gone; `fetch` gets them again")
     return _node(cluster, binaries, progress)
@@ -170,10 +185,12 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
     known = load(folder)
     version = options.version or (known.options.kubernetes if known else DEFAULT_MINOR)
     versions = resolve(version, options.containerd or (known.options.containerd if known else ""))
-    binaries = of_this_user(progress).fetch(versions)
+    runtime = options.runtime or (known.options.runtime if known else RUNTIMES[0])
+    binaries = of_this_user(progress).fetch(versions, groups_of(runtime))
     asked = {
         "kubernetes": versions.kubernetes,
         "containerd": versions.containerd if options.containerd or not known else None,
+        "runtime": runtime,
         "feature_gates": options.feature_gates,
         "flags": " ".join(options.flag) if options.flag else None,
         "apiserver": options.apiserver,
@@ -207,7 +224,8 @@ def _status(options: argparse.Namespace, progress: Progress) -> int:
         print(json.dumps(rows, indent=1))
     else:
         versions = _versions_of(node.cluster)
-        programs = f"Kubernetes {versions.kubernetes}, containerd {versions.containerd}"
+        runtime = node.cluster.options.runtime
+        programs = f"Kubernetes {versions.kubernetes}, {runtime} {getattr(versions, runtime)}"
         print(f"cluster {node.cluster.name}, {programs}")
         print(f"{'COMPONENT':<25}{'PID':<9}HEALTHY")
         for row in rows:
@@ -251,18 +269,27 @@ def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
         "KUBELET_REGISTRY_DIR": cluster.kubelet_root / "plugins_registry",
         "CDI_ROOT": cluster.cdi_dirs[1],
         "CDI_STATIC_ROOT": cluster.cdi_dirs[0],
-        # ctr reads these two by itself.
-        "CONTAINERD_ADDRESS": cluster.containerd_address,
-        "CONTAINERD_NAMESPACE": "k8s.io",
+        "CONTAINER_RUNTIME": cluster.options.runtime,
+        "CRI_SOCKET": cluster.cri_socket,
         "KUBECTL": binaries.path("kubectl"),
-        "CTR": binaries.path("ctr"),
         "CLUSTER_NAME": cluster.name,
         "CLUSTER_STATE": cluster.state,
         "CLUSTER_LOGS": cluster.logs,
+        "CLUSTER_CGROUP": cluster.cgroup,
         "CLUSTER_KUBERNETES_VERSION": cluster.options.kubernetes,
-        "CLUSTER_CONTAINERD_VERSION": _versions_of(cluster).containerd,
         "TEST_IMAGE": TEST_IMAGE,
     }
+    versions = _versions_of(cluster)
+    if cluster.options.runtime == "crio":
+        values["CLUSTER_CRIO_VERSION"] = versions.crio
+    else:
+        values |= {
+            # ctr reads these two by itself.
+            "CONTAINERD_ADDRESS": cluster.cri_socket,
+            "CONTAINERD_NAMESPACE": "k8s.io",
+            "CTR": binaries.path("ctr"),
+            "CLUSTER_CONTAINERD_VERSION": versions.containerd,
+        }
     return {name: str(value) for name, value in values.items()}
 
 
@@ -284,6 +311,22 @@ def _stop(options: argparse.Namespace, progress: Progress) -> int:
     return 0
 
 
+def _load(options: argparse.Namespace, progress: Progress) -> int:
+    _need_root()
+    node = _existing_node(options, progress)
+    with locked(node.cluster.ident):
+        node.load(options.archive)
+    return 0
+
+
+def _tag(options: argparse.Namespace, progress: Progress) -> int:
+    _need_root()
+    node = _existing_node(options, progress)
+    with locked(node.cluster.ident):
+        node.tag(options.image)
+    return 0
+
+
 def _signal(text: str) -> signal.Signals:
     name = text.upper()
     try:
@@ -299,7 +342,8 @@ def _fetch(options: argparse.Namespace, progress: Progress) -> int:
             f" there are {', '.join((*GROUPS, *OTHER_GROUPS))}"
         )
     versions = resolve(options.version or DEFAULT_MINOR, options.containerd or "")
-    binaries = of_this_user(progress).fetch(versions, options.groups or GROUPS)
+    groups = options.groups or groups_of(options.runtime or RUNTIMES[0])
+    binaries = of_this_user(progress).fetch(versions, groups)
     for group, folder in binaries.folders.items():
         print(f"{group:<12}{folder}")
     return 0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cluster import crio
 from cluster.binaries import Binaries
 from cluster.certs import SERVICE_CIDR
 from cluster.state import Cluster
@@ -34,7 +35,7 @@ def components(cluster: Cluster, binaries: Binaries) -> dict[str, Component]:
     """All components by name, in the order in which they start."""
     listed = (
         _etcd(cluster, binaries),
-        _containerd(cluster, binaries),
+        _runtime(cluster, binaries),
         _apiserver(cluster, binaries),
         _controller_manager(cluster, binaries),
         _scheduler(cluster, binaries),
@@ -46,6 +47,7 @@ def components(cluster: Cluster, binaries: Binaries) -> dict[str, Component]:
 NAMES = (
     "etcd",
     "containerd",
+    "crio",
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
@@ -74,12 +76,13 @@ def _etcd(cluster: Cluster, binaries: Binaries) -> Component:
     )
 
 
-def _containerd(cluster: Cluster, binaries: Binaries) -> Component:
+def _runtime(cluster: Cluster, binaries: Binaries) -> Component:
+    name = cluster.options.runtime
+    words = (
+        crio.flags(cluster) if name == "crio" else ("--config", cluster.config / "containerd.toml")
+    )
     return _component(
-        "containerd",
-        binaries.path("containerd"),
-        *("--config", cluster.config / "containerd.toml"),
-        healthy=lambda: _accepts(cluster.containerd_address),
+        name, binaries.path(name), *words, healthy=lambda: _accepts(cluster.cri_socket)
     )
 
 

@@ -1,4 +1,4 @@
-"""Configuration files of containerd, the kubelet and CNI.
+"""Configuration files of containerd, the kubelet and CNI; CRI-O's are `crio`'s.
 
 In comes a cluster; out come files under its config folder. Each setting that differs from a
 default has its reason beside it; most make the node run on any machine a developer has: cgroup
@@ -8,7 +8,7 @@ v1 or v2, swap on, no CAP_SYS_RESOURCE, an overlay file system below.
 import json
 from pathlib import Path
 
-from cluster import mounts
+from cluster import crio, mounts
 from cluster.binaries import Binaries
 from cluster.image import SANDBOX_IMAGE
 from cluster.state import Cluster, write_whole
@@ -21,7 +21,10 @@ def write_configs(cluster: Cluster, binaries: Binaries) -> None:
     manifests = cluster.config / "manifests"
     for folder in (cluster.config, cni, manifests, *cluster.cdi_dirs):
         folder.mkdir(parents=True, exist_ok=True)
-    write_whole(cluster.config / "containerd.toml", containerd_config(cluster, binaries))
+    if cluster.options.runtime == "crio":
+        crio.write_configs(cluster, binaries)
+    else:
+        write_whole(cluster.config / "containerd.toml", containerd_config(cluster, binaries))
     write_whole(cluster.config / "kubelet.json", json.dumps(kubelet_config(cluster), indent=1))
     write_whole(cni / "10-bridge.conflist", json.dumps(cni_config(cluster), indent=1))
 
@@ -39,7 +42,7 @@ def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
         "disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt']",
         "imports = []",
         "[grpc]",
-        f"address = {_quoted(cluster.containerd_address)}",
+        f"address = {_quoted(cluster.cri_socket)}",
         f"[plugins.'{cri}']",
         # Without CAP_SYS_RESOURCE a score below containerd's own cannot be set, and runc
         # fails with `can't get final child's PID from pipe: EOF`.
@@ -107,8 +110,7 @@ def _only_since_2_0(cluster: Cluster) -> list[str]:
 
 def snapshotter(state: Path) -> str:
     """How containerd lays image layers over each other on this file system."""
-    # An overlay cannot lie on an overlay (a state folder inside a container): copy then.
-    return "native" if mounts.holding(state).kind in ("overlay", "tmpfs", "nfs") else "overlayfs"
+    return "overlayfs" if mounts.can_hold_overlays(state) else "native"
 
 
 def kubelet_config(cluster: Cluster) -> dict[str, object]:
@@ -132,7 +134,7 @@ def kubelet_config(cluster: Cluster) -> dict[str, object]:
         "tlsCertFile": str(pki / "kubelet.crt"),
         "tlsPrivateKeyFile": str(pki / "kubelet.key"),
         "rotateCertificates": False,
-        "containerRuntimeEndpoint": f"unix://{cluster.containerd_address}",
+        "containerRuntimeEndpoint": f"unix://{cluster.cri_socket}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cluster.cgroup,
         "failCgroupV1": False,

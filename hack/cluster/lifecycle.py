@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cluster import cgroups, configs, image, mounts, network
+from cluster import cgroups, configs, crio, image, mounts, network
 from cluster.binaries import Binaries
 from cluster.certs import write_pki
 from cluster.components import Component, components, get
@@ -29,7 +29,7 @@ from cluster.versions import arch_of_this_machine
 # The API server of a cold machine with two busy cores has been seen to need a minute.
 START_TIMEOUT_S = 180.0
 GRACE_S = 10.0
-NODE_FOLDERS = ("config", "kubelet", "containerd", "logs", "pids", "runc", "etcd")
+NODE_FOLDERS = ("config", "kubelet", "logs", "pids", "runc", "etcd")
 
 
 def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
@@ -81,7 +81,7 @@ class Node:
         cluster = self.cluster
         self.prepare()
         self.start("etcd")
-        self.start("containerd")
+        self.start(cluster.options.runtime)
         self.wait_healthy("etcd")
         self.start("kube-apiserver")
         problems: list[ClusterError] = []
@@ -113,7 +113,7 @@ class Node:
     def prepare(self) -> None:
         """Make what components need before they start: bridge, cgroups, files."""
         cluster = self.cluster
-        for name in NODE_FOLDERS:
+        for name in (*NODE_FOLDERS, cluster.options.runtime):
             (cluster.state / name).mkdir(mode=0o755, exist_ok=True)
         was = ensure_instances()
         if was is not None:
@@ -155,25 +155,44 @@ class Node:
         return Service(name=name, state=self.cluster.state)
 
     def import_images(self) -> None:
-        """Make the sandbox image and the test image, and give them to containerd."""
+        """Make the sandbox image and the test image, and give them to the container runtime."""
         busybox = self.binaries.path("busybox")
         images = [image.gpu_test_image(busybox), image.sandbox_image(busybox)]
         archive = self.cluster.state / "images.tar"
         image.write_archive(images, archive, arch_of_this_machine())
-        snapshotter = configs.snapshotter(self.cluster.state)
-        command = [
-            *(str(self.binaries.path("ctr")), "--address", str(self.cluster.containerd_address)),
-            *("--namespace", "k8s.io", "images", "import", "--local"),
-            *("--snapshotter", snapshotter, str(archive)),
-        ]
+        try:
+            self.load(archive)
+        finally:
+            archive.unlink()
+
+    def load(self, archive: Path) -> None:
+        """Give an archive of images to the container runtime.
+
+        Raises ClusterError if it refuses them.
+        """
+        if self.cluster.options.runtime == "crio":
+            crio.import_images(self.cluster, self.binaries, archive)
+        else:
+            snapshotter = configs.snapshotter(self.cluster.state)
+            self._images("import", "--local", "--snapshotter", snapshotter, str(archive))
+
+    def tag(self, name: str) -> None:
+        """Give the test image one more name."""
+        if self.cluster.options.runtime == "crio":
+            crio.tag(self.cluster, self.binaries, image.TEST_IMAGE, name)
+        else:
+            self._images("tag", "--force", image.TEST_IMAGE, name)
+
+    def _images(self, *words: str) -> None:
+        address = ("--address", str(self.cluster.cri_socket), "--namespace", "k8s.io")
+        command = [str(self.binaries.path("ctr")), *address, "images", *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        archive.unlink()
         if done.returncode != 0:
             raise ClusterError(f"containerd refused the images: {done.stderr.strip()}")
 
     def _import_aside(self, problems: list[ClusterError]) -> None:
         try:
-            self.wait_healthy("containerd")
+            self.wait_healthy(self.cluster.options.runtime)
             self.import_images()
         except ClusterError as error:
             problems.append(error)

@@ -46,6 +46,11 @@ def holding(path: Path) -> Mount:
     return max(enumerate(holders), key=lambda item: (len(item[1].point.parts), item[0]))[1]
 
 
+def can_hold_overlays(path: Path) -> bool:
+    """Whether an overlay can lie there; not on an overlay, such as a folder inside a container."""
+    return holding(path).kind not in ("overlay", "tmpfs", "nfs")
+
+
 def unmount_below(folder: Path) -> list[Path]:
     """Unmount everything at or below a folder, last first; what would not go."""
     for one in reversed(mounted(folder)):

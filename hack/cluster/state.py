@@ -46,11 +46,13 @@ class Options:
 
     `flags` are words such as `kube-scheduler:--kube-api-qps=1000`, each for one component.
     `apiserver` is where the API server listens: on the `loopback`, or on the `bridge`, where pods
-    reach it as well. `containerd` is its exact version.
+    reach it as well. `containerd` is its exact version. `runtime` is the container runtime:
+    `containerd` or `crio`.
     """
 
     kubernetes: str
     containerd: str = ""
+    runtime: str = "containerd"
     feature_gates: str = ""
     flags: str = ""
     apiserver: str = "loopback"
@@ -117,12 +119,13 @@ class Cluster:
         return self.state / "kubelet"
 
     @property
-    def containerd_address(self) -> Path:
-        return self.state / "containerd.sock"
+    def cri_socket(self) -> Path:
+        return self.state / f"{self.options.runtime}.sock"
 
     @property
     def shim_sockets(self) -> Path:
-        """Sockets of containerd's shims, which allows 42 bytes for the folder: under /run."""
+        """Sockets of containerd's shims, which allows 42 bytes for the folder, or of CRI-O's
+        containers: under /run."""
         return RUN / f"{self.ident.rsplit('-', 1)[1]}.shims"
 
     @property

@@ -33,6 +33,8 @@ ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
 HELM_GO_MOD = MODULES / "helm" / "go.mod"
 HELM_MODULE = "helm.sh/helm/v4"
+CRIO_GO_MOD = MODULES / "crio" / "go.mod"
+CRIO_MODULE = "github.com/cri-o/cri-o"
 VALE_GO_MOD = MODULES / "vale" / "go.mod"
 VALE_MODULE = "github.com/vale-cli/vale/v3"
 # Kubernetes minor version -> the go.mod that compiles its reader of device metadata, newest first.
@@ -54,6 +56,7 @@ class Versions:
     containerd: str
     container_toolkit: str
     etcd: str
+    crio: str
     arch: str
     runc: str = "1.5.2"
     cni_plugins: str = "1.9.1"
@@ -112,6 +115,7 @@ def resolve(wanted: str, containerd: str = "") -> Versions:
         containerd=_resolve_containerd(containerd or next(iter(CONTAINERD_MODULES))),
         container_toolkit=pinned(CDI_GO_MOD, "github.com/NVIDIA/nvidia-container-toolkit"),
         etcd=pinned(ETCD_GO_MOD, "go.etcd.io/etcd/server/v3"),
+        crio=pinned(CRIO_GO_MOD, CRIO_MODULE),
         arch=arch_of_this_machine(),
     )
 

@@ -1,0 +1,188 @@
+"""CRI-O in the place of containerd: its configuration, and how it gets images.
+
+In come a cluster, its programs and an archive of images; out come the files that CRI-O is started
+with, and images in its storage. It has no socket that takes an image, so they are written into the
+storage beside it, by a program of its own tests. All that it keeps lies in the state folder, as
+containerd's does; the reasons for settings that both have are told in `configs`.
+"""
+
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+from cluster import mounts
+from cluster.binaries import Binaries
+from cluster.errors import ClusterError
+from cluster.image import SANDBOX_IMAGE
+from cluster.processes import MARK
+from cluster.state import Cluster, write_whole
+
+OVERLAY = "overlay"
+# A mount of its own would hide what is mounted below it when the cluster goes down.
+OVERLAY_OPTION = "overlay.skip_mount_home=true"
+CGROUPS = Path("/sys/fs/cgroup")
+IMPORT_S = 300
+
+
+def write_configs(cluster: Cluster, binaries: Binaries) -> None:
+    """Write what CRI-O reads; the same cluster gives the same files."""
+    config = cluster.config
+    write_whole(config / "crio.toml", crio_config(cluster, binaries))
+    anything = {"default": [{"type": "insecureAcceptAnything"}]}
+    write_whole(config / "policy.json", json.dumps(anything))
+    # Else it refuses names without a registry, such as nvidia/cuda, also of images that are there.
+    write_whole(config / "registries.conf", 'unqualified-search-registries = ["docker.io"]\n')
+    (config / "registries.d").mkdir(exist_ok=True)
+    (config / "crio.d").mkdir(exist_ok=True)
+    cluster.shim_sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _runc_knows_hugetlb():
+        write_whole(config / "runc", _runc_without_hugetlb(binaries.path("runc")), mode=0o755)
+
+
+def flags(cluster: Cluster) -> tuple[str | Path, ...]:
+    """What CRI-O is started with."""
+    config = cluster.config
+    return (
+        *("--config", config / "crio.toml", "--config-dir", config / "crio.d"),
+        *("--registries-conf", config / "registries.conf"),
+        *("--registries-conf-dir", config / "registries.d"),
+    )
+
+
+def crio_config(cluster: Cluster, binaries: Binaries) -> str:
+    """CRI-O's configuration."""
+    own, config = cluster.state / "crio", cluster.config
+    tables: dict[str, dict[str, object]] = {
+        "crio": {
+            "root": own / "storage",
+            "runroot": own / "run",
+            "storage_driver": storage_driver(cluster.state),
+            "storage_option": _storage_options(cluster.state),
+            "log_dir": cluster.logs / "pods",
+            "version_file": own / "version",
+            "version_file_persist": own / "version-kept",
+            "clean_shutdown_file": own / "clean.shutdown",
+        },
+        "crio.api": {
+            "listen": cluster.cri_socket,
+            "stream_address": "127.0.0.1",
+            "stream_port": "0",
+        },
+        "crio.runtime": {
+            "default_runtime": "runc",
+            "cgroup_manager": "cgroupfs",
+            "cdi_spec_dirs": [str(folder) for folder in cluster.cdi_dirs],
+            "hooks_dir": [],
+            "apparmor_profile": "unconfined",
+            "container_exits_dir": own / "exits",
+            # A socket's path may have 107 bytes, and a container's id has 64 of them.
+            "container_attach_socket_dir": cluster.shim_sockets,
+            "namespaces_dir": own / "namespaces",
+            "pinns_path": binaries.path("pinns"),
+            "irqbalance_config_file": "",
+            "irqbalance_config_restore_file": "disable",
+            "enable_criu_support": False,
+        },
+        "crio.runtime.runtimes.runc": {
+            "runtime_path": binaries.path("runc") if _runc_knows_hugetlb() else config / "runc",
+            "runtime_root": cluster.state / "runc",
+            "monitor_path": binaries.path("conmon"),
+            # Found in the cluster's control groups, and by its mark, when the cluster goes down.
+            "monitor_cgroup": "pod",
+            "monitor_env": [f"{MARK}={cluster.state}", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        },
+        "crio.image": {
+            "pause_image": SANDBOX_IMAGE,
+            # That of the image.
+            "pause_command": "",
+            "signature_policy": config / "policy.json",
+            "signature_policy_dir": config / "policies",
+        },
+        "crio.network": {
+            "network_dir": config / "cni",
+            "plugin_dirs": [str(binaries.folders["cni"])],
+        },
+        "crio.nri": {"enable_nri": False},
+    }
+    return "\n".join(
+        line
+        for name, settings in tables.items()
+        for line in (f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in settings.items()))
+    )
+
+
+def _toml(value: object) -> str:
+    # JSON's strings, lists and booleans are TOML's.
+    return json.dumps(value, default=str)
+
+
+def _runc_knows_hugetlb() -> bool:
+    """Whether runc can limit huge pages: not where cgroup v1 is mounted without that controller."""
+    return any((CGROUPS / name).exists() for name in ("hugetlb", "cgroup.controllers"))
+
+
+def _runc_without_hugetlb(program: Path) -> str:
+    """A script in front of runc that takes out what the kubelet asks for with every container.
+
+    containerd leaves these limits out where they cannot be set. CRI-O asks the kernel only whether
+    it has the controller (/proc/cgroups), not where it is mounted, and runc fails: `cannot set
+    hugetlb limit: container could not join or create cgroup`.
+    """
+    limits = r's/("hugepageLimits":\s*)\[[^]]*\]/\1[]/'
+    return (
+        "#!/bin/sh\n"
+        "for word; do\n"
+        f'  [ "$last" != --bundle ] || sed -zEi \'{limits}\' "$word/config.json"\n'
+        "  last=$word\n"
+        "done\n"
+        f'exec {program} "$@"\n'
+    )
+
+
+def storage_driver(state: Path) -> str:
+    """How CRI-O lays image layers over each other on this file system."""
+    return OVERLAY if mounts.can_hold_overlays(state) else "vfs"
+
+
+def _storage_options(state: Path) -> list[str]:
+    return [OVERLAY_OPTION] if storage_driver(state) == OVERLAY else []
+
+
+def import_images(cluster: Cluster, binaries: Binaries, archive: Path) -> None:
+    """Give the images of an OCI archive to CRI-O, under the names that containerd would take.
+
+    Raises ClusterError if one cannot be read or written.
+    """
+    layout = archive.with_name(f".{archive.name}.layout")
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(layout, filter="data")
+        index = json.loads((layout / "index.json").read_text())
+        for number, manifest in enumerate(index["manifests"]):
+            name = manifest["annotations"]["io.containerd.image.name"]
+            _copy(cluster, binaries, name, "--import-from", f"oci:{layout}:@{number}")
+    except (OSError, ValueError, KeyError, tarfile.TarError) as error:
+        raise ClusterError(f"{archive} is no archive of images with names: {error}") from error
+    finally:
+        shutil.rmtree(layout, ignore_errors=True)
+
+
+def tag(cluster: Cluster, binaries: Binaries, name: str, other: str) -> None:
+    """Give an image that CRI-O has one more name."""
+    _copy(cluster, binaries, name, "--add-name", other)
+
+
+def _copy(cluster: Cluster, binaries: Binaries, name: str, *words: str) -> None:
+    own = cluster.state / "crio"
+    options = [f"--storage-opt={option}" for option in _storage_options(cluster.state)]
+    command = [
+        *(str(binaries.path("copyimg")), "--root", str(own / "storage")),
+        *("--runroot", str(own / "run"), "--storage-driver", storage_driver(cluster.state)),
+        *(*options, "--signature-policy", str(cluster.config / "policy.json")),
+        *("--image-name", name, *words),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_S, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"CRI-O's storage refused {name}: {done.stderr.strip()}")
