@@ -47,7 +47,8 @@ def _fetch(*words: str) -> None:
 
 
 def _cluster() -> None:
-    versions = (os.environ.get(f"E2E_{name}", "") for name in ("KUBERNETES", "CONTAINERD"))
+    names = ("KUBERNETES", "CONTAINERD", "RUNTIME")
+    versions = (os.environ.get(f"E2E_{name}", "") for name in names)
     _fetch(*version_flags(*versions))
 
 
@@ -93,6 +94,7 @@ NEEDS: Mapping[str, Need] = {
     "judge": Need(make=lambda: _fetch("judge"), words=r"\bjudge\b"),
     "metadata": Need(make=lambda: _fetch("metadata"), words=r"metadata_readers"),
     "cluster": Need(make=_cluster, words=r"mark\.e2e\b"),
+    "crio": Need(make=lambda: _fetch("crio"), words=r"runtime=\"crio\""),
     "image": Need(make=_image, words=r"image_archive"),
 }
 """In this order: what takes longest comes last."""

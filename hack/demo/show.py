@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from cluster.binaries import RUNTIMES
 from image.builder import driver_archive
 from image.errors import ImageError
 from testbed.cluster import COMMAND, Cluster, version_flags
@@ -84,6 +85,12 @@ def options_of(words: Sequence[str]) -> argparse.Namespace:
         help=f"the version of Kubernetes, such as 1.36 ({'.'.join(map(str, versions.DEFAULT))})",
     )
     parser.add_argument(
+        "--runtime",
+        choices=RUNTIMES,
+        default=RUNTIMES[0],
+        help=f"the container runtime ({RUNTIMES[0]})",
+    )
+    parser.add_argument(
         "--install",
         choices=("chart",),
         help="run the driver from its image, installed by the chart, and not from this folder",
@@ -138,7 +145,7 @@ def _show(
             screen.line("\ndemo: ok, without pods, as this machine has no GPUs for these demos")
             return 0
         screen.part("Binaries of a real Kubernetes cluster")
-        flags = version_flags(options.kubernetes, "")
+        flags = version_flags(options.kubernetes, "", options.runtime)
         try:
             stream((sys.executable, COMMAND, "fetch", *flags), screen.text, timeout=_FETCH_S)
         except TestbedError:
@@ -153,6 +160,7 @@ def typed(options: argparse.Namespace) -> str:
         f"DEMO={options.demo}": options.demo,
         f"PROFILE={options.profile}": options.profile != PROFILE,
         f"KUBERNETES={options.kubernetes}": options.kubernetes,
+        f"RUNTIME={options.runtime}": options.runtime != RUNTIMES[0],
         f"INSTALL={options.install}": options.install,
         "KEEP=1": options.keep,
     }
@@ -201,7 +209,7 @@ def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[
 
 def _gpu_node(options: argparse.Namespace, *, mps: bool = False) -> GpuNode:
     return GpuNode(
-        Cluster(NAME, options.kubernetes),
+        Cluster(NAME, options.kubernetes, runtime=options.runtime),
         HOME,
         profile=options.profile,
         token_life=KEPT_TOKEN_SECONDS if options.keep else 3600,
@@ -219,7 +227,7 @@ def _installed_node(screen: Screen, options: argparse.Namespace) -> InstalledNod
         image = driver_archive(screen.step)
     except ImageError as error:
         raise TestbedError(f"the driver's image could not be built: {error}") from error
-    cluster = Cluster(NAME, options.kubernetes, for_pods=True)
+    cluster = Cluster(NAME, options.kubernetes, runtime=options.runtime, for_pods=True)
     return InstalledNode(cluster, HOME, image, profile=options.profile, driver_env=SETTINGS)
 
 

@@ -5,15 +5,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from testbed.api import Api
+from testbed.api import Api, Object
 from testbed.commands import REPOSITORY, run, stream
 
 COMMAND = REPOSITORY / "hack" / "cluster"
 
 
-def version_flags(kubernetes: str, containerd: str) -> tuple[str, ...]:
-    """The flags of hack/cluster for these versions; none for its own."""
-    pairs = (("--version", kubernetes), ("--containerd", containerd))
+def version_flags(kubernetes: str, containerd: str, runtime: str = "") -> tuple[str, ...]:
+    """The flags of hack/cluster for these versions and this runtime; none for its own."""
+    pairs = (("--version", kubernetes), ("--containerd", containerd), ("--runtime", runtime))
     return tuple(word for flag, version in pairs if version for word in (flag, version))
 
 
@@ -30,13 +30,13 @@ class Cluster:
     """One named cluster of hack/cluster. `up` first, then the rest.
 
     `kubernetes` is the version, such as `1.36`, and `containerd` that of the container runtime,
-    such as `1.7`; empty for those that hack/cluster chooses.
+    such as `1.7`; empty for those that hack/cluster chooses. `runtime` is `containerd` or `crio`.
     `feature_gates` are for every component, such as `DRADeviceTaints=true`.
     `flags` are more flags for components, such as `kube-scheduler:--v=4`. With `for_pods` the API
     server listens where pods reach it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that a cluster is asked for)
         self,
         name: str,
         kubernetes: str = "",
@@ -44,10 +44,11 @@ class Cluster:
         *,
         feature_gates: str = "",
         containerd: str = "",
+        runtime: str = "",
         for_pods: bool = False,
     ) -> None:
         self.name = name
-        self._versions = version_flags(kubernetes, containerd)
+        self._versions = version_flags(kubernetes, containerd, runtime)
         self._flags = tuple(f"--flag={flag}" for flag in flags)
         if feature_gates:
             self._flags += (f"--feature-gates={feature_gates}",)
@@ -130,9 +131,29 @@ class Cluster:
         program = (self._env["CTR"], "--address", self._env["CONTAINERD_ADDRESS"])
         return run((*program, "--namespace", "k8s.io", *words))
 
+    def container_spec(self, container: str) -> Object:
+        """The OCI spec with which the runtime started a container."""
+        if self.runtime == "containerd":
+            facts: Object = json.loads(self.ctr("containers", "info", container))
+            spec: Object = facts["Spec"]
+            return spec
+        run = Path(self._env["CLUSTER_STATE"], "crio", "run")
+        (path,) = run.glob(f"*-containers/{container}/userdata/config.json")
+        written: Object = json.loads(path.read_text())
+        return written
+
+    @property
+    def runtime(self) -> str:
+        """The container runtime, which is also the name of its component."""
+        return self._env["CONTAINER_RUNTIME"]
+
     def load(self, archive: Path) -> None:
-        """Give an archive of an image to containerd. Raises TestbedError if it refuses."""
-        self.ctr("images", "import", "--local", str(archive))
+        """Give an archive of an image to the runtime. Raises TestbedError if it refuses."""
+        self._do("load", str(archive))
+
+    def name_test_image(self, name: str) -> None:
+        """Give the test image one more name."""
+        self._do("tag", name)
 
     def _do(self, verb: str, *words: str, timeout: float = 120) -> str:
         return run(self._words(verb, *words), timeout=timeout)

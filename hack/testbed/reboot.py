@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cluster.processes import MARK
 
+from cluster import cgroups
 from dra_driver.mps.processes import environment_of
 from testbed import mps
 from testbed.commands import run
@@ -25,18 +26,20 @@ _SHIM = b"containerd-shim"
 def reboot(node: GpuNode) -> None:
     """Reboot a node with a driver and an MPS supervisor."""
     cluster = node.cluster
-    tasks = [int(line.split()[1]) for line in cluster.ctr("task", "ls").splitlines()[1:]]
+    state = Path(cluster.env["CLUSTER_STATE"])
     node.driver.kill()
     node.supervisor.kill()
-    for component in ("kubelet", "containerd"):
+    for component in ("kubelet", cluster.runtime):
         cluster.stop(component, signal="KILL")
-    kill_all([*_shims(cluster.env["CLUSTER_STATE"]), *tasks])
+    kill_all([*_shims(str(state)), *_in_pods(cluster.env["CLUSTER_CGROUP"])])
+    # Lies in /run elsewhere: without it CRI-O knows that its containers are gone.
+    (state / "crio" / "version").unlink(missing_ok=True)
     mps.end_all(node.place.plugins)
     for point in mounts_below(node.place.mps):
         run(("umount", "--lazy", point))
     wipe_cdi(node)
     run((DRIVER, "simulate", "boot", "--root", node.machine.root))
-    for component in ("containerd", "kubelet"):
+    for component in (cluster.runtime, "kubelet"):
         cluster.start(component)
     node.supervisor.start()
     node.driver.start()
@@ -53,6 +56,15 @@ def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _in_pods(cgroup: str) -> set[int]:
+    """The processes in the control groups of a cluster."""
+    found: set[int] = set()
+    for folder in cgroups.folders(cgroup):
+        with suppress(OSError):  # its pod went away
+            found.update(map(int, (folder / "cgroup.procs").read_text().split()))
+    return found
 
 
 def _shims(state: str) -> list[int]:

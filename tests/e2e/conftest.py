@@ -22,7 +22,7 @@ from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.containers import Containers
 from testbed.node import GpuNode
 
-from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of, skip_if_lacking
+from e2e.kubernetes import CONTAINERD, KUBERNETES, RUNTIME, cluster_of, skip_if_lacking
 from e2e.needs import cannot_run
 from e2e.scene import Scene
 from readiness import lacks
@@ -36,15 +36,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     skip_if_lacking(item)
 
 
-def missing() -> str:
-    """Return what these tests lack on this machine, or nothing."""
+def missing(runtime: str = RUNTIME) -> str:
+    """Return what tests on a container runtime lack on this machine, or nothing."""
     if os.geteuid() != 0:
         return "a kubelet needs root"
     try:
-        versions = version_flags(KUBERNETES, CONTAINERD)
+        versions = version_flags(KUBERNETES, CONTAINERD, runtime)
         run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch", *versions))
     except TestbedError as error:
-        lacks("cluster", str(error))
+        lacks(runtime if runtime == "crio" else "cluster", str(error))
     return ""
 
 
@@ -94,16 +94,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
 
 
 @contextmanager
-def node_of(profile: str, folder: Path, **settings: str) -> Iterator[GpuNode]:
+def node_of(
+    profile: str, folder: Path, *, runtime: str = RUNTIME, **settings: str
+) -> Iterator[GpuNode]:
     """A node of other cards, on a cluster of its own beside that of all other tests.
 
     `settings` are given to its driver, by their variables.
     """
-    if reason := missing():
+    if reason := missing(runtime):
         cannot_run(reason)
     name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-{profile}"
     node = GpuNode(
-        cluster_of(name),
+        cluster_of(name, runtime=runtime),
         folder,
         profile=profile,
         driver_env={"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "3", **settings},

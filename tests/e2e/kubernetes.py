@@ -1,7 +1,8 @@
 """Which Kubernetes the end-to-end tests run on, and what it lacks.
 
 E2E_KUBERNETES is the version, from 1.34 to 1.37; unset, the one that hack/cluster chooses.
-E2E_CONTAINERD is the version of its containerd, 2 or 1.7. E2E_FEATURE_GATES switches features on or
+E2E_CONTAINERD is the version of its containerd, 2 or 1.7; with E2E_RUNTIME=crio it has CRI-O
+instead. E2E_FEATURE_GATES switches features on or
 off, as `NAME=true,NAME=false`, in every component.
 A test that needs a feature is marked with it; where it is lacking the test is skipped, and
 test_doctor.py sees on the cluster itself that it is.
@@ -19,10 +20,11 @@ from dra_driver.slices.offer.mig import CHEAP_COUNTERS, has_cheap_counters
 
 KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
 CONTAINERD = os.environ.get("E2E_CONTAINERD", "")
+RUNTIME = os.environ.get("E2E_RUNTIME", "")
 FEATURE_GATES = os.environ.get("E2E_FEATURE_GATES", "")
 
 
-def cluster_of(name: str, *, for_pods: bool = False) -> Cluster:
+def cluster_of(name: str, *, runtime: str = RUNTIME, for_pods: bool = False) -> Cluster:
     """Return a cluster, not up yet, of the Kubernetes that these tests run on."""
     # With that gate the scheduler waits for DeviceTaintRules, whose API is off where the gate is.
     needs_rules = is_on(Feature.TAINTS) and _minor() < ALL_FEATURES_ON
@@ -32,6 +34,7 @@ def cluster_of(name: str, *, for_pods: bool = False) -> Cluster:
         KUBERNETES,
         (rules,) if needs_rules else (),
         containerd=CONTAINERD,
+        runtime=runtime,
         feature_gates=FEATURE_GATES,
         for_pods=for_pods,
     )

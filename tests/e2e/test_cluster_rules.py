@@ -264,10 +264,8 @@ def test_the_driver_may_not(scene: Scene, verb: str, resource: str) -> None:
 
 
 def container_spec(scene: Scene, container: str) -> Object:
-    """The OCI spec with which containerd started a container."""
-    facts = json.loads(scene.node.cluster.ctr("containers", "info", container))
-    spec: Object = facts["Spec"]
-    return spec
+    """The OCI spec with which the runtime started a container."""
+    return scene.node.cluster.container_spec(container)
 
 
 def resource_slice(*, node: str, name: str = INTRUDER) -> Object:
