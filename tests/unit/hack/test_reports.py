@@ -1,8 +1,8 @@
-"""hack/failures.py: what the end of a log says of the tests that failed."""
+"""hack/reports.py: what the end of a log says of the tests that failed."""
 
 from pathlib import Path
 
-import failures
+import reports
 
 REPORT = """<?xml version="1.0" encoding="utf-8"?>
 <testsuites><testsuite name="pytest">
@@ -19,7 +19,7 @@ def test_each_failed_test_is_named_with_the_end_of_its_traceback(tmp_path: Path)
     text = "\n".join(f"line {number}" for number in range(20))
     (tmp_path / "unit.xml").write_text(REPORT.format(text=text))
     (tmp_path / "unit.status").write_text("1\n")
-    assert failures.texts(tmp_path) == [
+    assert reports.failures(tmp_path) == [
         "\n    ".join(
             ["FAILED tests.unit.test_one::test_bad[a]", *(f"line {n}" for n in range(8, 20))]
         ),
@@ -32,7 +32,7 @@ def test_a_pytest_that_failed_without_a_failed_test_is_named(tmp_path: Path) -> 
     (tmp_path / "e2e.status").write_text("3\n")
     (tmp_path / "own.status").write_text("137\n")  # killed: it wrote no report
     (tmp_path / "unit.status").write_text("0\n")
-    assert failures.texts(tmp_path) == [
+    assert reports.failures(tmp_path) == [
         "FAILED e2e: pytest ended with 3 and names no test: see above",
         "FAILED own: pytest ended with 137 and names no test: see above",
     ]
