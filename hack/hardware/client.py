@@ -94,7 +94,7 @@ class Client:
         )
         self._timer = threading.Timer(_SECONDS, self._process.kill)
         self._timer.start()
-        self.said = self._listen("memory taken")
+        self.said = self._listen()
 
     def __enter__(self) -> Self:
         return self
@@ -104,22 +104,11 @@ class Client:
         self._process.kill()
         self._process.communicate()
 
-    def goes_on(self) -> bool:
-        """Have it run its kernel once more; tell whether it did."""
-        if self._process.stdin is None or self.said.failed:
-            return False
-        try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return False
-        return not self._listen("kernel ran").failed
-
-    def _listen(self, last: str) -> Said:
+    def _listen(self) -> Said:
         lines = []
         for line in self._process.stdout or ():
             lines.append(line)
-            if line.strip() == last or line.startswith("failed "):
+            if line.strip() == "memory taken" or line.startswith("failed "):
                 return understood("".join(lines))
         return Said(facts={}, failed=f"it ended: {''.join(lines).strip() or 'without a word'}")
 

@@ -4,7 +4,6 @@ from hardware import claims, client, injected, memory, mig, mps, reads
 
 STEPS = (
     reads.inventory,
-    reads.uuids,
     reads.time_slice,
     reads.slices,
     claims.gpu,
@@ -18,10 +17,7 @@ STEPS = (
     claims.mps,
     claims.share_by_mps,
     injected.limited,
-    mps.limits,
-    mps.limit_names,
     mps.percentages,
-    mps.shared_memory,
     mps.exclusive,
     memory.limit,
     memory.other_path,

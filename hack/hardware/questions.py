@@ -33,13 +33,6 @@ QUESTIONS = (
         simulated="MIG- and 32 digits; made again in the same place it has the same UUID.",
     ),
     Question(
-        id="uuid-form",
-        text="Which form do UUIDs of GPUs have, and are they the same for every process?",
-        simulated="GPU- and 32 lower-case digits, in groups of 8-4-4-4-12; another process sees"
-        " the same.",
-        card="H100, R580: the same as simulated ones.",
-    ),
-    Question(
         id="slice-read",
         text="Can the time-slice be read?",
         simulated="Yes: nvidia-smi compute-policy -l says Default.",
@@ -60,19 +53,8 @@ QUESTIONS = (
         text="Does EXCLUSIVE_PROCESS keep out programs that do not find the MPS daemon?",
     ),
     Question(
-        id="mps-limit-name",
-        text="By what name does the MPS daemon take a GPU's memory limit?",
-        simulated="The daemon takes and reads back the ordinal alone.",
-        card="H100, R580: both, as two entries.",
-    ),
-    Question(
         id="mps-percent",
         text="Can a client lower its percentage where the daemon's default is 100?",
-    ),
-    Question(
-        id="mps-shm",
-        text="Do daemon, server or clients of MPS have files in /dev/shm?",
-        card="H100, R580: the server shares memory without a file.",
     ),
     Question(
         id="cgroup-path",

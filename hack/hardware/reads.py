@@ -1,8 +1,5 @@
-"""Steps that only read: the inventory beside nvidia-smi's, the slices, forms of names."""
+"""Steps of the card's facts and settings: the inventory beside nvidia-smi's, slices, modes."""
 
-import json
-import re
-import sys
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
@@ -14,7 +11,6 @@ from dra_driver.mps.supervisor.compute_modes import EXCLUSIVE_PROCESS
 from hardware.run import Run, step
 from hardware.steps import LeftOut, Unexpected
 
-_UUID = re.compile(r"GPU(-[0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SLICES = ("Default", "Short", "Medium", "Long")
 
 
@@ -99,30 +95,6 @@ def slices(run: Run) -> None:
 
 def _is_whole(gpu: Gpu) -> bool:
     return gpu.mig_mode is not MigMode.ENABLED
-
-
-@step("uuids", "reads the UUIDs in two processes", asks="uuid-form")
-def uuids(run: Run) -> None:
-    """Look at the form of the UUIDs, and whether another process sees the same."""
-    names = [gpu.uuid for gpu in run.card.inventory.gpus]
-    odd = [name for name in names if not _UUID.fullmatch(name)]
-    forms = "GPU- and 32 lower-case digits, in groups of 8-4-4-4-12"
-    form = f"{len(odd)} of {len(names)} are not {forms}" if odd else forms
-    other = json.loads(program((sys.executable, "-c", _ASK_UUIDS, run.card.library)))
-    same = "another process sees the same" if other == names else "another process sees others"
-    run.answer("uuid-form", f"{form[0].upper()}{form[1:]}; {same}.")
-    run.note(f"{len(names)} UUIDs were read twice, by two processes")
-
-
-_ASK_UUIDS = """
-import ctypes, json, sys
-import pynvml
-pynvml.nvmlLib = ctypes.CDLL(sys.argv[1])
-pynvml.nvmlInit()
-handles = [pynvml.nvmlDeviceGetHandleByIndex(at) for at in range(pynvml.nvmlDeviceGetCount())]
-places = {pynvml.nvmlDeviceGetPciInfo(one).busId: pynvml.nvmlDeviceGetUUID(one) for one in handles}
-print(json.dumps([places[place] for place in sorted(places)]))
-"""
 
 
 @step("read-time-slice", "reads the time-slice", asks="slice-read")

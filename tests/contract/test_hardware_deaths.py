@@ -25,10 +25,7 @@ INSIDE = {
     "set-compute-mode": ["set in set-compute-mode"],
     "claim-mps": ["prepared in claim-mps"],
     "claim-share-mps": ["prepared in claim-share-mps"],
-    "mps-limits": ["an MPS daemon runs in mps-limits"],
-    "mps-limit-names": ["an MPS daemon runs in mps-limit-names"],
     "mps-percentages": ["an MPS daemon runs in mps-percentages"],
-    "mps-shared-memory": ["an MPS daemon runs in mps-shared-memory"],
     "mps-exclusive": [
         "EXCLUSIVE_PROCESS set in mps-exclusive",
         "an MPS daemon runs in mps-exclusive",
@@ -61,7 +58,7 @@ AROUND = [
     for when in (("before", "did", "undid") if step.changes else ("did",))
 ]
 WITHIN = [(name, at) for name, points in INSIDE.items() for at in points]
-OTHERS = [("uuids", "begun"), *AROUND, *(one for one in WITHIN if one not in QUICK)]
+OTHERS = [("inventory", "begun"), *AROUND, *(one for one in WITHIN if one not in QUICK)]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from worlds.groups import limited
 from worlds.hardware_run import EVERYTHING, Tried
 
 OUTSIDE = ",".join(step.name for step in STEPS if not step.name.startswith("container"))
-READS = "inventory,uuids,read-time-slice,slices,claim-gpu"
+READS = "inventory,read-time-slice,slices,claim-gpu"
 LIMITS = "memory-limit,cgroup-path"
 
 
@@ -44,7 +44,7 @@ def test_all_that_can_be_answered_without_a_card_is_and_the_machine_is_as_before
     verdicts = tried.verdicts()
     left_out = {name for name, verdict in verdicts.items() if verdict == "left out"}
     assert left_out == {
-        *("computes", "mps-limits", "mps-percentages", "mps-shared-memory", "mps-exclusive"),
+        *("computes", "mps-percentages", "mps-exclusive"),
         *LIMITS.split(","),
     }
     assert "failed" not in verdicts.values()
@@ -70,7 +70,7 @@ def test_by_default_it_changes_nothing_and_says_what_it_leaves_out(
     assert "it will change no setting" in said
     assert "left out without ALLOW=mig-mode,time-slice: set-time-slice, claim-mig" in said
     tried.check_as_before()
-    assert [*tried.verdicts().values()] == ["passed"] * 5 + ["left out"] * 2
+    assert [*tried.verdicts().values()] == ["passed"] * 4 + ["left out"] * 2
     assert len(tried.machine.faults()) == 3, "nothing was set"
 
 
@@ -148,7 +148,7 @@ def test_where_programs_compute_they_answer_the_rest(
             shutil.copy(ours, stand_in)
     monkeypatch.setenv("TEST_CUDA_MEMORY_MIB", "3000")
     tried = Tried(machine, tmp_path)
-    only = "computes,mps-limits,mps-percentages,mps-exclusive"
+    only = "computes,mps-percentages,mps-exclusive"
     tried.run("--allow", "mps,compute-mode", "--only", only)
     tried.check_as_before()
     assert set(tried.verdicts().values()) == {"passed"}
@@ -158,9 +158,6 @@ def test_where_programs_compute_they_answer_the_rest(
     }
     evidence = {step["name"]: step["evidence"] for step in tried.found()["steps"]}
     assert "kernel: ran" in evidence["computes"]
-    assert evidence["mps-limits"] == [
-        "the client that asked for twice its limit was refused, and its neighbour went on"
-    ]
 
 
 def test_a_card_that_others_use_is_left_alone_unless_that_is_allowed(
@@ -273,10 +270,10 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_is_done(
 ) -> None:
     tried = Tried(machine, tmp_path)
     (file := tmp_path / "file").touch()
-    output = tried.run("--only", "uuids", option, file / "folder", status=1)
+    output = tried.run("--only", "inventory", option, file / "folder", status=1)
     assert f"error: {said}" in output
     assert f"Not a directory; name another folder by {option}" in output
-    assert "uuids: passed" not in output
+    assert "inventory: passed" not in output
 
 
 HELD = """

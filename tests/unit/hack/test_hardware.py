@@ -30,9 +30,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **path}
 
 
-def test_a_client_computes_takes_memory_and_goes_on(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_client_computes_and_takes_memory(tmp_path: Path, environment: dict[str, str]) -> None:
     with Client(built(tmp_path), environment, 32) as client:
         client.said.check(is_simulated=False)
         assert client.said.facts == {
@@ -42,8 +40,6 @@ def test_a_client_computes_takes_memory_and_goes_on(
             "kernel": "ran",
             "memory": "taken",
         }
-        assert client.goes_on()
-        assert client.goes_on()
 
 
 def test_a_client_that_is_refused_memory_says_so(
@@ -51,7 +47,6 @@ def test_a_client_that_is_refused_memory_says_so(
 ) -> None:
     with Client(built(tmp_path), environment, 65) as client:
         assert client.said.is_refused
-        assert not client.goes_on()
         with pytest.raises(Unexpected, match="a CUDA program failed: cuMemAlloc_v2 2"):
             client.said.check(is_simulated=False)
 
