@@ -17,220 +17,107 @@ class Room:
     """Of the tests, those that take too long."""
 
 
+def _room(sources: str, tests: str, without: str = "") -> Room:
+    """Return a room of modules of dra_driver/ and of tests: `tests/a/test_b.py` is `a/b`."""
+    return Room(
+        sources=tuple(f"dra_driver/{name}.py" for name in sources.split()),
+        tests=_tests(tests),
+        without=_tests(without),
+    )
+
+
+def _tests(names: str) -> tuple[str, ...]:
+    parts = (name.rpartition("/") for name in names.split())
+    return tuple(f"tests/{folder}/test_{name}.py" for folder, _, name in parts)
+
+
 _CLAIMS = (
-    "tests/unit/claims/test_*.py",
-    "tests/unit/test_kept_files.py",
-    "tests/property/test_*claims.py",
-    "tests/property/test_records.py",
-    "tests/property/test_fuzz_records.py",
-    "tests/property/test_resharing.py",
-    "tests/property/test_device_metadata.py",
-    "tests/contract/claims/test_*.py",
-    "tests/contract/sharing/test_consumable_shares.py",
-    "tests/contract/sharing/test_shares.py",
-    "tests/contract/sharing/test_mps.py",
+    "unit/claims/* unit/kept_files property/*claims property/records property/fuzz_records "
+    "property/resharing property/device_metadata contract/claims/* "
+    "contract/sharing/consumable_shares contract/sharing/shares contract/sharing/mps"
 )
 _LONG = (
-    "tests/**/test_*crash.py",
-    "tests/contract/claims/test_claim_status*.py",
-    "tests/contract/claims/test_metadata_readers.py",
-    "tests/contract/claims/test_hung_mig.py",
-    "tests/contract/claims/test_takeover*.py",
-    "tests/unit/claims/test_claim_status.py",
-    "tests/property/test_fuzz_kernel.py",
+    "**/*crash contract/claims/claim_status* contract/claims/metadata_readers "
+    "contract/claims/hung_mig contract/claims/takeover* unit/claims/claim_status "
+    "property/fuzz_kernel"
 )
 
 ROOMS = {
-    "claims/prepare": Room(
-        sources=("dra_driver/claims/prepare/*.py",), tests=_CLAIMS, without=_LONG
+    "claims/prepare": _room("claims/prepare/*", _CLAIMS, _LONG),
+    "claims/state": _room("claims/state/*", _CLAIMS, _LONG),
+    # Of slices what only computes; publication and publisher talk to the API server.
+    "slices": _room(
+        "slices/* slices/offer/* slices/publish/writes",
+        "unit/slices/* unit/device_kinds property/slices property/counters property/mig "
+        "property/nvlink property/names property/consumable_shares contract/slices/node_offer "
+        "contract/slices/publisher contract/slices/publisher_failures contract/slices/taken_names",
     ),
-    "claims/state": Room(sources=("dra_driver/claims/state/*.py",), tests=_CLAIMS, without=_LONG),
-    "slices": Room(
-        # What only computes; publication and publisher talk to the API server.
-        sources=(
-            "dra_driver/slices/*.py",
-            "dra_driver/slices/offer/*.py",
-            "dra_driver/slices/publish/writes.py",
-        ),
-        tests=(
-            "tests/unit/slices/test_*.py",
-            "tests/unit/test_device_kinds.py",
-            "tests/property/test_slices.py",
-            "tests/property/test_counters.py",
-            "tests/property/test_mig.py",
-            "tests/property/test_nvlink.py",
-            "tests/property/test_names.py",
-            "tests/property/test_consumable_shares.py",
-            "tests/contract/slices/test_node_offer.py",
-            "tests/contract/slices/test_publisher.py",
-            "tests/contract/slices/test_publisher_failures.py",
-            "tests/contract/slices/test_taken_names.py",
-        ),
+    "sharing": _room(
+        "sharing/*",
+        "unit/sharing/* unit/claims/share_records property/*limits property/share* "
+        "property/consumable_shares contract/sharing/mps contract/sharing/shares "
+        "contract/sharing/time_slicing contract/memory_limits/limited_* "
+        "contract/memory_limits/lost_limits contract/memory_limits/memory_watch",
     ),
-    "sharing": Room(
-        sources=("dra_driver/sharing/*.py",),
-        tests=(
-            "tests/unit/sharing/test_*.py",
-            "tests/unit/claims/test_share_records.py",
-            "tests/property/test_*limits.py",
-            "tests/property/test_share*.py",
-            "tests/property/test_consumable_shares.py",
-            "tests/contract/sharing/test_mps.py",
-            "tests/contract/sharing/test_shares.py",
-            "tests/contract/sharing/test_time_slicing.py",
-            "tests/contract/memory_limits/test_limited_*.py",
-            "tests/contract/memory_limits/test_lost_limits.py",
-            "tests/contract/memory_limits/test_memory_watch.py",
-        ),
+    "shares": _room(
+        "shares/*",
+        "unit/shares/* unit/slices/project_shares unit/node_shares property/shares "
+        "property/fuzz_share_configs contract/shares/*",
     ),
-    "shares": Room(
-        sources=("dra_driver/shares/*.py",),
-        tests=(
-            "tests/unit/shares/test_*.py",
-            "tests/unit/slices/test_project_shares.py",
-            "tests/unit/test_node_shares.py",
-            "tests/property/test_shares.py",
-            "tests/property/test_fuzz_share_configs.py",
-            "tests/contract/shares/test_*.py",
-        ),
+    "cdi/spec": _room(
+        "cdi/spec",
+        "unit/cdi/* property/cdi property/fuzz_cdi contract/cdi/* contract/claims/prepare",
     ),
-    "cdi/spec": Room(
-        sources=("dra_driver/cdi/spec.py",),
-        tests=(
-            "tests/unit/cdi/test_*.py",
-            "tests/property/test_cdi.py",
-            "tests/property/test_fuzz_cdi.py",
-            "tests/contract/cdi/test_*.py",
-            "tests/contract/claims/test_prepare.py",
-        ),
+    "mps/supervisor": _room(
+        "mps/supervisor/lifecycle",
+        "unit/mps/record contract/mps/lifecycle* contract/mps/supervisor "
+        "contract/mps/supervisor_disk contract/mps/faults contract/mps/lost_records "
+        "contract/mps/nvml_let_go contract/mps/shared_domains",
     ),
-    "mps/supervisor": Room(
-        sources=("dra_driver/mps/supervisor/lifecycle.py",),
-        tests=(
-            "tests/unit/mps/test_record.py",
-            "tests/contract/mps/test_lifecycle*.py",
-            "tests/contract/mps/test_supervisor.py",
-            "tests/contract/mps/test_supervisor_disk.py",
-            "tests/contract/mps/test_faults.py",
-            "tests/contract/mps/test_lost_records.py",
-            "tests/contract/mps/test_nvml_let_go.py",
-            "tests/contract/mps/test_shared_domains.py",
-        ),
-    ),
-    "devices/health": Room(
-        sources=("dra_driver/devices/health/findings.py", "dra_driver/devices/health/debounce.py"),
-        tests=(
-            "tests/unit/health/test_*.py",
-            "tests/unit/test_node_health.py",
-            "tests/unit/docs/test_health_page.py",
-            "tests/unit/slices/test_taints.py",
-            "tests/property/test_health.py",
-            "tests/contract/devices/test_health.py",
-        ),
+    "devices/health": _room(
+        "devices/health/findings devices/health/debounce",
+        "unit/health/* unit/node_health unit/docs/health_page unit/slices/taints property/health "
+        "contract/devices/health",
     ),
 }
 
 _OF_SEMANTIC_FAULTS = {
-    "claims/model": Room(sources=("dra_driver/claims/model/*.py",), tests=_CLAIMS, without=_LONG),
-    "claims/reconcile": Room(
-        sources=("dra_driver/claims/reconcile/*.py",),
-        tests=(
-            "tests/contract/claims/test_reconcile.py",
-            "tests/contract/claims/test_orphans.py",
-            "tests/contract/claims/test_api_server.py",
-            "tests/contract/claims/test_hopeless.py",
-            "tests/contract/claims/test_takeover.py",
-        ),
+    "claims/model": _room("claims/model/*", _CLAIMS, _LONG),
+    "claims/reconcile": _room(
+        "claims/reconcile/*",
+        "contract/claims/reconcile contract/claims/orphans contract/claims/api_server "
+        "contract/claims/hopeless contract/claims/takeover",
     ),
-    "claims/takeover": Room(
-        sources=("dra_driver/claims/takeover/*.py",),
-        tests=(
-            "tests/unit/claims/test_nvidia_checkpoint.py",
-            "tests/unit/test_node_exclusion.py",
-            "tests/property/test_fuzz_nvidia_checkpoint.py",
-            "tests/contract/claims/test_takeover*.py",
-        ),
+    "claims/takeover": _room(
+        "claims/takeover/*",
+        "unit/claims/nvidia_checkpoint unit/node_exclusion property/fuzz_nvidia_checkpoint "
+        "contract/claims/takeover*",
     ),
-    "claims/report": Room(
-        sources=("dra_driver/claims/report/*.py",),
-        tests=(
-            "tests/unit/claims/test_claim_status.py",
-            "tests/unit/claims/test_device_health.py",
-            "tests/unit/claims/test_news.py",
-            "tests/unit/test_node_health.py",
-            "tests/property/test_claim_status.py",
-            "tests/contract/claims/test_claim_status*.py",
-            "tests/contract/claims/test_mps_events.py",
-            "tests/contract/sharing/test_unlimited_memory.py",
-        ),
+    "claims/report": _room(
+        "claims/report/*",
+        "unit/claims/claim_status unit/claims/device_health unit/claims/news unit/node_health "
+        "property/claim_status contract/claims/claim_status* contract/claims/mps_events "
+        "contract/sharing/unlimited_memory",
     ),
-    "claims/memory": Room(
-        sources=("dra_driver/claims/memory/*.py",),
-        tests=("tests/unit/claims/test_pod_groups.py", "tests/contract/memory_limits/test_*.py"),
+    "claims/memory": _room("claims/memory/*", "unit/claims/pod_groups contract/memory_limits/*"),
+    "slices/publish": _room("slices/publish/*", "unit/slices/* contract/slices/*"),
+    "kube": _room("kube/*", "unit/kube/* contract/kube/*"),
+    "usage": _room("usage/*", "unit/usage/* property/usage_* contract/usage/*"),
+    "kubelet": _room("kubelet/*", "unit/kubelet/* property/fuzz_kubelet contract/kubelet/*"),
+    "node": _room("node/*", "unit/node_* contract/devices/health"),
+    "devices": _room(
+        "devices/* devices/health/*",
+        "unit/devices/* unit/health/* unit/node_health property/health",
     ),
-    "slices/publish": Room(
-        sources=("dra_driver/slices/publish/*.py",),
-        tests=("tests/unit/slices/test_*.py", "tests/contract/slices/test_*.py"),
+    "devices/nvml": _room("devices/nvml/*", "unit/devices/* property/fuzz_nvml contract/devices/*"),
+    "devices/mig": _room(
+        "devices/mig/*",
+        "unit/devices/* property/mig* contract/devices/simulated_mig contract/claims/refused_mig",
     ),
-    "kube": Room(
-        sources=("dra_driver/kube/*.py",),
-        tests=("tests/unit/kube/test_*.py", "tests/contract/kube/test_*.py"),
-    ),
-    "usage": Room(
-        sources=("dra_driver/usage/*.py",),
-        tests=(
-            "tests/unit/usage/test_*.py",
-            "tests/property/test_usage_*.py",
-            "tests/contract/usage/test_*.py",
-        ),
-    ),
-    "kubelet": Room(
-        sources=("dra_driver/kubelet/*.py",),
-        tests=(
-            "tests/unit/kubelet/test_*.py",
-            "tests/property/test_fuzz_kubelet.py",
-            "tests/contract/kubelet/test_*.py",
-        ),
-    ),
-    "node": Room(
-        sources=("dra_driver/node/*.py",),
-        tests=("tests/unit/test_node_*.py", "tests/contract/devices/test_health.py"),
-    ),
-    "devices": Room(
-        sources=("dra_driver/devices/*.py", "dra_driver/devices/health/*.py"),
-        tests=(
-            "tests/unit/devices/test_*.py",
-            "tests/unit/health/test_*.py",
-            "tests/unit/test_node_health.py",
-            "tests/property/test_health.py",
-        ),
-    ),
-    "devices/nvml": Room(
-        sources=("dra_driver/devices/nvml/*.py",),
-        tests=(
-            "tests/unit/devices/test_*.py",
-            "tests/property/test_fuzz_nvml.py",
-            "tests/contract/devices/test_*.py",
-        ),
-    ),
-    "devices/mig": Room(
-        sources=("dra_driver/devices/mig/*.py",),
-        tests=(
-            "tests/unit/devices/test_*.py",
-            "tests/property/test_mig*.py",
-            "tests/contract/devices/test_simulated_mig.py",
-            "tests/contract/claims/test_refused_mig.py",
-        ),
-    ),
-    "mps": Room(
-        sources=("dra_driver/mps/*.py", "dra_driver/mps/supervisor/*.py"),
-        tests=(
-            "tests/unit/mps/test_*.py",
-            "tests/property/test_mps_domains.py",
-            "tests/property/test_shared_domains.py",
-            "tests/contract/mps/test_shared_domains.py",
-            "tests/contract/mps/test_supervisor.py",
-        ),
+    "mps": _room(
+        "mps/* mps/supervisor/*",
+        "unit/mps/* property/mps_domains property/shared_domains contract/mps/shared_domains "
+        "contract/mps/supervisor",
     ),
 }
 
