@@ -13,21 +13,6 @@ from chaos.divisions import MPS
 from chaos.workloads import Kind, kind_of, pods_of
 from dra_driver.words import named
 
-RULES = (
-    "pods run, and deleted ones are gone",
-    "no GPU, MIG device or share is given twice",
-    "containers see what their claims got",
-    "containers were not restarted",
-    "records, marks, specs and MPS domains are those of the claims",
-    "MPS daemons, their control group and their mounts are those of the claims",
-    "members of shared MPS domains are the claims with shares that MPS serves",
-    "MIG devices are those of the claims",
-    "compute modes, time-slices and MIG modes are those of the claims",
-    "slices are as the share config says, or the shares that claims still have",
-    "driver and supervisor have not ended by themselves",
-    "memory and file descriptors are flat",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSeen:

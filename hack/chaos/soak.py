@@ -158,7 +158,7 @@ class Soak:
             self._report.turns = turn.number
             self._report.seconds = time.monotonic() - began
             with suppress(OSError):  # one that has ended has been noticed
-                self._report.samples.append(flat.sample(self._ours, self._node.place.mps))
+                self._report.samples.append(flat.sample(self._ours))
             if self._report.seconds >= minutes * 60 if minutes else turn.number >= most:
                 return
 
