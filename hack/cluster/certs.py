@@ -1,4 +1,4 @@
-"""The cluster's certificates and kubeconfigs, made with the openssl command.
+"""The cluster's certificates and kubeconfigs, made with the openssl command (3.0 or newer).
 
 Out comes what kubeadm would make: an authority for the cluster, one for the front proxy
 (the API server's aggregation layer), a certificate for each component whose subject is the
@@ -9,6 +9,7 @@ key pair that signs service account tokens. Keys are P-256: made in milliseconds
 import base64
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ SERVICE_CIDR = "10.214.0.0/24"
 # The first address of the service network: the Service `kubernetes` in `default`.
 KUBERNETES_SERVICE_IP = "10.214.0.1"
 VALID_DAYS = "3650"
+CURVE = "ec_paramgen_curve:P-256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,12 @@ def write_pki(cluster: Cluster) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("ca", "front-proxy-ca"):
         if not (folder / f"{name}.crt").exists():
-            _authority(folder, name)
+            extensions = (
+                "basicConstraints=critical,CA:TRUE",
+                "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
+                "subjectKeyIdentifier=hash",
+            )
+            _certificate(folder / name, f"/CN=local-cluster-{name}", extensions)
     for identity in identities(cluster):
         if not (folder / f"{identity.file}.crt").exists():
             issue(folder, "ca", identity)
@@ -83,8 +90,8 @@ def write_pki(cluster: Cluster) -> None:
         client = Identity(file="front-proxy-client", common_name="front-proxy-client")
         issue(folder, "front-proxy-ca", client)
     if not (folder / "service-account.pub").exists():
-        _key(folder / "service-account.key")
         private, public = folder / "service-account.key", folder / "service-account.pub"
+        _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", CURVE, "-out", str(private))
         _openssl("pkey", "-in", str(private), "-pubout", "-out", str(public))
     for name in ("admin", "kube-controller-manager", "kube-scheduler", "kubelet"):
         path = cluster.kubeconfig if name == "admin" else cluster.config / f"{name}.kubeconfig"
@@ -117,32 +124,8 @@ def kubeconfig(cluster: Cluster, identity: str) -> str:
     return json.dumps(document, indent=1)
 
 
-def _authority(folder: Path, name: str) -> None:
-    key = folder / f"{name}.key"
-    _key(key)
-    # Our own configuration: what extensions the machine's openssl.cnf adds differs.
-    config, partial = folder / f"{name}.cnf", folder / f".{name}.crt"
-    config.write_text(
-        "[req]\ndistinguished_name=name\nx509_extensions=ca\n[name]\n[ca]\n"
-        "basicConstraints=critical,CA:TRUE\n"
-        "keyUsage=critical,keyCertSign,cRLSign,digitalSignature\n"
-        "subjectKeyIdentifier=hash\n"
-    )
-    _openssl(
-        *("req", "-x509", "-new", "-key", str(key), "-out", str(partial)),
-        *("-days", VALID_DAYS, "-subj", f"/CN=local-cluster-{name}", "-config", str(config)),
-    )
-    partial.replace(folder / f"{name}.crt")
-    config.unlink()
-
-
 def issue(folder: Path, authority: str, identity: Identity) -> None:
-    """Make a key and a certificate for one identity, signed by an authority of the folder.
-
-    The certificate is renamed to its place last: when it is there, its key is too.
-    """
-    stem = folder / identity.file
-    _key(stem.with_name(f"{stem.name}.key"))
+    """Make a key and a certificate for one identity, signed by an authority of the folder."""
     organization = f"/O={identity.organization}" if identity.organization else ""
     usages = "clientAuth,serverAuth" if identity.names else "clientAuth"
     extensions = [
@@ -153,29 +136,24 @@ def issue(folder: Path, authority: str, identity: Identity) -> None:
     ]
     if identity.names:
         extensions.append(f"subjectAltName={','.join(identity.names)}")
-    request, extra = stem.with_name(f"{stem.name}.csr"), stem.with_name(f"{stem.name}.ext")
+    ca = folder / authority
+    signed = ("-CA", f"{ca}.crt", "-CAkey", f"{ca}.key")
+    subject = f"{organization}/CN={identity.common_name}"
+    _certificate(folder / identity.file, subject, extensions, *signed)
+
+
+def _certificate(stem: Path, subject: str, extensions: Sequence[str], *more: str) -> None:
+    """Make a key and a certificate, which is renamed to its place last: with it, its key is there.
+
+    Without the machine's openssl.cnf, for what extensions that adds differs.
+    """
     partial = stem.with_name(f".{stem.name}.crt")
-    extra.write_text("\n".join(extensions) + "\n")
     _openssl(
-        *("req", "-new", "-key", f"{stem}.key", "-out", str(request)),
-        *("-subj", f"{organization}/CN={identity.common_name}"),
-    )
-    _openssl(
-        *("x509", "-req", "-in", str(request), "-days", VALID_DAYS, "-out", str(partial)),
-        *("-CA", str(folder / f"{authority}.crt"), "-CAkey", str(folder / f"{authority}.key")),
-        *("-CAcreateserial", "-extfile", str(extra)),
+        *("req", "-x509", "-config", "/dev/null", "-days", VALID_DAYS, "-subj", subject, *more),
+        *("-newkey", "ec", "-pkeyopt", CURVE, "-noenc", "-keyout", f"{stem}.key"),
+        *("-out", str(partial), *(word for one in extensions for word in ("-addext", one))),
     )
     partial.replace(f"{stem}.crt")
-    request.unlink()
-    extra.unlink()
-
-
-def _key(path: Path) -> None:
-    _openssl(
-        *("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"),
-        *("-out", str(path)),
-    )
-    path.chmod(0o600)
 
 
 def _openssl(*arguments: str) -> None:
