@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tomllib
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -102,20 +101,6 @@ def test_an_unknown_feature_gate_is_installed_and_the_notes_name_it(helm: str) -
     assert "value: DynamicMIG=true,Tomorrow=true" in done.stdout
     known = ", ".join(sorted(KNOWN_FEATURE_GATES))
     assert f"UNKNOWN FEATURE GATES HAVE NO EFFECT: Tomorrow. Known are {known}." in done.stdout
-
-
-def test_the_notes_say_nothing_of_known_feature_gates(helm: str) -> None:
-    words = ("--set", "featureGates.PerNodeGPUConfig=true")
-    done = run(helm, "install", "a", FOLDER, "--dry-run=client", "--namespace", "gpus", *words)
-    assert done.returncode == 0, done.stderr
-    assert "UNKNOWN FEATURE GATES" not in done.stdout
-
-
-def test_the_charts_version_is_the_projects() -> None:
-    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text())
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert chart["version"] == chart["appVersion"] == project["version"]
-    assert chart["name"] == project["name"]
 
 
 @pytest.mark.parametrize(
@@ -246,12 +231,6 @@ def test_share_configs_come_from_a_file(render: Render, tmp_path: Path) -> None:
     assert share_volume(pod) == {"name": made["metadata"]["name"], "optional": True}
     assert made["metadata"]["namespace"] == "gpus"
     assert environment(pod)["SHARE_CONFIG_DEFAULT"] == "team"
-
-
-def test_share_configs_that_are_there_are_named(render: Render) -> None:
-    things = render("--set", "config.name=plugins")
-    assert of_kind(things, "ConfigMap") == []
-    assert share_volume(driver_pod(things)) == {"name": "plugins", "optional": False}
 
 
 def share_volume(pod: Object) -> Object:

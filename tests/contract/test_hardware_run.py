@@ -74,19 +74,6 @@ def test_by_default_it_changes_nothing_and_says_what_it_leaves_out(
     assert len(tried.machine.faults()) == 3, "nothing was set"
 
 
-def test_a_card_without_mig_is_tried_without_it(
-    tmp_path: Path, real_userspace: None, needs_root: None
-) -> None:
-    tried = Tried(made(tmp_path, "v100-sxm2-16gb-x8"), tmp_path, "--identify")
-    only = "inventory,set-time-slice,set-compute-mode,claim-mps,mig-device-names"
-    tried.run("--allow", EVERYTHING, "--only", only)
-    tried.check_as_before()
-    reasons = {step["name"]: step["reason"] for step in tried.found()["steps"]}
-    assert reasons.pop("mig-device-names") == "the card has no MIG"
-    assert set(reasons.values()) == {""}
-    assert tried.found()["card"]["uuid"] == tried.machine.gpus[0].uuid
-
-
 def test_a_card_in_mig_mode_gets_its_mig_devices_and_no_reset(
     tmp_path: Path, real_userspace: None
 ) -> None:
@@ -207,73 +194,6 @@ def test_an_interrupted_run_puts_back_what_it_has_changed(
     tried.check_as_before()
     assert tried.found()["interrupted"] is True
     assert tried.found()["as_before"] is True, said
-
-
-INTERRUPTED_WHILE_LISTING = """
-import os, sys
-from dataclasses import replace
-from hardware import every_step
-
-def interrupted(run):
-    next(os.scandir("/proc"))
-    raise KeyboardInterrupt
-
-first, *others = every_step.STEPS
-every_step.STEPS = (replace(first, do=interrupted), *others)
-from hardware import command
-sys.exit(command.main(sys.argv[1:]))
-"""
-
-
-def test_what_an_interrupt_has_left_open_does_not_cost_the_report(
-    machine: Machine, tmp_path: Path
-) -> None:
-    tried = Tried(machine, tmp_path)
-    said = tried.run("--only", "inventory", status=1, program=("-c", INTERRUPTED_WHILE_LISTING))
-    assert "steps: 0 passed, 1 failed, 0 left out; the card is as it was" in said
-    assert (tried.found()["interrupted"], tried.found()["as_before"]) == (True, True), said
-
-
-INTERRUPTED_IN_PYTEST = """
-import pytest, sys
-
-def trips(*_, **__):
-    raise {}
-
-pytest.main = trips
-from hardware import command
-sys.exit(command.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "TypeError('it has no line')"])
-def test_an_interrupt_that_pytest_trips_over_does_not_cost_the_report(
-    machine: Machine, tmp_path: Path, error: str
-) -> None:
-    tried = Tried(machine, tmp_path)
-    program = ("-c", INTERRUPTED_IN_PYTEST.format(error))
-    said = tried.run("--only", "inventory", status=1, program=program)
-    assert "interrupted: pytest ended with " + error.removesuffix("()") in said
-    assert "the card is as it was" in said
-    assert (tried.found()["interrupted"], tried.found()["as_before"]) == (True, True), said
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--report", "the report cannot be written to"),
-        ("--state", "the undo journal cannot be kept"),
-    ],
-)
-def test_a_folder_that_cannot_be_written_is_named_before_anything_is_done(
-    machine: Machine, tmp_path: Path, option: str, said: str
-) -> None:
-    tried = Tried(machine, tmp_path)
-    (file := tmp_path / "file").touch()
-    output = tried.run("--only", "inventory", option, file / "folder", status=1)
-    assert f"error: {said}" in output
-    assert f"Not a directory; name another folder by {option}" in output
-    assert "inventory: passed" not in output
 
 
 HELD = """

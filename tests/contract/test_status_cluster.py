@@ -150,14 +150,6 @@ def test_a_permission_that_lacks_is_named(
     assert "the kubeconfig's user" in shown.err
 
 
-def test_an_api_server_that_is_away_is_said_to_be(
-    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    api.stop()
-    assert main(words) == 1
-    assert "the API server is not reachable" in capsys.readouterr().err
-
-
 def test_a_cluster_without_the_api_is_too_old(
     api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,35 +180,3 @@ def test_a_cluster_without_slices_of_the_driver_is_told_apart_from_an_empty_one(
     api.put(*slices([], node="node-8"), *slices([], node="node-7"))
     assert main([*words, *more]) == 0
     assert "without devices" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        (("--node=node-1",), "--node"),
-        (("--kubeconfig=/config",), "--kubeconfig"),
-        (("--context=prod",), "--context"),
-        (("--cluster", "--proc-root=/elsewhere"), "--proc-root"),
-        (("--cluster", "--kubelet-plugins-directory-path=/p"), "--kubelet-plugins-directory-path"),
-        (("--cluster", "--node=a,spec.driver=b"), "--node"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused(
-    wrong: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", *wrong]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {named}")
-
-
-def test_variables_of_a_drivers_pod_do_not_stand_in_the_way(
-    api: ApiServer,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    in_use(api)
-    monkeypatch.setenv("PROC_ROOT", "/host/proc")
-    monkeypatch.setenv("KUBELET_PLUGINS_DIRECTORY_PATH", "/elsewhere")
-    monkeypatch.setenv("KUBECONFIG", "/nowhere")
-    assert main(words) == 0
-    assert capsys.readouterr().err == ""

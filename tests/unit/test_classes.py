@@ -141,13 +141,3 @@ def test_a_file_without_a_share_config_is_an_error(tmp_path: Path) -> None:
         served_names(str(file))
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         served_names(str(tmp_path / "none"))
-
-
-def test_no_name_at_all_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["classes"]) == 1
-    assert "no resource name is given" in capsys.readouterr().err
-
-
-def test_what_is_no_resource_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["classes", "GPU"]) == 2
-    assert '"GPU" is not the name of a resource' in capsys.readouterr().err

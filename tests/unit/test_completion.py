@@ -41,14 +41,6 @@ def test_what_can_stand_next_is_known(
     assert capsys.readouterr().out.splitlines() == found
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", shell]) == 0
-    said = capsys.readouterr()
-    assert cli.COMPLETE in said.out
-    assert said.err == ""
-
-
 def test_bash_completes_a_line_with_its_script(tmp_path: Path) -> None:
     script = tmp_path / "dra-driver"
     script.write_text(f'#!/bin/sh\nexec {PYTHON} -m dra_driver "$@"\n')

@@ -2,14 +2,11 @@
 
 import json
 import re
-from collections import Counter
-from itertools import combinations
 from typing import Any
 
 import pytest
 
 import board
-from charts import REPOSITORY
 from exported import exported
 from promql import mistakes, result_labels
 
@@ -36,21 +33,6 @@ def test_a_panel_asks_for_metrics_and_labels_that_there_are(panel: board.Panel) 
         assert list(mistakes(query.expr, EXPORTED)) == []
         asked = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
         assert asked <= result_labels(query.expr, EXPORTED)
-
-
-def test_a_wrong_name_label_or_value_would_be_found() -> None:
-    for wrong in (
-        "nvidia_dra_gpu_count",
-        'nvidia_dra_gpus{status="ok"}',
-        'nvidia_dra_gpus{state="okay"}',
-        'nvidia_dra_gpu_health_conditions{cause!~"unresponsive|refuse"}',
-        "sum by (severity) (nvidia_dra_gpus)",
-        "sum(rate(nvidia_dra_requests[5m]))",
-    ):
-        assert len(list(mistakes(wrong, EXPORTED))) == 1, wrong
-    assert list(mistakes('sum by (node) (nvidia_dra_gpus{state="ok"})', EXPORTED)) == []
-    with pytest.raises(ValueError, match="unclosed left parenthesis"):
-        list(mistakes("sum by (node (nvidia_dra_gpus)", EXPORTED))
 
 
 def test_it_shows_what_is_exported() -> None:
@@ -80,24 +62,6 @@ def test_a_panel_has_all_that_grafana_needs(panel: board.Panel) -> None:
         assert ("$__interval" in target["expr"]) is ("interval" in source)
     shown_once = {"stat", "bargauge", "table"}
     assert {target["instant"] for target in targets} <= {panel.kind in shown_once}
-
-
-def test_ids_are_unique_and_panels_do_not_overlap() -> None:
-    assert max(Counter(one["id"] for one in BOARD["panels"]).values()) == 1
-    cells: dict[int, set[tuple[int, int]]] = {
-        panel.source["id"]: {
-            (x, y)
-            for x in range(panel.x, panel.x + panel.width)
-            for y in range(panel.y, panel.y + panel.height)
-        }
-        for panel in PANELS
-    }
-    for first, second in combinations(cells, 2):
-        assert not cells[first] & cells[second], (first, second)
-    assert {x for cell in cells.values() for x, _ in cell} == set(range(24))
-    lines = [y for cell in cells.values() for _, y in cell]
-    assert set(lines) == set(range(max(lines) + 1))
-    assert {panel.width for panel in PANELS if panel.kind == "row"} == {24}
 
 
 def test_variables_are_there_and_used() -> None:
@@ -132,13 +96,6 @@ def test_it_can_be_imported_and_provided_by_files() -> None:
     assert kinds == {panel.kind for panel in DRAWN}
 
 
-def test_the_row_of_usage_says_what_it_needs() -> None:
-    titles = [panel.title for panel in PANELS]
-    text = PANELS[titles.index("Who uses the GPUs") + 1]
-    assert text.kind == "text"
-    assert "usage.enabled=true" in text.source["options"]["content"]
-
-
 def test_a_table_names_and_sorts_by_columns_that_there_are() -> None:
     for panel in (one for one in ASKING if one.kind == "table"):
         columns = panel.source["transformations"][1]["options"]["renameByName"]
@@ -148,10 +105,3 @@ def test_a_table_names_and_sorts_by_columns_that_there_are() -> None:
         assert len(values) == len(panel.queries)
         for query in panel.queries:
             assert columns.keys() - values == result_labels(query.expr, EXPORTED)
-
-
-def test_the_page_names_each_row() -> None:
-    page = (REPOSITORY / "docs" / "operations.md").read_text()
-    section = page.partition("\n### Dashboard\n")[2].partition("\n## ")[0]
-    rows = [panel.title for panel in PANELS if panel.kind == "row"]
-    assert re.findall(r"\*\*(.+?)\*\*", section) == rows

@@ -2,15 +2,13 @@
 
 import json
 
-import pytest
 import yaml
 
 import make
 from dra_driver.admin.inspect import report, spec_text, table
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.exclusion import Exclusion, without_excluded
-from dra_driver.devices.model import Inventory, MigMode, SickGpu
-from dra_driver.errors import SetupError
+from dra_driver.devices.model import MigMode, SickGpu
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.offer.mig import MigSettings
 from dra_driver.slices.offer.shares import ShareOffer
@@ -41,13 +39,6 @@ def test_what_is_offered_of_mig_is_said_once_and_only_where_a_card_knows_it() ->
     assert line in table(divided, {}, offered).splitlines()
     assert line not in table(make.inventory(make.gpu(0)), {}, offered)
     assert report(divided, {}, offered)["mig"] == {"source": "existing", "why": "--mig is existing"}
-
-
-def test_facts_a_card_lacks_are_dashes() -> None:
-    bare = make.gpu(0, numa_node=None, memory_bytes=None)
-    row = table(make.inventory(bare), {}).splitlines()[3]
-
-    assert row.split()[-3:] == ["-", "-", "disabled"]
 
 
 def test_what_devices_share_is_said_once() -> None:
@@ -101,14 +92,6 @@ def test_devices_are_told_in_the_order_of_the_setting() -> None:
     assert names(GpuOrder.PCI) == ["gpu-0", "gpu-1"]
 
 
-def test_a_machine_without_gpus_says_so() -> None:
-    text = table(Inventory(driver_version="550.54.15", cuda_version=(12, 4)), {})
-
-    assert "driver 550.54.15, CUDA 12.4" in text
-    assert "no usable GPU" in text
-    assert "would publish 0 devices" in text
-
-
 def test_a_report_has_facts_problems_and_the_devices_as_published() -> None:
     found = report(
         make.inventory(make.gpu(0), sick=(SickGpu(index=7, reason="lost"),)),
@@ -132,21 +115,6 @@ def test_a_spec_is_yaml_with_what_is_left_out_as_comments() -> None:
     spec = yaml.safe_load(text)
     assert [device["name"] for device in spec["devices"]] == ["gpu-0"]
     assert spec["containerEdits"] == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
-
-
-def test_a_spec_can_be_json() -> None:
-    spec = json.loads(spec_text(EDITS, {"gpu-1": "its device node is missing"}, "json"))
-
-    assert spec["kind"] == "k8s.gpu.nvidia.com/claim"
-
-
-def test_no_usable_gpu_is_no_spec() -> None:
-    with pytest.raises(SetupError, match="its device node is missing"):
-        spec_text({"": EDITS[""]}, {"gpu-0": "its device node is missing"}, "yaml")
-    with pytest.raises(SetupError, match="this node has no GPU"):
-        spec_text({"": EDITS[""]}, {}, "yaml")
-    with pytest.raises(SetupError, match="no driver libraries"):
-        spec_text({"gpu-0": EDITS["gpu-0"]}, {"": "no driver libraries"}, "yaml")
 
 
 HAND_MADE = make.mig_device(0, "3g.40gb", 4)

@@ -1,8 +1,6 @@
 import json
-from typing import Any
 
 import pytest
-import yaml
 
 from dra_driver.manifest import (
     BrokenManifestError,
@@ -150,12 +148,6 @@ def test_anchors_that_grow_a_short_text_into_a_huge_value_are_refused(lines: lis
         list(read_documents("\n".join(lines)))
 
 
-def test_a_long_document_without_anchors_has_no_bound() -> None:
-    value = only("[" + "[x],\n" * 12_000 + "]").value
-    assert isinstance(value, list)
-    assert len(value) == 12_000
-
-
 def test_a_part_that_is_nowhere_is_looked_for_once_in_a_map_merged_often() -> None:
     lines = [*MERGES[:10], "b:", "  <<: [*a9, *a9]"]
     assert only("\n".join(lines)).place(("b", "missing")) == Place(line=11, column=1)
@@ -211,18 +203,6 @@ def test_a_place_in_a_block_of_text_is_one_in_the_file(
     key: str, inner: Place, place: Place | None
 ) -> None:
     assert only(BLOCKS).place_within(("data", key), inner) == place
-
-
-def test_what_the_usual_reader_reads_is_read_the_same() -> None:
-    text = yaml.safe_dump(SAMPLE)
-    assert only(text).value == SAMPLE
-
-
-SAMPLE: dict[str, Any] = {
-    "texts": ["", "yes", "1", "1.5", "null", "~", "a: b", "- x", "# no", "ü", "…", "x\ny\n"],
-    "numbers": [0, -1, 10737418240, 1.5, -0.25, 1e100],
-    "others": [None, True, False, {}, []],
-}
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,6 @@ def test_each_device_says_how_it_is_shared() -> None:
     ]
 
 
-def test_devices_stand_as_people_count() -> None:
-    many = record("many", *(make.gpu(minor) for minor in (3, 10, 2, 0)))
-    found = [line.split()[2] for line in table(node(many)).splitlines()[1:]]
-    assert found == ["gpu-0", "gpu-2", "gpu-3", "gpu-10"]
-
-
 def test_the_same_for_programs() -> None:
     found = json.loads(report(node(ONE, domains={"uid-one": READY})))
     (claim,) = found["claims"]
@@ -185,11 +179,6 @@ def test_a_node_without_the_driver_says_so(
     said = capsys.readouterr().err
     assert "the driver has not run on this node" in said
     assert "on any machine, --cluster shows" in said
-
-
-def test_an_unknown_device_of_a_step_is_no_trouble() -> None:
-    other = replace(LONG, devices=(make.device(make.gpu(7)),))
-    assert "Exclusive" in table(node(record("one", PLAIN, steps=(other,))))
 
 
 def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:

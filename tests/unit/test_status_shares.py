@@ -76,10 +76,6 @@ def test_the_configs_place_problem_and_remarks_are_said() -> None:
     assert "  flags: no meaning" in found
 
 
-def test_a_node_without_shares_says_nothing_of_them() -> None:
-    assert shares_part.lines(ShareNotes(), ()) == []
-
-
 def test_programs_get_the_same() -> None:
     found = shares_part.as_json(NOTES, [claim(share(0))])
     assert found["devices"] == [
@@ -113,13 +109,3 @@ def test_why_nothing_better_limits_memory_is_said_once_for_all_devices() -> None
     text = "\n".join(shares_part.lines(replace(NOTES, devices=(one, two)), []))
     assert text.count(why) == 1
     assert f"memory of gpu-0, gpu-1 is limited by MPS: {why}" in text
-
-
-def test_devices_stand_as_people_count() -> None:
-    noted = tuple(replace(NOTED, name=f"gpu-{minor}") for minor in (3, 10, 4, 2))
-    notes = replace(NOTES, devices=noted)
-    wanted = ["gpu-2", "gpu-3", "gpu-4", "gpu-10"]
-    found = shares_part.lines(notes, ())
-    assert [line.split()[0] for line in found if line.startswith("gpu-")] == wanted
-    devices = shares_part.as_json(notes, ())["devices"]
-    assert [device["name"] for device in devices] == wanted  # type: ignore[attr-defined]

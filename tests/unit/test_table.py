@@ -5,7 +5,3 @@ from dra_driver.admin.table import aligned
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
     assert aligned([("NAME", "UUID"), ("gpu-10", "a")]) == ["NAME    UUID", "gpu-10  a"]
-
-
-def test_no_line_ends_with_spaces() -> None:
-    assert aligned([("a", "long"), ("b", "")]) == ["a  long", "b"]

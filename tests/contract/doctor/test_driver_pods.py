@@ -230,19 +230,6 @@ def test_a_pod_on_a_node_that_is_down_is_told_as_that(
     assert "the node is not ready" in told(capsys, "driver-pods")[0][1]
 
 
-def test_a_thousand_bad_pods_are_told_by_the_first_ones(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
-    for number in range(100, 150):
-        put_node(well, f"node-{number}")
-        put(well, daemon_pod(DRIVER, f"node-{number}", status(0, waiting=waiting)))
-    assert main(of_cluster) == 1
-    errors = [one for one in told(capsys, "driver-pods") if one[0] == "error"]
-    assert len(errors) == 21
-    assert errors[-1][1].startswith("30 more pods of DaemonSet")
-
-
 def test_who_may_not_list_pods_is_told_so_and_all_the_rest(
     well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,16 +238,3 @@ def test_who_may_not_list_pods_is_told_so_and_all_the_rest(
     found = findings(capsys)
     assert found["driver-pods"] == ["unknown"]
     assert set(found["daemonset"]) == {"ok"}
-
-
-def test_pods_that_have_our_labels_and_are_no_ones_of_ours_are_passed_over(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    waiting = {"reason": "CrashLoopBackOff", "message": CRASH}
-    other = daemon_pod(DRIVER, "node-1", status(7, waiting=waiting))
-    other["metadata"] |= {"namespace": "tenant", "name": "odd"}
-    bare = deepcopy(other)
-    bare["metadata"] |= {"namespace": NAMESPACE, "ownerReferences": []}
-    put(well, other, bare)
-    assert main(of_cluster) == 0
-    assert {one[0] for one in told(capsys, "driver-pods")} == {"ok"}

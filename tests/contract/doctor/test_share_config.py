@@ -85,14 +85,6 @@ def test_a_config_with_an_error_is_told_as_validate_tells_it(
     )
 
 
-def test_a_config_that_no_node_uses_is_a_warning_when_it_is_wrong(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    well.put(config_map(default=MPS, slices=BROKEN))
-    assert main(of_cluster) == 0
-    assert [one[0] for one in told(capsys, "share-config")] == ["ok", "warning"]
-
-
 def test_a_label_that_names_no_config_is_told_with_the_nodes_and_the_configs_there_are(
     well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,20 +97,6 @@ def test_a_label_that_names_no_config_is_told_with_the_nodes_and_the_configs_the
     assert first[1].startswith(f'node-2, node-3: label {LABEL}: no config "mpss" in {WHERE}')
     assert "it has default" in first[1]
     assert f"kubectl label node NODE --overwrite {LABEL}=NAME" in first[2]
-
-
-def test_a_label_without_any_configs_is_told_since_it_shares_nothing(
-    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(of_cluster) == 0
-    assert told(capsys, "share-config") == [
-        ("ok", f"nothing is shared: {WHERE} is not there, or empty", "")
-    ]
-    node(well, "node-2", **{LABEL: "mps"})
-    assert main(of_cluster) == 0
-    (one,) = told(capsys, "share-config")
-    assert one[0] == "warning"
-    assert one[1].startswith("nothing is shared on node-2, whose label")
 
 
 def test_nodes_of_several_configs_none_of_which_is_theirs_are_told(

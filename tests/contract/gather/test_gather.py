@@ -241,12 +241,6 @@ def test_the_slices_of_the_node_are_there_without_what_else_the_api_server_has(
     assert [one for one in (SECRET, UID, "worker-17", "worker-18") if one in text] == []
 
 
-def test_gathering_again_gives_the_same_but_for_the_time(node: GatheredNode) -> None:
-    first, second = (everything_in(node.gathered()).splitlines() for _ in range(2))
-    differing = [one for one, other in zip(first, second, strict=True) if one != other]
-    assert all('"made"' in line for line in differing)
-
-
 @pytest.mark.leaves("what hangs for good keeps its thread")
 def test_a_gpu_that_hangs_does_not_hang_it(node: GatheredNode) -> None:
     hung = max(node.machine.gpus, key=lambda gpu: gpu.pci)
@@ -357,10 +351,3 @@ def test_what_is_no_file_is_written_to_and_not_replaced(node: GatheredNode, tmp_
     assert reader.returncode == 0
     assert pipe.is_fifo()
     assert gathered.NVML in gathered.unpack(tmp_path / "piped").documents
-
-
-def test_a_folder_that_is_not_there_is_an_error(
-    node: GatheredNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(node.words(tmp_path / "none/node.tar.gz")) == 1
-    assert "node.tar.gz cannot be written: No such file or directory" in capsys.readouterr().err

@@ -17,7 +17,6 @@ from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.archive import profile_of
 from dra_driver.simulator.hardware import Fact
 from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.nodes import inventory_of
 
 MEMORY_INFO, NAME = "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetName"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
@@ -122,20 +121,6 @@ def test_instances_that_are_no_mig_devices_are_played(tmp_path: Path) -> None:
     assert instances(again.machine) == instances(node.machine)
 
 
-def test_a_mode_that_waits_for_a_reset_still_waits(tmp_path: Path) -> None:
-    node = gathering.node(tmp_path, "a100x8")
-    uuid = node.machine.gpus[2].uuid
-    assert node.machine.set_mig_mode(uuid, enabled=True) is False
-    archive = node.gathered("--identify")
-
-    again = gathering.played(tmp_path / "again", archive).machine
-
-    waiting = [one for one in again.status() if one.mig_mode != one.mig_pending]
-    assert [one.gpu.uuid for one in waiting] == [uuid]
-    again.reset_gpu(uuid)
-    assert again.create_mig(uuid, "1g.5gb")
-
-
 def test_calls_that_failed_fail_again_with_their_codes(tmp_path: Path) -> None:
     node = gathering.node(tmp_path, "l4x2")
     node.machine.fail_call(MEMORY_INFO, 999, uuid=node.machine.gpus[1].uuid)
@@ -148,19 +133,6 @@ def test_calls_that_failed_fail_again_with_their_codes(tmp_path: Path) -> None:
     calls = [gpu["calls"] for gpu in gathering.facts(archive)[gathered.NVML]["gpus"]]
     assert calls[1][MEMORY_INFO] == {"code": 999}
     assert calls[0][NAME] == {"code": 4}
-
-
-def test_many_calls_that_all_gpus_refused_are_refused_again(tmp_path: Path) -> None:
-    """They are more than there are places for faults, GPU by GPU."""
-    node = gathering.node(tmp_path, "h100x8")
-    calls = "BoardPartNumber MemoryBusWidth ModuleId NumGpuCores FanSpeed DisplayMode DisplayActive"
-    for call in (*calls.split(), "PersistenceMode", "PerformanceState"):
-        node.machine.fail_call(f"nvmlDeviceGet{call}", pynvml.NVML_ERROR_NO_PERMISSION)
-    archive = node.gathered("--identify")
-
-    again = gathering.played(tmp_path / "again", archive)
-
-    assert gathering.facts(again.gathered("--identify")) == gathering.facts(archive)
 
 
 @pytest.mark.leaves("what hangs for good keeps its thread")
@@ -211,14 +183,6 @@ def test_a_function_that_the_simulator_does_not_have_is_named(
     said = capsys.readouterr().err
     named = f"nvmlDeviceGetNews_v9, {ENERGY}"
     assert f"not played, as the simulated NVML does not have it: {named}\n" in said
-
-
-def test_that_there_was_nothing_to_tell_is_no_refusal(tmp_path: Path) -> None:
-    node = gathering.node(tmp_path, "l4x2")
-    node.machine.fail_call("nvmlDeviceGetProcessUtilization", 6)
-    archive = node.gathered()
-
-    assert gathering.played(tmp_path / "again", archive).machine.faults() == []
 
 
 def test_a_library_without_a_function_is_played_without_it(tmp_path: Path) -> None:
@@ -310,10 +274,3 @@ def test_people_play_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     assert main([*up, f"--from={archive}", "--profile=l4x2"]) == 2
     assert "give either --profile or --from" in capsys.readouterr().err
-
-
-def test_a_machine_may_have_no_gpu(tmp_path: Path) -> None:
-    text = 'driver_version: 535.261.03\ncuda_version: "12.2"\ngpus: []\n'
-    archive = gathering.node(tmp_path, profiles.parse(text, origin="none.yaml")).gathered()
-
-    assert inventory_of(profile_of(archive)).gpus == ()

@@ -10,11 +10,10 @@ from dra_driver.bench.gathering import failed
 from dra_driver.bench.model import Case, Latency, Tenant
 from dra_driver.bench.report import plot
 from dra_driver.bench.report.page import page
-from dra_driver.bench.report.view import COSTS, as_text, containers_as_text, remarks, rows
+from dra_driver.bench.report.view import COSTS, as_text, remarks, rows
 from dra_driver.bench.report.view import SIMULATED as NO_RESULTS
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 
-PNG = b"\x89PNG\r\n\x1a\n"
 TWO = Strategy(sharing=Sharing.MPS, tenants=2)
 
 
@@ -78,12 +77,6 @@ def test_of_simulated_gpus_the_page_shows_no_figure() -> None:
     assert "alone: ran, without results" in as_text(simulated)
 
 
-def test_a_picture_is_drawn_and_the_same_again() -> None:
-    first = plot.png(report())
-    assert first.startswith(PNG)
-    assert plot.svg(report()) == plot.svg(report())
-
-
 def test_the_table_has_ratios_and_a_dash_where_there_is_no_figure() -> None:
     table, costs = rows(report()), rows(report(), COSTS)
     assert table[0][:5] == ("strategy", "work/s", "all", "least", "p50 ms")
@@ -113,16 +106,3 @@ def test_what_makes_figures_worth_less_is_said() -> None:
     )
     whole = [case for case in report().cases if case.strategy.sharing is not Sharing.MIG]
     assert remarks(report(cases=tuple(whole))) == []
-
-
-def test_containers_stand_beside_bare_processes() -> None:
-    reports = [report(where="processes"), report()]
-    text = containers_as_text(reports)
-    assert "Containers of pods compared with processes" in text
-    row = next(line for line in text.splitlines() if line.startswith("7 by MIG 1g.10gb"))
-    assert row.split()[-5:] == ["1.00", "1.00", "1.00", "1.00", "+0.0"]
-    drawn = page(reports, lambda _: "<svg/>")
-    assert Seen(drawn).tags.count("table") == 5
-    assert "Containers of pods compared with processes" in drawn
-    assert containers_as_text([report()]) == ""
-    assert Seen(page([report()], lambda _: "<svg/>")).tags.count("table") == 2

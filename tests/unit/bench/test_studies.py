@@ -1,14 +1,12 @@
 """Scenarios in reports: roles, rounds and their spread, isolation, what a report comes to."""
 
-import html
-import re
 import statistics
 from pathlib import Path
 
 import pytest
 
 from bench_reports import CARD, SIMULATED, case, cases, report, result
-from bench_studies import of_scenario, study
+from bench_studies import study
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.bench.model import (
     Case,
@@ -27,8 +25,7 @@ from dra_driver.bench.report.page import page
 from dra_driver.bench.report.spread import spread
 from dra_driver.bench.report.summary import summary
 from dra_driver.bench.report.verdict import advice
-from dra_driver.bench.report.view import COLUMNS, COSTS, as_text, rows
-from dra_driver.bench.scenarios.read import shipped
+from dra_driver.bench.report.view import COSTS, as_text, rows
 from dra_driver.bench.strategies import ALONE, Part, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
 
@@ -160,17 +157,6 @@ def test_the_sentence_names_the_best_and_by_how_much() -> None:
     assert as_text(study()).count(told.sentence) == 1
 
 
-def test_what_is_best_alone_is_said_and_no_claim_of_a_share() -> None:
-    sizes = [on_mig(f"alone on {size}", "service") for size in ("1g", "2g")]
-    relations = tuple(Relation(case=one.name, group="sizes") for one in sizes)
-    some = (measured(sizes[0], (20.0, 40.0)), measured(sizes[1], (20.0, 20.0)))
-    goals = (Goal(figure="fairness"), Goal(figure="throughput"))
-    found = Study(name="x", answers="?", goals=goals, relations=relations)
-    told = advice(report(study=found, cases=some))
-    assert told.sentence == "Fairest throughput: no strategy differs from another (1)."
-    assert (told.strategy, told.claim) == (None, "")
-
-
 def test_strategies_that_chance_alone_tells_apart_are_called_alike() -> None:
     told = advice(study(noise=0.9))
     assert " alike (" in told.sentence or "no strategy differs" in told.sentence
@@ -211,27 +197,6 @@ def test_a_page_begins_with_the_sentence_and_its_tables_fit_it() -> None:
         assert wide <= 140
     assert plot.png(found).startswith(b"\x89PNG")
     assert plot.svg(found) == plot.svg(found)
-
-
-@pytest.mark.parametrize("name", list(shipped()))
-def test_every_case_of_a_scenario_is_in_its_picture_with_an_absolute_figure(name: str) -> None:
-    found = of_scenario(name)
-    drawn = html.unescape(plot.svg(found))
-    for one in found.cases:
-        assert f">{one.strategy.label}" in drawn, one.strategy.label
-    assert "/s)" in drawn
-    assert "there are no ratios" not in as_text(found)
-
-
-def test_the_table_of_studies_names_each_scenario_and_columns_that_reports_have() -> None:
-    page_ = (Path(__file__).parents[3] / "docs/choosing.md").read_text()
-    lines = [line for line in page_.splitlines() if line.startswith("| ") and "`" in line]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    named = [re.findall(r"`([a-z-]+)`", scenario)[0] for _, scenario, _ in cells]
-    assert sorted(named) == list(shipped())
-    heads = {column.head for column in (*COLUMNS, *COSTS)}
-    looked_at = {head for *_, columns in cells for head in re.findall(r"`([^`]+)`", columns)}
-    assert looked_at <= heads
 
 
 def test_reports_stand_beside_each_other_with_absolute_figures_and_ratios() -> None:

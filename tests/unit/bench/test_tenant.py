@@ -99,13 +99,6 @@ def test_a_gpu_that_computes_nothing_is_not_measured(
     assert failed.reason.startswith(f"the GPU's result is {said} right")
 
 
-def test_what_a_tenant_wanted_and_did_not_get_is_said(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkloadKind.MEMORY, memory_mib=1500)
-    ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
-    assert isinstance(ready, lines.Ready)
-    assert (ready.memory_mib, ready.refused_mib) == (1000, 500)
-
-
 def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
     (failed,) = tenant(tmp_path, None, work(WorkloadKind.COMPUTE))
     assert isinstance(failed, lines.Failed)
@@ -143,15 +136,6 @@ def test_products_of_a_gpu_that_computes_nothing_are_no_result(
     *_, failed = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": which})
     assert isinstance(failed, lines.Failed)
     assert "it did not do the work, so nothing is measured" in failed.reason
-
-
-def test_a_burn_counts_wrong_results_and_goes_on(tmp_path: Path, library: Path) -> None:
-    asked = work(WorkloadKind.BURN, **SMALL)
-    *_, done = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": "gemm_fp32"})
-    assert isinstance(done, lines.Done), done
-    assert done.steps
-    assert done.wrong is not None
-    assert done.wrong >= done.steps  # the library makes one number of each product wrong
 
 
 def test_a_card_without_the_instructions_is_refused(tmp_path: Path, library: Path) -> None:

@@ -55,12 +55,6 @@ def test_a_generation_of_which_slices_are_missing_is_incomplete() -> None:
     assert pool.problem.startswith("1 of 2 ResourceSlices of generation 7 are complete")
 
 
-def test_pools_come_by_node() -> None:
-    found = read_pools([*slices(PAIR, node="node-2"), *slices([], node="node-1")])
-
-    assert [(pool.node, len(pool.devices)) for pool in found] == [("node-1", 0), ("node-2", 2)]
-
-
 def test_a_name_that_comes_twice_makes_a_pool_invalid() -> None:
     (one,) = slices(PAIR)
     one["spec"]["devices"] = [PAIR[0], PAIR[0]]
@@ -75,13 +69,6 @@ def test_counters_that_are_not_there_make_a_pool_invalid() -> None:
     (pool,) = read_pools([one])
 
     assert pool.problem == "device gpu-0 consumes counters that are not published"
-
-
-def test_a_quantity_that_cannot_be_read_leaves_its_slice_out() -> None:
-    (pool,) = read_pools(slices(PARTS, [counter_set(memory="much")]))
-
-    assert pool.problem is not None
-    assert pool.problem.startswith("1 of 2 ")
 
 
 def test_only_taints_that_keep_claims_away_count() -> None:
@@ -144,29 +131,3 @@ def test_what_claims_consume_of_a_capacity_its_policy_says(
     assert {
         name: (each.total, each.default, each.least) for name, each in one.capacities.items()
     } == {"slots": (40 * 10**9, default * 10**9, least * 10**9)}
-
-
-def test_capacities_of_devices_for_one_claim_are_not_read() -> None:
-    (pool,) = read_pools(slices([device("gpu-0") | {"capacity": {"memory": {"value": "much"}}}]))
-
-    assert (pool.problem, pool.devices[0].capacities) == (None, {})
-    assert not pool.devices[0].allows_multiple
-
-
-def test_a_capacity_that_cannot_be_read_leaves_its_slice_out() -> None:
-    shared = device("gpu-0") | {
-        "allowMultipleAllocations": True,
-        "capacity": {"memory": {"value": "1Gi", "requestPolicy": {"default": "much"}}},
-    }
-    (pool,) = read_pools(slices([shared]))
-
-    assert pool.problem is not None
-    assert pool.problem.startswith("0 of 1 ")
-
-
-@pytest.mark.parametrize("spec", [None, [], "text", {}, {"pool": None}, {"devices": [None, 3]}])
-def test_a_slice_in_an_unknown_form_is_no_device(spec: object) -> None:
-    found = read_pools([{"metadata": {"name": "a"}, "spec": spec}, *slices(PAIR)])
-
-    assert [len(pool.devices) for pool in found] == [0, 2]
-    assert found[0].problem is not None

@@ -40,23 +40,6 @@ def h100s(count: int) -> list[Pool]:
 SHARES = read_pools(slices(shares(10), [counter_set(shares=10)]))
 
 
-def test_whole_gpus_are_offered_used_and_free() -> None:
-    pools = read_pools(slices([device(f"gpu-{number}") for number in range(4)]))
-
-    assert numbers(pools, "gpu-0", "gpu-3") == {GPU: (4, 2, 2)}
-
-
-def test_partitions_that_overlap_are_not_offered_together() -> None:
-    found = numbers(h100s(2))
-
-    assert found[GPU] == (2, 0, 2)
-    assert found[SMALL] == (14, 0, 14)
-    assert found["nvidia.com/mig-1g.10gb.me"] == (2, 0, 2)
-    assert found["nvidia.com/mig-1g.20gb"] == (8, 0, 8)
-    assert found[HALF] == (4, 0, 4)
-    assert found["nvidia.com/mig-7g.80gb"] == (2, 0, 2)
-
-
 def test_what_is_allocated_under_one_name_takes_room_from_all() -> None:
     found = numbers(h100s(2), "gpu-1", "gpu-0-mig-3g40gb-9-4")
 
@@ -68,16 +51,6 @@ def test_what_is_allocated_under_one_name_takes_room_from_all() -> None:
 
 def test_shares_are_offered_and_the_whole_gpu_only_to_claims() -> None:
     assert numbers(SHARES) == {SHARED: (10, 0, 10), None: (1, 0, 1)}
-
-
-def test_a_share_in_use_keeps_the_whole_gpu_and_no_other_share() -> None:
-    found = numbers(SHARES, "gpu-0-share-0", "gpu-0-share-7")
-
-    assert found == {SHARED: (10, 2, 8), None: (1, 0, 0)}
-
-
-def test_the_whole_gpu_in_use_leaves_no_share() -> None:
-    assert numbers(SHARES, "gpu-0") == {SHARED: (10, 0, 0), None: (1, 1, 0)}
 
 
 def test_whole_gpus_and_shares_under_one_name_are_counted_together() -> None:

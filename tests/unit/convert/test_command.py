@@ -77,23 +77,6 @@ def test_a_file_that_is_no_yaml_is_status_1_and_the_others_are_printed(
     assert printed.err.startswith(f"{tmp_path}/bad.yaml:2:1: not valid YAML: ")
 
 
-def test_a_file_that_cannot_be_read_is_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "good.yaml").write_text(OTHER)
-    assert cli.main(["convert", str(tmp_path / "none.yaml"), str(tmp_path / "good.yaml")]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == f"{OTHER}\n"
-    assert printed.err == (
-        f"error: {tmp_path}/none.yaml cannot be read: No such file or directory\n"
-    )
-
-
-def test_no_file_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["convert"]) == 2
-    assert "FILE is missing" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -58,22 +58,6 @@ def test_the_containerd_from_which_cdi_has_groups_is_the_one_doctor_asks_for() -
     assert f"| containerd {first} and newer |" in PAGE
 
 
-def test_no_page_says_that_cri_o_was_tried() -> None:
-    assert "| CRI-O | | **no** |" in PAGE
-    for page in ("README.md", "docs/install.md", "docs/migrating-from-the-device-plugin.md"):
-        text = " ".join((REPOSITORY / page).read_text().split())
-        assert "[1.7 with CDI switched on]" in text
-        assert re.findall(r"CRI-O[^.;)]*", text) == ["CRI-O has not been tried"]
-
-
-def test_the_chart_and_the_pages_ask_for_the_same_kubernetes() -> None:
-    chart = (REPOSITORY / "manifests" / "chart" / "Chart.yaml").read_text()
-    assert re.search(rf'^kubeVersion: ">={FIRST}\.0-0"$', chart, re.MULTILINE)
-    for page in ("README.md", "docs/install.md"):
-        text = (REPOSITORY / page).read_text()
-        assert f"Kubernetes {FIRST} or newer ({ON} for `nvidia.com/gpu` in a pod's limits)" in text
-
-
 def test_every_other_kubernetes_is_the_one_with_all_features_on_or_with_cheap_counters() -> None:
     others = {row[0].partition(";")[0] for row in NEEDS.values()} - {"", FIRST}
     assert others == {ON, spelled(CHEAP_COUNTERS)}

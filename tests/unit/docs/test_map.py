@@ -13,10 +13,6 @@ PYTHON_FILE = re.compile(r"`([\w./]*\w\.py)\b[^`]*`")
 PAGE = (REPOSITORY / "docs" / "how-it-works.md").read_text()
 
 
-def test_the_page_is_read_in_a_quarter_of_an_hour() -> None:
-    assert len(PAGE.split()) <= 2500
-
-
 def test_every_folder_of_the_data_is_on_the_page() -> None:
     assert [name for name in map_of_modules.ORDER if f"`{name}/`" not in PAGE] == []
 

@@ -48,10 +48,3 @@ def test_queries_on_pages_are_about_metrics_that_there_are(page: Path) -> None:
         for query in block.splitlines():
             if not query.startswith("#"):
                 assert list(mistakes(query, known)) == []
-
-
-def test_a_metric_that_is_not_listed_would_be_found() -> None:
-    assert listed("| `nvidia_dra_a_total{driver,x}`, `nvidia_dra_b` | `nvidia_dra_c` |\n") == {
-        "nvidia_dra_a_total": frozenset({"driver", "x"}),
-        "nvidia_dra_b": frozenset(),
-    }

@@ -12,11 +12,9 @@ from dra_driver.admin.cel.selector import Selector, Subject
 from dra_driver.admin.doctor.checks import schedulers
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.settings import Settings
 from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import Slices, slices_of
-from dra_driver.simulator.templates import OF_THE_NODE
 from dra_driver.slices.project import OF_DEFAULTS
 from published import counter_set, device, slices
 
@@ -86,13 +84,6 @@ def test_attributes_that_constraints_match_are_published() -> None:
     assert matched <= published
 
 
-def test_what_a_template_lacks_is_listed() -> None:
-    bare = {name.rpartition("/")[2] for name in OF_THE_NODE}
-    of_nvlink = {name for name in bare if name.startswith(("nvlink", "fabric"))}
-    (said,) = re.findall(r"only the node can tell\*\*: (.*?)and those of NVLink", PAGE, re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", said)) == bare - of_nvlink
-
-
 def test_commands_on_the_page_have_options_and_machine_types_that_there_are() -> None:
     (console,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     options = {option.replace("_", "-") for option in Slices.options}
@@ -112,25 +103,3 @@ def test_doctors_advice_leads_to_sections_of_the_page() -> None:
     ]
     led = {link for one in advice for link in re.findall(r"docs/works-with\.md#([\w-]+)", one)}
     assert led == {"kai-scheduler", "kueue"} & ANCHORS
-
-
-def test_options_of_slices_that_the_page_names_are_there() -> None:
-    section = PAGE.partition("## Templates for autoscalers")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`--([a-z-]+)", section))
-    assert {"mig", "whole-gpus-beside-shares", "template", "kubernetes"} <= named
-    assert named <= {name.replace("_", "-") for name in Slices.options}
-
-
-def test_options_that_doctor_advises_are_the_drivers() -> None:
-    divisible = slices([device("gpu-0", {"memory": 1})], [counter_set(memory=1)])
-    (seen,) = schedulers.judged(kai=schedulers.Kai(), kueue=False, slices=divisible)
-    advised = set(re.findall(r"--([a-z-]+)", seen.advice))
-    assert advised == {"mig", "whole-gpus-beside-shares"}
-    assert advised <= {name.replace("_", "-") for name in Settings.options}
-
-
-def test_the_page_names_the_last_kai_that_knows_no_counters() -> None:
-    last = ".".join(map(str, schedulers.KAI_LAST_WITHOUT_COUNTERS))
-    section = PAGE.partition("## KAI-Scheduler")[2].partition("\n## ")[0]
-    assert f"up to {last}" in " ".join(section.split())
-    assert f"`{schedulers.KAI_GROUP}`" in section

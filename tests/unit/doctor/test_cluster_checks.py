@@ -12,7 +12,6 @@ from testbed import manifests
 from dra_driver.admin.admission.policy import policy_yaml
 from dra_driver.admin.doctor.checks import cluster_checks
 from dra_driver.admin.doctor.checks.finding import Seen, Severity
-from dra_driver.admin.doctor.checks.node_checks import NODE_LABEL
 from dra_driver.admin.doctor.facts.cluster_facts import (
     Feature,
     FeatureFacts,
@@ -22,7 +21,7 @@ from dra_driver.admin.doctor.facts.cluster_facts import (
 )
 from dra_driver.admin.doctor.facts.installed import DaemonSets, Installed
 from dra_driver.admin.doctor.facts.shipped import OF_CLAIM_STATUS
-from dra_driver.errors import AccessError, UnavailableError
+from dra_driver.errors import AccessError
 
 Object = dict[str, Any]
 
@@ -128,11 +127,6 @@ def test_a_kubelet_without_dra_is_an_error() -> None:
     assert (seen.severity, "ResourceHealthStatus" in seen.text) == (OK, True)
 
 
-def test_kubelets_that_may_not_be_asked_are_unknown() -> None:
-    facts = KubeletFacts(gates={}, not_asked=1, refused=AccessError("cannot get it", status=403))
-    assert severities(cluster_checks.kubelet_gates(facts)) == [UNKNOWN]
-
-
 def test_nodes_with_gpus_have_a_label() -> None:
     label = "nvidia.com/gpu.present"
     there = {"metadata": {"name": "a", "labels": {label: "true"}}}
@@ -162,18 +156,6 @@ def test_the_drivers_daemonset_runs_where_it_should(
     ours: tuple[Installed, ...], severity: Severity
 ) -> None:
     assert severities(cluster_checks.daemon_sets(DaemonSets(ours=ours)))[0] is severity
-
-
-def test_the_supervisors_daemonset_is_looked_at_too() -> None:
-    found = DaemonSets(ours=(installed(),), supervisors=(installed(ready=1, name="mps"),))
-    assert severities(cluster_checks.daemon_sets(found)) == [OK, ERROR]
-    assert severities(cluster_checks.daemon_sets(DaemonSets(ours=(installed(),)))) == [OK, INFO]
-
-
-def test_a_daemonset_without_a_node_is_told_the_label() -> None:
-    seen, *_ = cluster_checks.daemon_sets(DaemonSets(ours=(installed(wanted=0, ready=0),)))
-    assert "its affinity matches no node" in seen.text
-    assert f"kubectl label node NODE {NODE_LABEL}" in seen.advice
 
 
 def test_others_that_give_out_gpus_are_named() -> None:
@@ -207,28 +189,11 @@ def test_nodes_are_named_on_which_gpu_operator_runs_nvidias_driver() -> None:
     assert "label node NODE --overwrite nvidia.com/gpu.deploy.dra-driver=false" in seen.advice
 
 
-def test_nodes_are_known_by_the_labels_that_the_daemonsets_look_for() -> None:
-    for one in manifests.installed("DaemonSet"):
-        affinity = one["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
-        terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        rules = [rule for term in terms for rule in term["matchExpressions"]]
-        wanted = {rule["key"]: frozenset(rule.get("values", ())) for rule in rules}
-        assert wanted == cluster_checks.GPU_LABELS
-    name, _, value = NODE_LABEL.partition("=")
-    assert value in cluster_checks.GPU_LABELS[name]
-
-
 ALL = dict.fromkeys(Feature, True)
 
 
 def shipped_classes() -> list[Object]:
     return manifests.installed("DeviceClass")
-
-
-def test_the_classes_of_this_repository_are_as_shipped() -> None:
-    (seen,) = cluster_checks.classes(shipped_classes(), ALL)
-    assert seen.severity is OK
-    assert all(one["metadata"]["name"] in seen.text for one in shipped_classes())
 
 
 def test_classes_that_lack_or_differ_are_named() -> None:
@@ -313,11 +278,6 @@ def test_a_policy_does_what_its_binding_says(actions: list[str], severity: Sever
     assert severities(cluster_checks.config_policy(found, bindings)) == [severity]
 
 
-def test_policies_that_are_not_there_are_missed() -> None:
-    assert severities(cluster_checks.config_policy([], [])) == [WARNING]
-    assert severities(cluster_checks.own_node_policy([], [], [])) == [WARNING]
-
-
 USER = "system:serviceaccount:dra-driver:dra-driver"
 
 
@@ -365,11 +325,3 @@ def test_objects_of_any_shape_are_passed_over(broken: Mapping[str, Any]) -> None
     assert severities(cluster_checks.config_policy([broken], [broken])) == [WARNING]
     assert severities(cluster_checks.own_node_policy([broken], [broken], [USER])) == [WARNING]
     assert set(severities(cluster_checks.classes([broken], ALL))) == {ERROR}
-
-
-def test_a_failure_that_is_no_lack_of_rights_keeps_its_own_advice() -> None:
-    refusal = UnavailableError("the API server is away; wait")
-    (seen,) = cluster_checks.features(
-        FeatureFacts(has={}, refused={Feature.TAINTS: refusal}), "v1.36.1"
-    )
-    assert seen.advice == "wait"

@@ -11,7 +11,7 @@ from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster, Feature
 from dra_driver.admin.doctor.facts.shipped import PERMISSIONS
 from dra_driver.admin.doctor.sources import Sources
-from dra_driver.errors import AccessError, InvalidError, UnavailableError
+from dra_driver.errors import AccessError, InvalidError
 from dra_driver.kube.client import Answer
 from dra_driver.kube.resource import DEVICE_CLASSES, NODES, Call, Resource
 from published import device, slices
@@ -92,18 +92,6 @@ def test_the_servers_clock_is_read_from_its_answer(api: Api) -> None:
     assert 590 < ahead < 610
 
 
-@pytest.mark.parametrize("date", [None, "", "yesterday"])
-def test_a_server_that_does_not_tell_the_time_is_taken_at_its_word(
-    api: Api, date: str | None
-) -> None:
-    api.date = date
-    assert cluster(api).server().ahead_seconds is None
-
-
-def test_every_feature_of_a_server_that_drops_nothing_is_on(api: Api) -> None:
-    assert cluster(api).features().has == dict.fromkeys(Feature, True)
-
-
 @pytest.mark.parametrize(
     ("field", "feature"),
     [
@@ -138,13 +126,6 @@ def test_each_list_is_asked_for_once_and_a_refusal_too(api: Api) -> None:
         with pytest.raises(AccessError):
             one.every(DEVICE_CLASSES)
     assert api.asked.count(DEVICE_CLASSES.plural) == 1
-
-
-def test_slices_of_other_nodes_are_passed_over(api: Api) -> None:
-    gpus = [device("gpu-0")]
-    api.stored["resourceslices"] = [*slices(gpus, node="node-1"), *slices(gpus, node="b")]
-    assert len(cluster(api).slices()) == 2
-    assert len(cluster(api, "node-1").slices()) == 1
 
 
 def test_kubelets_of_nodes_with_gpus_are_asked_first(api: Api) -> None:
@@ -192,24 +173,3 @@ def test_without_a_daemonset_nobody_is_asked_about(api: Api) -> None:
     (seen,) = Sources(places=None, cluster=cluster(api)).permissions()
     assert seen.severity is Severity.UNKNOWN
     assert api.reviews == []
-
-
-def test_the_runtime_is_said_by_the_nodes(api: Api) -> None:
-    info = {"nodeInfo": {"containerRuntimeVersion": "containerd://2.1.4"}}
-    api.stored["nodes"] = [NODE | {"status": info}, {"metadata": {"name": "b"}}]
-    assert Sources(places=None, cluster=cluster(api)).runtimes() == {
-        "containerd://2.1.4": ["node-1"]
-    }
-    api.refuses["nodes"] = UnavailableError("away")
-    assert Sources(places=None, cluster=cluster(api)).runtimes() == {}
-
-
-def test_a_cluster_is_closed_with_its_sources(api: Api) -> None:
-    Sources(places=None, cluster=cluster(api)).close()
-    assert api.asked == ["close"]
-
-
-def test_paths_below_an_object_are_named_as_rbac_names_them() -> None:
-    call = Call(verb="get", resource=NODES, name="n", subresource="proxy/configz")
-    assert call.permission == "nodes/proxy"
-    assert str(call) == "get nodes/proxy n"

@@ -81,10 +81,3 @@ def test_a_daemonset_is_for_the_nodes_that_have_all_that_its_selector_asks_for()
     labels = {"y": {"a": "1", "b": "2", "c": "3"}, "x": {"a": "1", "b": "2"}, "z": {"a": "1"}}
     assert one.nodes(labels) == ["x", "y"]
     assert anywhere.nodes(labels) == []
-
-
-@pytest.mark.parametrize(
-    "broken", [{}, {"spec": 1}, {"spec": {"template": {"spec": {"containers": [None, 3]}}}}]
-)
-def test_objects_of_any_shape_are_passed_over(broken: Object) -> None:
-    assert sorted_out([broken]) == DaemonSets()

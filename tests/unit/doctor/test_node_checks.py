@@ -61,12 +61,6 @@ def test_a_node_with_gpus_and_no_kernel_driver_is_an_error(
     assert severities(node_checks.kernel_driver(facts)) == [severity]
 
 
-def test_gpus_that_answer_are_counted() -> None:
-    (seen,) = node_checks.gpus(make.inventory(make.gpu(0), make.gpu(1)))
-    assert seen.severity is OK
-    assert seen.text.startswith("2 GPUs")
-
-
 def test_a_gpu_that_is_sick_is_an_error_beside_those_that_are_well() -> None:
     sick = SickGpu(index=1, reason="the GPU has fallen off the bus")
     inventory = make.inventory(make.gpu(0), sick=(sick,))
@@ -225,17 +219,3 @@ def test_a_gpu_that_is_left_out_is_told_and_is_no_fault() -> None:
     first, second = node_checks.excluded(left)
     assert (first.severity, second.severity) == (INFO, INFO)
     assert first.text.endswith('is not offered: it is left out by "*" of --exclude-gpus')
-
-
-def test_a_word_that_leaves_nothing_out_is_a_warning() -> None:
-    (seen,) = told(
-        node_checks.excluded(without_excluded(make.inventory(), Exclusion(label="Tesla-P4")))
-    )
-
-    assert seen.severity is WARNING
-    assert "excludes nothing: this node has 2 GPUs" in seen.text
-    assert "dra-driver inspect" in seen.advice
-
-
-def test_a_node_that_leaves_nothing_out_is_fine() -> None:
-    assert severities(node_checks.excluded(make.inventory())) == [OK]

@@ -67,14 +67,6 @@ def test_cdi_is_judged_by_the_runtimes_version_and_configuration(
     assert severities(runtime_cdi(configs, versions, "node-1")) == expected
 
 
-def test_the_configuration_of_one_node_speaks_for_no_other() -> None:
-    versions = {"containerd://1.7.27": ["node-1", "node-2"], "containerd://2.4.2": ["node-3"]}
-    of_others, newest, own = runtime_cdi([OLD_ON], versions, "node-1")
-    assert (of_others.severity, newest.severity, own.severity) == (WARNING, OK, OK)
-    assert "node-2" in of_others.text
-    assert "node-1" not in of_others.text
-
-
 def test_a_newer_containerd_elsewhere_makes_cdi_no_less_off_here() -> None:
     versions = {"containerd://2.1.0": ["node-1"], "containerd://2.4.2": ["node-2"]}
     assert severities(runtime_cdi([OFF], versions, "node-1")) == [OK, OK, ERROR]
@@ -152,10 +144,3 @@ def test_a_default_runtime_that_gives_gpus_to_all_is_a_warning(
     facts: dict[str, object], expected: Severity
 ) -> None:
     assert severities(default_runtime([config(**facts)])) == [expected]
-
-
-@pytest.mark.parametrize("configs", [None, []])
-def test_a_runtime_whose_configuration_is_not_seen_is_unknown(
-    configs: list[RuntimeConfig] | None,
-) -> None:
-    assert severities(default_runtime(configs)) == [UNKNOWN]

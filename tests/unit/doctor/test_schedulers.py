@@ -25,11 +25,6 @@ def operator(image: str) -> dict[str, Any]:
     return {"metadata": {"name": "kai-operator"}, "spec": {"template": {"spec": pod}}}
 
 
-def test_without_others_all_is_well() -> None:
-    (seen,) = seen_with(None, DIVISIBLE)
-    assert seen.severity is Severity.OK
-
-
 @pytest.mark.parametrize("version", ["", "v0.16.8", "v0.17.0", "0.9.1", "main-1a2b3c"])
 def test_a_kai_that_knows_no_counters_is_a_warning_where_devices_have_some(version: str) -> None:
     (seen,) = seen_with(Kai(version=version), [*WHOLE, *DIVISIBLE])
@@ -72,7 +67,3 @@ def test_kueue_is_told_beside_it() -> None:
 def test_its_version_is_the_tag_of_its_operators_image(image: str, version: str) -> None:
     other = {"metadata": {"name": "web"}, "spec": {}}
     assert kai_version([other, operator(image)]) == version
-
-
-def test_an_operator_that_is_not_there_has_no_version() -> None:
-    assert kai_version([]) == ""

@@ -13,12 +13,6 @@ def severities(seen: Iterable[Seen]) -> list[Severity]:
     return [one.severity for one in seen]
 
 
-def test_devices_on_offer_are_counted() -> None:
-    two = [*slices(GPUS, node="a"), *slices(GPUS, node="b")]
-    (seen,) = slice_checks.published(two, "")
-    assert (seen.severity, seen.text) == (Severity.OK, "4 devices offered by 2 nodes: a, b")
-
-
 def test_a_cluster_without_slices_is_an_error() -> None:
     assert severities(slice_checks.published([], "")) == [Severity.ERROR]
     (seen,) = slice_checks.published([], "node-7")
@@ -87,13 +81,6 @@ def test_a_slice_with_another_nodes_name_is_told_to_those_whom_it_concerns() -> 
         (seen,) = slice_checks.in_others_names([one], NODES, asked)
         assert "of evil has the name of a slice of a-b" in seen.text
     assert list(slice_checks.in_others_names([one], NODES, "a")) == []
-
-
-def test_a_squatters_pool_hides_no_nodes_devices() -> None:
-    (one,) = slices(GPUS[:1], node="evil")
-    one["spec"]["pool"] |= {"name": "a", "generation": 2**62}
-    (seen,) = slice_checks.published([one, *slices(GPUS, node="a")], "")
-    assert (seen.severity, seen.text) == (Severity.OK, "3 devices offered by 2 nodes: a, evil")
 
 
 def versioned(version: str, node: str) -> list[Object]:

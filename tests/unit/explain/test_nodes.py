@@ -85,11 +85,6 @@ def test_requirements_of_a_node_selector(
     assert selects(selector, Node(name="n", labels=LABELS)) is holds
 
 
-def test_an_empty_term_selects_nothing() -> None:
-    assert not selects({"nodeSelectorTerms": [{}]}, Node(name="n"))
-    assert not selects({}, Node(name="n"))
-
-
 @pytest.mark.parametrize(
     ("toleration", "tolerated"),
     [

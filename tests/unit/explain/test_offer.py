@@ -64,13 +64,6 @@ def test_a_pool_that_contradicts_itself_is_invalid(change: dict[str, Any], probl
     assert (pool.fault, pool.problem) == (Fault.INVALID, problem)
 
 
-def test_other_nodes_have_other_pools() -> None:
-    found = offer([*slices([device("gpu-0")]), *slices([device("gpu-0")], node="node-2")])
-    assert [one.name for one in found.on(NODE)] == ["node-1"]
-    assert found.on(Node(name="node-3")) == []
-    assert found.drivers == ("gpu.nvidia.com",)
-
-
 @pytest.mark.parametrize(
     ("selector", "tainted"),
     [
@@ -90,10 +83,6 @@ def test_a_taint_rule_taints_the_devices_that_it_names(
     assert found.taints == ((Taint.of(BAD),) if tainted else ())
 
 
-def test_a_rule_without_a_selector_taints_nothing() -> None:
-    assert TaintRule.of({"spec": {"taint": BAD}}) is None
-
-
 def test_an_attribute_is_found_by_its_full_name() -> None:
     (thing,) = slices([device("gpu-0", **{"example.com/rack": 7})])
     (found,) = read_slice(thing).devices
@@ -102,9 +91,3 @@ def test_an_attribute_is_found_by_its_full_name() -> None:
     assert found.attribute("example.com/type") is None
     assert str(found.id) == "gpu.nvidia.com/node-1/gpu-0"
     assert found.id == DeviceId("gpu.nvidia.com", "node-1", "gpu-0")
-
-
-def test_a_quantity_that_cannot_be_read_is_an_error() -> None:
-    (thing,) = slices([{"name": "gpu-0", "attributes": {}, "capacity": {"memory": {"value": "x"}}}])
-    with pytest.raises(ValueError, match="not a valid quantity"):
-        read_slice(thing)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from demo import demos, show
-from demo.machines import Needs, UnfitError, fit, machine, parse_needs
+from demo.machines import Needs, UnfitError, machine, parse_needs
 
 from dra_driver.shares.config import read_node_config
 
@@ -97,21 +97,6 @@ def test_mig_profiles_go_by_the_names_of_the_card(profile: str, names: list[str]
     assert demo.made == (small, small, medium, large)
 
 
-@pytest.mark.parametrize(
-    ("profile", "divided", "switched", "by_reset"),
-    [
-        (show.PROFILE, (4, 5, 6, 7), (), False),
-        ("h100x8", (0, 1, 2, 3), (0, 1, 2, 3), False),
-        ("a100x8", (2, 3, 0, 1), (2, 3, 0, 1), True),
-    ],
-)
-def test_an_admin_turns_mig_mode_on_where_it_is_off(
-    profile: str, divided: tuple[int, ...], switched: tuple[int, ...], by_reset: bool
-) -> None:
-    fitted = demos.load("mig-four-on-one", machine(profile)).fit
-    assert (fitted.divided, fitted.switched, fitted.by_reset) == (divided, switched, by_reset)
-
-
 @pytest.mark.parametrize("path", sorted(demos.FOLDER.glob("*/share-config.yaml")))
 def test_the_share_config_of_a_demo_is_right(path: Path) -> None:
     config = read_node_config(path.read_bytes(), path.name)
@@ -128,10 +113,3 @@ def test_a_demo_says_what_it_takes(name: str) -> None:
     assert set(entry) <= known
     assert parse_needs(entry) != Needs()
     assert {"gpus", "mig"} & {*entry}
-
-
-def test_nothing_but_the_names_of_mig_profiles_is_changed() -> None:
-    text = "image: nvidia/cuda:12.4.1-base\nlimit: 10Gi # 1g.10gb+me"
-    fitted = fit(Needs(divided=1, names_of="h100-80gb"), text, machine("a100x8"))
-    assert fitted.names == {"1g.10gb": "1g.5gb"}
-    assert fitted.adapted(text) == text.replace("1g.10gb+me", "1g.5gb+me")

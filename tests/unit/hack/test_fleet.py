@@ -12,7 +12,6 @@ from bench.fleet.variants import (
     BASELINE,
     VARIANTS,
     Variant,
-    auto,
     auto_mig,
     devices,
     is_whole,
@@ -58,9 +57,6 @@ class TestVariants:
         ]
         assert published[0] == published[1] == published[2]
         assert len(published[0]) == 52
-
-    def test_the_default_without_mig_mode_publishes_whole_gpus_to_the_byte(self) -> None:
-        assert auto(hoppers(8), NODE) == whole_only(hoppers(8), NODE)
 
     def test_the_default_offers_the_partitions_of_gpus_in_mig_mode_and_others_whole(self) -> None:
         pool = auto_mig(hoppers(4), NODE)

@@ -8,13 +8,13 @@ import pytest
 
 import libcuda
 from dra_driver.errors import StateError
-from hardware import command, questions, report
+from hardware import questions, report
 from hardware.card import Settings
-from hardware.client import Client, built, understood
+from hardware.client import Client, built
 from hardware.every_step import STEPS
 from hardware.journal import Entry, Journal
 from hardware.run import restore_leftovers
-from hardware.steps import Change, LeftOut, Made, Unexpected
+from hardware.steps import Change, Made, Unexpected
 
 SETTINGS = Settings(
     compute_mode=0, time_slice=None, power_limit=700000, mig_mode="enabled", mig=((9, 4),)
@@ -56,20 +56,6 @@ def test_a_kernel_that_computes_nothing_is_found_out(
 ) -> None:
     with Client(built(tmp_path), environment | {"TEST_CUDA_WRONG": "mark"}) as client:
         assert client.said.failed == "kernel 0"
-
-
-def test_a_client_without_a_gpu_says_which_call_failed(tmp_path: Path) -> None:
-    nowhere = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    with Client(built(tmp_path), nowhere) as client:
-        assert "libcuda.so.1" in client.said.failed or client.said.failed.startswith("cu")
-
-
-def test_only_on_a_simulated_gpu_a_missing_function_is_no_failure() -> None:
-    said = understood("context made\nfailed cuDeviceGetAttribute -1\n")
-    with pytest.raises(LeftOut):
-        said.check(is_simulated=True)
-    with pytest.raises(Unexpected):
-        said.check(is_simulated=False)
 
 
 def entry(folder: Path) -> Entry:
@@ -129,16 +115,6 @@ def test_where_the_gpu_driver_is_gone_the_journal_stays(tmp_path: Path) -> None:
     assert journal.file.exists()
 
 
-def test_settings_name_what_differs() -> None:
-    now = replace(SETTINGS, compute_mode=3, power_limit=500000, mig=())
-    assert SETTINGS.differences(SETTINGS) == []
-    assert SETTINGS.differences(now) == [
-        "compute mode was 0 and is 3",
-        "power limit was 700000 and is 500000",
-        "MIG devices were profile 9 at 4 and are none",
-    ]
-
-
 def test_a_report_has_no_names_of_the_card() -> None:
     uuid = "GPU-d7431763-6c98-41ab-b6f0-5556fa0cf18f"
     told = {"a": [f"{uuid} and MIG-{uuid[4:]}", 5, None], "serial 0123": "serial 0123"}
@@ -163,16 +139,3 @@ def test_the_page_has_the_table_of_the_questions() -> None:
     assert questions.table() in PAGE.read_text(), (
         f"docs/hardware.md should have this table:\n{questions.table()}"
     )
-
-
-def test_what_containers_need_is_made_ready_before_the_steps_that_run_some(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(command.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(command.subprocess, "run", lambda words, **_: ran.append(words))
-    steps = {step.name: step for step in STEPS}
-    command.make_ready([steps["inventory"], steps["claim-gpu"]])
-    assert ran == []
-    command.make_ready([steps["inventory"], steps["container"]])
-    assert [words[-1] for words in ran] == ["cdi"]

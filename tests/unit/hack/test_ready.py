@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import promtool
 import pytest
 import ready
 from image.builder import Builder
@@ -58,15 +57,6 @@ def test_within_a_test_no_image_is_built(bare: dict[str, str], tmp_path: Path) -
         builder.archive(Recipe(target="driver", arch=own_architecture()))
 
 
-def test_within_a_test_promtool_is_not_downloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(promtool.PromtoolError, match=r"hack/ready\.py makes it ready"):
-        promtool.program()
-
-
 def test_a_test_whose_need_is_not_ready_fails_at_once_and_says_what_makes_it_ready(
     bare: dict[str, str],
 ) -> None:
@@ -77,16 +67,6 @@ def test_a_test_whose_need_is_not_ready_fails_at_once_and_says_what_makes_it_rea
     assert done.returncode == 1, done.stdout
     assert "vale is not ready: run `.venv/bin/python hack/ready.py vale`" in done.stdout
     assert not (Path(bare["HOME"]) / ".cache" / "go-build").exists()
-
-
-def test_where_it_cannot_be_had_the_test_is_left_out_with_the_reason(bare: dict[str, str]) -> None:
-    command = (sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", TEST_OF_VALE)
-    without = {**bare, "TESTS_WITHOUT": "judge vale"}
-    done = subprocess.run(
-        command, cwd=ready.REPOSITORY, env=without, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
-    assert "vale cannot be had on this machine: " in done.stdout
 
 
 def test_what_cannot_be_had_is_told_and_the_rest_is_made(

@@ -92,11 +92,6 @@ def test_a_long_page_of_a_proxy_is_cut() -> None:
     assert len(str(error_in(CALL, 502, b"<html>" * 10_000))) < 1200
 
 
-def test_a_response_without_words_gets_those_of_http() -> None:
-    assert "Conflict" in str(error_in(CALL, 409, b""))
-    assert "no reason given" in str(error_in(CALL, 499, b""))
-
-
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"3", b"\xff"])
 def test_a_success_that_is_no_object_is_not_believed(body: bytes) -> None:
     with pytest.raises(UnavailableError):

@@ -57,10 +57,6 @@ def test_a_second_document_is_refused_where_it_begins() -> None:
     )
 
 
-def test_a_file_of_just_the_largest_size_is_read() -> None:
-    assert read_node_config(b"#" * LARGEST, "f") == NodeConfig()
-
-
 def test_of_many_problems_ten_are_told() -> None:
     told = refusal("".join(f"field{number}: 1\n" for number in range(1000)).encode())
     assert told.count("unknown field") == 10
@@ -71,11 +67,6 @@ def test_a_file_that_is_too_large_is_not_looked_into() -> None:
     assert refusal(b"[" * (LARGEST + 1)) == (
         "/etc/shares/a100:1:1: it has 131073 bytes; a share config must have at most 131072"
     )
-
-
-def test_a_file_that_is_not_utf_8_is_refused_where_it_is_not() -> None:
-    assert refusal(b"version: v1\n# \xe9").startswith("/etc/shares/a100:2:3: it is not UTF-8")
-    assert refusal(b"#\n#\n#\xe9").startswith("/etc/shares/a100:3:2: it is not UTF-8")
 
 
 def test_a_file_that_is_no_yaml_is_refused_with_what_yaml_says() -> None:

@@ -74,15 +74,6 @@ def test_a_file_that_cannot_be_read_is_status_2(
     assert "latin.yaml cannot be read: 'utf-8' codec" in capsys.readouterr().err
 
 
-def test_an_error_counts_more_than_an_unreadable_file(folder: Path) -> None:
-    assert cli.main(["validate", str(folder / "none.yaml"), str(folder)]) == 1
-
-
-def test_no_file_at_all_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["validate"]) == 2
-    assert "FILE is missing" in capsys.readouterr().err
-
-
 def test_a_warning_is_marked_and_leaves_status_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
