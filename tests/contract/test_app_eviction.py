@@ -1,7 +1,6 @@
 """The whole driver as a process, sent off its node before the pods that have GPUs are."""
 
 import signal
-import time
 from pathlib import Path
 
 from testbed.driver_container import users_of
@@ -12,7 +11,8 @@ from worlds.process import ProcessNode, eventually, process_node
 LABEL = "nvidia.com/dra-driver"
 PAUSED = "paused-for-driver-upgrade"
 
-node = process_node("t4x4", starts=True)
+# Its last answer is with the kubelet before it goes.
+node = process_node("t4x4", starts=True, SHUTDOWN_DELAY="1")
 
 
 def label(node: ProcessNode, value: str) -> None:
@@ -34,7 +34,8 @@ def test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it(
         label(node, PAUSED)
         node.driver.send(signal.SIGTERM)
         node.driver.wait_log("claims of evicted pods waited for")
-        time.sleep(3)
+        asked = len(node.api.seen("get", "nodes"))
+        eventually(lambda: len(node.api.seen("get", "nodes")) > asked, "its look for the labels")
         assert kubelet.unprepare(claim)[claim.uid].error == ""
     assert node.driver.wait(timeout=20) == 0
     assert node.place.left_over() == []

@@ -1,6 +1,6 @@
 """The whole driver as a process, as it says in claims' own status how their devices are doing."""
 
-import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from dra_driver.simulator.health_cli import raise_xid_on_device
 from dra_driver.simulator.machine import Machine
 from worlds import sick
 from worlds.process import ProcessNode, eventually, process_node
-from worlds.sick import KNOWS_NO_RECOVERY, machine_of, start, uuid_of
+from worlds.sick import KNOWS_NO_RECOVERY, looked, machine_of, start, uuid_of
 
 node = process_node()
 
@@ -46,7 +46,8 @@ def test_a_change_is_written_at_once_to_the_claims_concerned_and_no_other(
             "Healthy": "True",
         }
         before = len(node.api.seen("patch", "resourceclaims"))
-        time.sleep(1.1)  # times are in seconds
+        was = str(well["Healthy"]["lastTransitionTime"])
+        eventually(lambda: f"{datetime.now(tz=UTC):%FT%TZ}" > was, "another second")
         machine.emit_xid(uuid_of(machine, 2), 79)
         eventually(lambda: healthy(node, "two") == "False", "sick")
         found = conditions(node, "two")
@@ -77,9 +78,9 @@ def test_steady_health_asks_and_writes_nothing_also_after_a_restart(
             eventually(lambda: healthy(node, "two") == "False", "sick")
             eventually(lambda: node.api.objects("events"), "an event")
         eventually(lambda: bool(node.taints()) == bool(xid), "its taint")
-        time.sleep(1)
+        looked(machine, 2)
         before = written(node), len(node.api.seen("get", "resourceclaims"))
-        time.sleep(4)  # eight looks
+        looked(machine, 8)
         assert (written(node), len(node.api.seen("get", "resourceclaims"))) == before
     node.driver.kill()
     with KubeletClient(node.place.registry) as kubelet:
@@ -87,7 +88,7 @@ def test_steady_health_asks_and_writes_nothing_also_after_a_restart(
         start(node, kubelet)
         node.driver.wait_log("slices published")
         eventually(lambda: len(node.api.seen("get", "resourceclaims")) >= looks + 2, "its looks")
-        time.sleep(1)
+        looked(machine, 2)
         assert written(node) == before[0]
 
 
@@ -111,7 +112,7 @@ def test_a_slow_first_look_takes_nothing_back(node: ProcessNode) -> None:
     node.driver.start()
     found = node.driver.wait_log("gpus found")
     assert found["gpus"] == 4
-    time.sleep(1)
+    looked(machine, 2)
     assert len(node.api.seen("patch", "resourceclaims")) == before
     assert healthy(node, "one") == "True"
 
@@ -127,7 +128,7 @@ def test_of_a_mig_device_only_its_own_claim_is_told(node: ProcessNode) -> None:
         prepared(node, kubelet, mine="gpu-0-mig-2g20gb-14-0", other="gpu-0-mig-1g10gb-19-4")
         raise_xid_on_device(machine, mine, 62)
         eventually(lambda: healthy(node, "mine") == "False", "sick")
-        time.sleep(1)
+        looked(machine, 2)
         assert healthy(node, "other") == "True"
 
 
@@ -159,7 +160,7 @@ def test_a_mig_device_that_somebody_destroyed_is_not_healthy_until_it_is_made_ag
 ) -> None:
     with KubeletClient(node.place.registry) as kubelet:
         machine, _ = mig_claims(node, kubelet)
-        time.sleep(3)  # several looks, of which none misses what was made after it began
+        looked(machine, 5)  # of which none misses what was made after it began
         assert reasons(node) == {"found": "Well", "made": "Well"}
         gone = uuid_in(node, "made")
         machine.destroy_mig(gone)
@@ -191,7 +192,7 @@ def test_after_a_reset_of_the_gpu_a_new_driver_says_at_once_what_is_gone(
         node.driver.kill()
         node.driver.start()
         node.driver.wait_log("slices published")
-        time.sleep(2)
+        looked(machine, 3)
         assert len(node.api.seen("patch", "resourceclaims")) == wrote
 
 

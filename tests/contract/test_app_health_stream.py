@@ -15,7 +15,7 @@ from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from dra_driver.simulator.machine import Machine
 from worlds import sick
 from worlds.process import ProcessNode, eventually, process_node
-from worlds.sick import KNOWS_NO_RECOVERY, machine_of, prepared, uuid_of
+from worlds.sick import KNOWS_NO_RECOVERY, looked, machine_of, prepared, uuid_of
 
 UNKNOWN, HEALTHY, UNHEALTHY = range(3)
 
@@ -196,13 +196,13 @@ def test_mig_devices_that_claims_come_and_go_with_are_well_and_no_loss(
 ) -> None:
     dice = random.Random(seed)  # noqa: S311 (cases, no secrets)
     with KubeletClient(node.place.registry) as kubelet:
-        _, told = with_mig(node, kubelet)
+        machine, told = with_mig(node, kubelet)
         for _ in range(12):
             for _ in cycle(node, kubelet, dice.choice("abc")):
                 time.sleep(dice.choice((0, 0.3, 1.2)))  # a look is every half second
         prepared(node, kubelet, last=PLACE)
         told.wait({PLACE: HEALTHY})
-        time.sleep(1.2)
+        looked(machine, 3)
         assert told.ever == {HEALTHY}, told.messages
         assert node.driver.events("mig device of a claim is gone") == []
 
@@ -217,7 +217,7 @@ def test_a_lost_mig_device_is_told_of_its_own_claim_and_not_of_the_next_one_ther
             next(steps)
             told.wait({PLACE: HEALTHY})
             assert told.ever == {HEALTHY}, told.messages
-            time.sleep(1)
+            looked(machine, 2)
             (lost,) = machine.mig_devices(uuid_of(machine, 0))
             machine.destroy_mig(lost.uuid)
             told.wait({PLACE: UNHEALTHY})

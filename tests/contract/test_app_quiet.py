@@ -16,12 +16,12 @@ from dra_driver.simulator.machine import Machine
 from worlds import mps
 from worlds.configs import HALF, LONG
 from worlds.process import SLICES, ProcessNode, eventually, supervised
+from worlds.sick import looked
 
 WRITES = {"create", "update", "patch", "delete"}
 SHARES = "version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 4, devices: [7]}]}}\n"
 LOOKS = 10
-"""Of the watcher of the inventory, each half a second; others look as often or when told."""
-RESCAN_SECONDS = 0.5
+"""Of the watcher of the inventory, half a second apart; others look as often or when told."""
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_looks_that_find_nothing_changed_write_nothing(
             assert kubelet.prepare(claim)[claim.uid].error == ""
     before = eventually(lambda: settled(node, api), "nothing to be written")
     lines = len(node.driver.events())
-    time.sleep(LOOKS * RESCAN_SECONDS)
+    looked(machine, LOOKS)
     assert written(node, api) == before
     assert node.driver.events()[lines:] == []
     machine.remove_gpu(next(gpu.uuid for gpu in machine.gpus if gpu.minor == 6))

@@ -41,6 +41,16 @@ def prepared(node: ProcessNode, kubelet: KubeletClient, **devices: str) -> None:
         assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
 
 
+def looked(machine: Machine, looks: int) -> None:
+    """Wait until a driver has looked so often at all GPUs, from begin to end, after this call.
+
+    Each look counts the GPUs once, and so meets a fault that does nothing.
+    """
+    count = "nvmlDeviceGetCount_v2"
+    machine.slow_call(count, 1, times=looks + 1)
+    eventually(lambda: count not in {one.function for one in machine.faults()}, "looks")
+
+
 def uuid_of(machine: Machine, minor: int) -> str:
     """The UUID of one of a machine's GPUs."""
     return next(gpu.uuid for gpu in machine.gpus if gpu.minor == minor)

@@ -43,6 +43,7 @@ class Node:
     def __init__(self, root: Path, timing: StreamTiming) -> None:
         self.found: list[Reported] = [one("gpu-0")]
         self.error: StateError | None = None
+        self.asked = 0
         self.looked = threading.Event()
         self.looked.set()
         self.paths: SocketPaths = socket_paths(plugins=root / "p", registrar=root / "r")
@@ -59,6 +60,7 @@ class Node:
         )
 
     def report(self) -> list[Reported]:
+        self.asked += 1
         if self.error is not None:
             raise self.error
         return self.found
@@ -142,8 +144,9 @@ def test_a_change_is_told_at_once_and_a_ring_without_one_is_not(
     messages = kubelet.watch_health()
     assert told(next(messages)) == {"gpu-0": (1, "")}
     for _ in range(20):
+        asked = node.asked
         node.stream.ring()
-        time.sleep(0.02)
+        eventually(lambda asked=asked: node.asked > asked)
     node.say(one("gpu-0", SICK))
     assert told(next(messages)) == {"gpu-0": (2, "XID 79: it is lost.")}
     node.say()
@@ -189,8 +192,8 @@ def test_what_cannot_be_found_out_is_not_told_again_as_if_it_were_new(
     with capture_logs() as logs:
         node.error = StateError("the disk is gone")
         eventually(lambda: bool(logs))
-        before = len(got)
-        time.sleep(2.5)  # many times the time after which it is told again
+        before, asked = len(got), node.asked
+        eventually(lambda: node.asked > asked + 8)  # it is told again as often
         assert len(got) <= before + 1  # one may have been under way
         assert [log["event"] for log in logs] == ["device health not reported"]
         before = len(got)

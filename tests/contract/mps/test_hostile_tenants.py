@@ -150,7 +150,8 @@ def test_no_process_of_a_container_is_looked_at_whatever_it_says_to_be(mps: MpsD
 
 
 def test_a_link_to_another_claims_daemon_does_not_end_it(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervised())
+    looks: list[str] = []
+    run(mps.supervised(lambda domain, name: looks.append(f"{domain} {name}")))
     victim, hostile = mps.domain("victim", 0), mps.domain("hostile", 1)
     kept = mps.ready(victim)
     mps.ready(hostile)
@@ -161,7 +162,8 @@ def test_a_link_to_another_claims_daemon_does_not_end_it(mps: MpsDomains, run: R
 
     mps.gone(hostile)
 
-    time.sleep(0.5)
+    before = looks.count("victim reported")
+    eventually(lambda: looks.count("victim reported") > before + 1, "a look that begins after it")
     status = mps.requests.status(victim.id)
     assert status is not None
     assert (status.daemon, status.restarts) == (kept.daemon, 0)

@@ -31,6 +31,7 @@ from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity, let_do
 from dra_driver.usage.node import NodeLook
 from worlds.process import ProcessNode
 from worlds.session import session_on
+from worlds.sick import looked
 
 MIB = 1 << 20
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
@@ -192,8 +193,9 @@ def test_a_gpu_that_hangs_is_told_of_and_the_scrape_is_in_time(node: Node) -> No
 
 def test_while_nobody_asks_nvml_is_not_asked(node: Node) -> None:
     node.machine.fail_call("nvmlDeviceGetComputeRunningProcesses_v3", code=999, times=1)
-    NodeUsage(node.look().look)
-    time.sleep(0.2)
+    look, threads = node.look().look, threading.enumerate()
+    NodeUsage(look)
+    assert set(threading.enumerate()) <= set(threads), "somebody is there who could ask later"
     assert [fault.times for fault in node.machine.faults()] == [1]
 
 
@@ -331,7 +333,7 @@ def test_later_pods_of_a_claim_have_their_names_and_nobody_is_asked_before_someb
         reserve(api, "train-0", "train-1", "train-2")
         port = node.driver.wait_log("http endpoint opened")["port"]
         asked = len(api.seen("get", "resourceclaims"))
-        time.sleep(1)
+        looked(machine, 2)
         assert len(api.seen("get", "resourceclaims")) == asked
         for _ in range(2):
             text = metrics_at(port)
