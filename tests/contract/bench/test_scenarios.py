@@ -136,25 +136,6 @@ def test_each_tenant_has_its_work_and_begins_after_the_others_as_it_says(tmp_pat
     assert [strategy.role(tenant.number) for tenant in case.tenants] == ["light", "heavy"]
 
 
-def test_a_command_has_all_the_gpus_that_it_asks_for(tmp_path: Path) -> None:
-    own = runner(tmp_path, *(PlayedDoor(f"GPU-{number}") for number in (1, 2, 3)))
-    script = 'touch "$$KEPT/$$CUDA_VISIBLE_DEVICES"'
-    (strategy,) = strategies(
-        own,
-        f"""
-        - name: one beside two
-          sharing: whole-gpus
-          tenants:
-          - {{work: job, with: {{command: {json.dumps(["sh", "-c", script])}}}}}
-          - {{work: job, gpus: 2, with: {{command: {json.dumps(["sh", "-c", script])}}}}}
-        """,
-        seconds=20,
-    )
-    case = own.run(strategy, strategy.parts[0].work)
-    assert case.state == "measured", case.reason
-    assert {one.name for one in tmp_path.iterdir()} == {"tenant.py", "GPU-1", "GPU-2,GPU-3"}
-
-
 def both(own: ProcessRunner, script: str, **times: float) -> Strategy:
     """A command, which begins 0.5 s later than it could, beside a work of our own."""
     words = json.dumps(["sh", "-c", script.replace("$", "$$")])
@@ -303,28 +284,6 @@ class TestOnASimulatedMachine:
         assert "tenant 0: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=57091M" in seen["70 to 30"]
         assert "tenant 1: CUDA_MPS_CLIENT_PRIORITY=1" in seen["batch below normal priority"]
         assert report["study"]["repetitions"] == 1
-
-    def test_a_gpu_in_mig_mode_has_the_largest_device_alone_as_its_base(self, root: Path) -> None:
-        machine = Machine.create(root, "h100x8")
-        try:
-            gpu = machine.gpus[0].uuid
-            assert machine.set_mig_mode(gpu, enabled=True)
-            for profile in ("1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"):
-                machine.create_mig(gpu, profile)
-            report = bench(root, "--scenario", "mig-mixed", "--repetitions", "2")
-        finally:
-            machine.destroy()
-        found = states(report)
-        assert [name for name, state in found.items() if state == "passed"] == [
-            *("alone on the largest", "alone on 1g", "alone on 2g", "alone on 3g"),
-            "2 x 1g, 2g and 3g",
-        ]
-        assert found["alone"] == "skipped"
-        assert len(report["cases"]) == 2 * len(found)
-        against = {
-            relation["case"]: relation["against"] for relation in report["study"]["relations"]
-        }
-        assert against["2 x 1g, 2g and 3g"] == ["alone on the largest"]
 
     def test_the_usual_run_of_a_gpu_in_mig_mode_has_each_size_alone(self, root: Path) -> None:
         machine = Machine.create(root, "h100x8")

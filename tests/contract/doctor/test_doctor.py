@@ -195,27 +195,6 @@ def test_kai_scheduler_is_recognised_and_told_what_it_cannot_place(
     assert told["seen"].startswith("KAI-Scheduler v0.17.0 is installed")
 
 
-def test_who_may_not_list_deployments_is_told_of_kai_without_its_version(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed(cluster)
-    cluster.delete_all("resourceslices")
-    cluster.put(*slices([device("gpu-0", {"memory": "80Gi"})], (counter_set(memory="80Gi"),)))
-    kai(cluster, "v0.18.0")
-    cluster.fail("list", "deployments", status=403, message="forbidden by RBAC", times=9)
-    main(of_cluster)
-    assert findings(capsys)["schedulers"] == ["warning"]
-
-
-def test_kueue_is_recognised(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed(cluster)
-    cluster.pages["/apis/kueue.x-k8s.io"] = lambda _: {"kind": "APIGroup"}
-    assert main(of_cluster) == 0
-    assert findings(capsys)["schedulers"] == ["info"]
-
-
 def test_an_empty_cluster_has_errors(
     cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

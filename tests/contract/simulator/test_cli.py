@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from testbed.commands import TestbedError
-from testbed.machine import SimulatedMachine
 
 from dra_driver import cli
 from dra_driver.simulator.machine import Machine
-from worlds.groups import MIB, limited, make_group, make_root
+from worlds.groups import make_group, make_root
 
 
 def simulate(root: Path, *words: str) -> int:
@@ -45,28 +43,6 @@ def test_a_machine_is_made_shown_and_removed(
     assert not root.exists()
     assert simulate(root, "status") == 1
     assert "holds no simulated machine" in capsys.readouterr().err
-
-
-def test_testbeds_read_of_a_machine_what_the_command_shows(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    testbed = SimulatedMachine(root, "mixed")
-    assert testbed.mig_devices() == testbed.mig_parents() == ()
-    assert simulate(root, "mig", "on", "--gpu", "0") == 0
-    assert simulate(root, "reset", "--gpu", "0") == 0
-    for start in ("0", "1"):
-        words = ("--gpu", "0", "--profile", "1g.5gb", "--start", start)
-        assert simulate(root, "mig", "create", *words) == 0
-    found = status(root, capsys)
-    modes = {uuid: one.mig_mode for uuid, one in testbed.settings().items()}
-    assert modes == {gpu["uuid"]: {1: "Enabled", None: "-"}[gpu["migMode"]] for gpu in found}
-    assert list(modes) == [gpu["uuid"] for gpu in found]
-    assert testbed.mig_parents() == (found[0]["uuid"],) * 2
-    assert simulate(root, "mig", "list") == 0
-    assert testbed.mig_devices() == tuple(capsys.readouterr().out.splitlines())
-    assert len(testbed.mig_devices()) == 2
-    with pytest.raises(TestbedError, match="holds no simulated machine"):
-        SimulatedMachine(root.parent / "none", "mixed").settings()
 
 
 def test_faults_come_and_go(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,17 +139,3 @@ def test_processes_take_memory_as_far_as_their_control_group_may(
     assert "needs --gpu" in capsys.readouterr().err
     assert simulate(root, "memory", "take", "--gpu", "0", "--mib", "1", "--pid", "4194305") == 1
     assert "the control group of process 4194305 is not known" in capsys.readouterr().err
-
-
-def test_a_process_that_a_limit_refuses_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine, groups = limited(tmp_path, "dmem")
-    pod = groups.make("pod")
-    bus_id = machine.find("0").nvml_bus_id
-    (pod / "dmem.max").write_text(f"nvidia/{bus_id}/vidmem {100 * MIB}\n")
-    take = ("memory", "take", "--gpu", "0", "--cgroup", str(pod), "--pid", "42")
-
-    assert simulate(machine.driver_root, *take, "--mib", "100") == 0
-    assert simulate(machine.driver_root, *take, "--mib", "1") == 1
-    assert "process 42 is refused 1 MiB" in capsys.readouterr().err

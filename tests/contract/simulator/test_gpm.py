@@ -1,6 +1,5 @@
 """GPM as NVML's documentation has it: from Hopper on, two samples, 100 ms between them."""
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,34 +81,6 @@ def test_a_metric_answers_for_itself_and_has_no_value_within_100_ms(h100: Machin
         pynvml.nvmlGpmSampleGet(handle(), sample)
     same = metrics(samples[1], samples[1], SM)
     assert pynvml.nvmlGpmMetricsGet(same).metrics[0].nvmlReturn == NO_DATA
-
-
-def test_what_is_no_pair_of_samples_is_refused(h100: Machine) -> None:
-    first, second, empty, other = (pynvml.nvmlGpmSampleAlloc() for _ in range(4))
-    for sample in (first, second):
-        pynvml.nvmlGpmSampleGet(handle(), sample)
-    pynvml.nvmlGpmSampleGet(handle(1), other)
-    for pair in ((first, None), (None, second), (empty, second), (second, first), (first, other)):
-        assert refused(lambda pair=pair: pynvml.nvmlGpmMetricsGet(metrics(*pair, SM))) == (
-            INVALID_ARGUMENT
-        )
-    assert refused(lambda: pynvml.nvmlGpmMetricsGet(metrics(first, second))) == INVALID_ARGUMENT
-    newer = metrics(first, second, SM)
-    newer.version = 2
-    assert refused(lambda: pynvml.nvmlGpmMetricsGet(newer)) == VERSION_MISMATCH
-    library = pynvml.nvmlLib
-    for name, arguments in (
-        ("nvmlGpmMetricsGet", (None,)),
-        ("nvmlGpmSampleAlloc", (None,)),
-        ("nvmlGpmSampleFree", (None,)),
-        ("nvmlGpmSampleGet", (handle(), None)),
-        ("nvmlGpmSampleGet", (None, first)),
-        ("nvmlGpmQueryDeviceSupport", (handle(), None)),
-    ):
-        assert getattr(library, name)(*arguments) == INVALID_ARGUMENT, name
-    support = pynvml.c_nvmlGpmSupport_t()
-    code = library.nvmlGpmQueryDeviceSupport(handle(), ctypes.byref(support))
-    assert code == VERSION_MISMATCH
 
 
 def test_a_gpu_in_mig_mode_is_asked_for_its_instances_by_their_ids(

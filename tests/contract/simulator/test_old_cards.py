@@ -157,23 +157,6 @@ def test_a_link_goes_down_at_both_of_its_ends(make_machine: MakeMachine, nvml: N
             machine.set_nvlink(first, 6, is_up=False)
 
 
-def test_a_port_without_another_end_is_never_up(make_machine: MakeMachine, nvml: Nvml) -> None:
-    text = PAIR % ('["0000:07:00.0"]', '["0000:06:00.0"]')
-    machine = make_machine(profiles.parse(text, origin="pair"))
-    with nvml(machine):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert states(0) == [1, 0, 0, 0, 0, 0]
-        kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, 1)
-        assert kind == pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN
-        with pytest.raises(pynvml.NVMLError_NotSupported):
-            pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, 1)
-        uuid = machine.find("0").uuid
-        with pytest.raises(SetupError, match="NVLink 1 of the card leads to nothing"):
-            machine.set_nvlink(uuid, 1, is_up=True)
-        machine.reset_gpu(uuid)
-        assert states(0) == [1, 0, 0, 0, 0, 0]
-
-
 @pytest.mark.parametrize(("name", "switched"), [("h100x8", 18), ("v100x8", 0)])
 def test_a_field_counts_the_links_to_switches(
     name: str, switched: int, make_machine: MakeMachine, nvml: Nvml

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench_reports import SIMULATED, case, cases, report, result
+from bench_reports import case, cases, report, result
 from dra_driver.bench.model import (
     Case,
     Tenant,
@@ -20,7 +20,7 @@ from dra_driver.bench.report.figures import (
     fairness,
     in_containers,
 )
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.tenant import arrivals
 from dra_driver.errors import StateError
 
@@ -151,15 +151,6 @@ def test_containers_are_compared_with_bare_processes() -> None:
     assert found.launch_seconds == pytest.approx(5.0)
 
 
-def test_simulated_gpus_can_have_no_results() -> None:
-    with pytest.raises(ValueError, match="simulated GPUs do no work"):
-        report(card=SIMULATED)
-    passed = Case(strategy=ALONE, state="passed")
-    assert report(card=SIMULATED, cases=(passed,)).card.is_simulated
-    with pytest.raises(ValueError, match="a case that is passed has results"):
-        Case(strategy=ALONE, state="passed", tenants=cases()[0].tenants)
-
-
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     write_report(report(), path)
@@ -193,21 +184,3 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, old: str, new: str,
     with pytest.raises(StateError) as caught:
         read_report(path)
     assert said in str(caught.value)
-
-
-def test_names_of_strategies_are_unique_and_limits_divide_the_gpu() -> None:
-    found = usual((2, 4, 8), 81559)
-    assert len({one.name for one in found}) == len(found) == 10
-    assert found[0] == ALONE
-    third = equal_shares(3, 81559)
-    assert (third.thread_percentage, third.memory_mib) == (33, 27186)
-    assert third.label == "3 by MPS with 33 %, 26.5 GiB"
-
-
-def test_settings_that_do_not_fit_a_strategy_are_refused() -> None:
-    with pytest.raises(ValueError, match="limits belong to mps-limits"):
-        Strategy(sharing=Sharing.MPS, thread_percentage=50)
-    with pytest.raises(ValueError, match="a MIG profile belongs"):
-        Strategy(sharing=Sharing.MIG)
-    with pytest.raises(ValueError, match="alone is one tenant"):
-        Strategy(sharing=Sharing.ALONE, tenants=2)

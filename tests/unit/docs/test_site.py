@@ -2,12 +2,8 @@
 
 import re
 import runpy
-import shutil
-import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET
-
-import pytest
 
 from dra_driver import cli
 
@@ -21,51 +17,6 @@ README = """\
 - [no place on a page](docs/install.md#gone)
 - [a manifest](manifests/some.yaml)
 """
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A repository with few pages, and with mistakes in them."""
-    for path in ("hack/site", "pyproject.toml"):
-        source, target = REPOSITORY / path, tmp_path / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            shutil.copy(source, target)
-    (tmp_path / ".venv").symlink_to(REPOSITORY / ".venv")
-    (tmp_path / "docs" / "decisions").mkdir(parents=True)
-    (tmp_path / "manifests").mkdir()
-    (tmp_path / "README.md").write_text(README)
-    (tmp_path / "docs" / "install.md").write_text("# Install\n\n## Here\n")
-    (tmp_path / "docs" / "lonely.md").write_text("# Lonely\n")
-    (tmp_path / "docs" / "decisions" / "0001-one.md").write_text("# 1. One\n")
-    (tmp_path / "docs" / "decisions" / "README.md").write_text("# Decisions\n")
-    (tmp_path / "manifests" / "some.yaml").write_text("kind: Some\n")
-    return tmp_path
-
-
-def test_a_build_names_every_mistake_and_fails(small: Path) -> None:
-    done = subprocess.run(
-        [small / "hack/site/build"], capture_output=True, text=True, check=False, timeout=100
-    )
-    assert done.returncode == 1
-    said = done.stderr
-    assert re.search(r"README\.md:4: .*target not found: 'docs/gone\.md'", said)
-    assert re.search(r"README\.md:5: .*'gone'", said)
-    assert re.search(r"lonely\.md: .*isn't included in any toctree", said)
-    assert re.search(r"README\.md:\d+: .*nonexisting document 'docs/operations'", said)
-    assert "README.md:3:" not in said
-    assert "README.md:6:" not in said
-    assert "0001-one" not in said
-
-    start = (small / "build/site/index.html").read_text()
-    (copy,) = re.findall(r'href="(_downloads/[^"]*/some\.yaml)"', start)
-    assert (small / "build/site" / copy).read_text() == "kind: Some\n"
-    loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="([^"]+)"', start)
-    loaded += re.findall(r'<link[^>]*rel="stylesheet"[^>]*href="([^"]+)"', start)
-    assert loaded
-    assert not [address for address in loaded if "//" in address]
 
 
 def test_pictures_are_shown_on_pages_and_need_nothing_else() -> None:

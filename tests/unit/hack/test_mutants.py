@@ -45,21 +45,6 @@ def test_over() -> None:
 def test_counted() -> None:
     assert room.code.counted(2) == 2
 """
-AT_IMPORT = """\
-def doubled(value: int) -> int:
-    return value * 2
-
-
-SIX = doubled(3)
-"""
-AT_IMPORT_TESTS = """\
-import room.code
-
-
-def test_doubled() -> None:
-    assert room.code.SIX == 6
-    assert room.code.doubled(0) == 0
-"""
 EDGE = """\
 import room.code
 
@@ -72,21 +57,9 @@ import json, sys, time
 from functools import partial
 from pathlib import Path
 from mutants import trials, written
-from mutants.collected import Collected
-from mutants.faults import Module, difference
+from mutants.faults import Module
 from mutants.rooms import Room
 
-asked = Collected.ask
-at_once = {}
-
-
-def ask(self, module, texts, tests):
-    answer = asked(self, module, texts, tests)
-    at_once[difference(*texts)[-1]] = answer
-    return answer
-
-
-Collected.ask = ask
 room = Room(sources=("room/*.py",), tests=("tests/unit/test_*.py",))
 repository, cache = map(Path, sys.argv[1:3])
 faults = [written.Fault(**one) for one in json.loads(sys.argv[3])]
@@ -98,7 +71,6 @@ known = found.results()
 told = {
     "new": len(new),
     "every": every,
-    "at once": at_once,
     "outcomes": {
         f"{known[one.key].line} {known[one.key].difference[-1]}": known[one.key].outcome
         for one in mutants
@@ -215,35 +187,6 @@ def test_a_fault_that_somebody_wrote_is_tried_on_the_lines_that_it_changes(
         "11 + while done <= steps + 1:": "killed",
         "18 + return value": "untested",
     }
-
-
-def test_what_import_computed_is_computed_with_the_fault_before_the_fault_counts_as_survived(
-    project: Path, tmp_path: Path
-) -> None:
-    (project / "room/code.py").write_text(AT_IMPORT)
-    (project / "tests/unit/test_code.py").write_text(AT_IMPORT_TESTS)
-    told = tried(project, tmp_path / "cache" / "mutants")
-    assert set(told["outcomes"].values()) == {"killed"}
-    assert told["at once"] == {
-        "+ return value / 2": 0,
-        "+ return value * 3": 0,
-        "+ SIX = doubled(4)": None,
-        "+ SIX = doubled(None)": None,
-        "+ SIX = None": None,
-    }
-
-
-def test_a_test_that_fails_without_a_fault_is_named_and_kills_nothing(
-    project: Path, tmp_path: Path
-) -> None:
-    (project / "room/code.py").write_text("def one() -> int:\n    return 1\n")
-    (project / "tests/unit/test_code.py").write_text(
-        "import room.code\n\n\ndef test_one() -> None:\n    assert room.code.one() == 2\n"
-    )
-    told = tried(project, tmp_path / "cache" / "mutants")
-    assert set(told["outcomes"].values()) == {"untested"}
-    said = "fails without a fault, so it is not asked: tests/unit/test_code.py::test_one"
-    assert said in told["lines"]
 
 
 def test_a_copy_is_what_the_repository_is_even_after_a_run_was_killed(
