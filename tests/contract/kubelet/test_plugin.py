@@ -25,6 +25,7 @@ from dra_driver.kubelet.rivals import FOLDER
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, remove_dead_sockets, socket_paths
 from dra_driver.ops.metrics import Metrics
+from virtual_time import virtual_time
 
 CLAIM = ClaimName(namespace="ns", name="one", uid="uid-1")
 OTHER = ClaimName(namespace="ns", name="two", uid="uid-2")
@@ -324,7 +325,10 @@ def test_stopping_names_the_claims_it_had_to_leave(
     pod = threading.Thread(target=prepare)
     pod.start()
     assert held.entered.wait(30)
-    assert running.plugin.stop(0.1) == ("ns/one",)
+    with virtual_time() as clock:
+        began = clock.now
+        assert running.plugin.stop(30) == ("ns/one",)
+        assert 30 <= clock.now - began < 35, "no longer than the grace that calls have"
     held.freed.set()
     pod.join()
     eventually(lambda: running.calls.running() == ())
