@@ -181,7 +181,12 @@ class Node:
         ]
         return found
 
-    def take_over(self, *, makes_mig: Callable[[], bool] = lambda: True) -> TakeOver:
+    def take_over(
+        self,
+        *,
+        makes_mig: Callable[[], bool] = lambda: True,
+        rival: Callable[[], Path | None] = lambda: None,
+    ) -> TakeOver:
         """What takes the node over from NVIDIA's driver."""
         return TakeOver(
             self.driver.claims.holdings,
@@ -189,6 +194,7 @@ class Node:
             self.driver.gpus,
             makes_mig,
             time.monotonic,
+            rival=rival,
             step=self.step,
         )
 

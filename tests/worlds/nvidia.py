@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.claims.takeover.nvidia_checkpoint import checksum
 from worlds.node import Node
 
@@ -153,3 +154,11 @@ class NvidiaDriver:
             lines += [f"- name: {ref.uid}-{name}", "  containerEdits: {env: [FROM=nvidia]}"]
         self.cdi.mkdir(parents=True, exist_ok=True)
         self.spec(ref).write_text("\n".join(lines) + "\n")
+
+
+def taken_over(node: Node, **facts: Any) -> None:
+    """Start this driver where the other one was."""
+    node.restart()
+    node.look()
+    assert node.take_over(**facts).run()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()

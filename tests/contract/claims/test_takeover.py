@@ -3,18 +3,17 @@
 import fcntl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
+from dra_driver.claims.takeover import peer_claims
 from dra_driver.errors import AccessError, UnavailableError
-from worlds import child
 from worlds.configs import LONG
 from worlds.node import MakeNode, Node
-from worlds.nvidia import NvidiaDriver, checkpoint
+from worlds.nvidia import NvidiaDriver, taken_over
 
 VERSIONS = pytest.mark.parametrize("newest", ["v1", "v2"])
 
@@ -32,14 +31,6 @@ def files_of(theirs: NvidiaDriver) -> dict[str, bytes]:
     return {
         str(file): file.read_bytes() for file in files if file.is_file() and file.name != "locks"
     }
-
-
-def taken_over(node: Node, **facts: Any) -> None:
-    """Start this driver where the other one was."""
-    node.restart()
-    node.look()
-    assert node.take_over(**facts).run()
-    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
 
 
 @VERSIONS
@@ -351,6 +342,15 @@ def test_while_that_driver_works_it_is_left_alone(node: Node) -> None:
     assert take_over.run()
 
 
+def test_while_that_driver_listens_it_is_left_alone_between_its_calls_too(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    theirs.prepare(node.claim("gpu-0"))
+    node.restart()
+    before = files_of(theirs)
+    assert not node.take_over(rival=lambda: Path("/their/dra.sock")).run()
+    assert files_of(theirs) == before
+
+
 def flipped(data: bytes) -> bytes:
     return data.replace(b"gpu-0", b"gpu-1")
 
@@ -409,6 +409,29 @@ def test_a_claim_whose_gpu_has_gone_to_another_stays_in_the_file(node: Node) -> 
     assert theirs.file.exists()
 
 
+def test_while_the_gpu_driver_does_not_answer_claims_are_waited_for(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim("gpu-0")
+    theirs.prepare(ref)
+    node.restart()
+    node.driver.gpus.inventory = replace(
+        node.inventory, gpus=(), problem="the GPU driver is not loaded"
+    )
+    take_over = node.take_over()
+    assert not take_over.run()
+    assert theirs.file.exists()
+    node.look()
+    assert take_over.run()
+    assert node.driver.claims.records.uids() == {ref.uid}
+
+
+def test_of_which_gpus_their_claims_have_something_is_known_before(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    theirs.prepare(node.claim(node.name("1g.10gb", 0), name="mig"))
+    theirs.prepare(node.claim("gpu-3", name="whole"))
+    assert peer_claims.look(theirs.folder, None).minors == {0, 3}
+
+
 def test_what_is_no_file_is_not_waited_for(node: Node) -> None:
     theirs = NvidiaDriver(node)
     theirs.folder.mkdir(parents=True, exist_ok=True)
@@ -426,74 +449,3 @@ def test_a_claim_that_has_a_record_already_keeps_it(node: Node) -> None:
     theirs.prepare(ref)
     taken_over(node)
     assert node.driver.claims.records.read(ref.uid) == record
-
-
-# Killed at any step
-
-
-STEPS = ["marked", "marked:2", "recorded", "recorded:2", "noted", "mode noted", "put aside"]
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> None:
-    theirs = NvidiaDriver(node)
-    refs: list[ClaimRef] = [
-        node.claim(node.name("1g.10gb", 0), name="mig"),
-        node.claim("gpu-1", name="whole"),
-    ]
-    for ref in refs:
-        theirs.prepare(ref)
-    live = [mig.uuid for mig in node.migs()]
-    assert child.was_killed(child.fork("die_taking_over", node.root, step))
-    assert theirs.file.exists() == (step != "put aside")
-    taken_over(node)
-    assert [mig.uuid for mig in node.migs()] == live
-    assert not theirs.file.exists()
-    for ref in refs:
-        (answer,) = node.driver.prepare(ref)
-        assert answer.cdi_device_ids[0].startswith(f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-")
-        assert theirs.spec(ref).exists()
-    assert [mig.uuid for mig in node.migs()] == live
-    for ref in refs:
-        node.driver.unprepare(ref)
-    assert node.left() == []
-
-
-@pytest.mark.parametrize("step", ["recorded", "struck"])
-def test_killed_beside_a_claim_that_is_left_the_next_start_goes_on(node: Node, step: str) -> None:
-    theirs = NvidiaDriver(node)
-    taken, left = node.claim("gpu-1", name="taken"), node.claim("gpu-0", name="left")
-    theirs.prepare(taken)
-    theirs.prepare(left)
-    theirs.claims[left.uid]["checkpointState"] = "PrepareFailed"
-    theirs.write()
-    assert child.was_killed(child.fork("die_taking_over", node.root, step))
-    taken_over(node)
-    del theirs.claims[taken.uid]
-    kept = checkpoint(theirs.claims, boot_id=node.machine.boot_id)
-    assert theirs.file.read_bytes() == kept
-    assert node.driver.claims.records.uids() == {taken.uid}
-    node.driver.prepare(taken)
-    node.driver.unprepare(taken)
-    assert node.take_over().run()
-    assert node.driver.claims.records.uids() == set()
-
-
-def test_on_a_disk_that_refuses_nothing_is_lost(node: Node, tmp_path: Path) -> None:
-    theirs = NvidiaDriver(node)
-    ref = node.claim("gpu-0")
-    theirs.prepare(ref)
-    node.restart()
-    claims = theirs.folder / "claims"
-    claims.rename(tmp_path / "away")
-    claims.write_bytes(b"")  # no folder, so that no record can be made
-    take_over = node.take_over()
-    with capture_logs() as said:
-        assert not take_over.run()
-    assert "cannot" in said[-1]["reason"]
-    assert theirs.file.exists()
-    assert theirs.spec(ref).exists()
-    claims.unlink()
-    (tmp_path / "away").rename(claims)
-    assert take_over.run()
-    assert node.driver.prepare(ref)
