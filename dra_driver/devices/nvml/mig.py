@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
+from itertools import chain
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pynvml
@@ -91,16 +92,25 @@ class MigCalls:
         return found
 
     def look(self, handle: object, gpu: GpuUuid) -> tuple[tuple[Instance, ...], str | None]:
-        """Return the GPU instances of a GPU in MIG mode, or none and why they cannot be read."""
+        """Return the GPU instances of a GPU in MIG mode, or none and why they cannot be read.
+
+        An instance without a device is looked at twice: devices are numbered again when others
+        make one, and so one may be passed over.
+        """
         profiles = self.profiles(handle, gpu)
+        before: tuple[Instance, ...] | None = None
         for _ in range(_MOST_TRIES):
             try:
-                return _instances(handle, gpu, profiles), None
+                found = _instances(handle, gpu, profiles)
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
                     return (), "this process may not list MIG devices; run it as root"
                 if error.value not in _GONE:
                     raise
+            else:
+                if found == before or not any(isinstance(one, BareInstance) for one in found):
+                    return found, None
+                before = found
         return (), "its MIG devices keep changing"
 
     @_in_time
@@ -296,12 +306,12 @@ def _profile(info: Any, placements: tuple[Placement, ...]) -> MigProfile:
 def _instances(
     handle: object, gpu: GpuUuid, profiles: tuple[MigProfile, ...]
 ) -> tuple[Instance, ...]:
-    devices: dict[int, list[tuple[int, MigUuid, bool]]] = {}
+    devices: dict[int, set[tuple[int, MigUuid, bool]]] = {}
     for device in _mig_handles(handle):
         parent = int(pynvml.nvmlDeviceGetGpuInstanceId(device))
         compute = int(pynvml.nvmlDeviceGetComputeInstanceId(device))
         uuid = MigUuid(pynvml.nvmlDeviceGetUUID(device))
-        devices.setdefault(parent, []).append((compute, uuid, _is_undivided(device)))
+        devices.setdefault(parent, set()).add((compute, uuid, _is_undivided(device)))
     found: list[Instance] = []
     for profile in profiles:
         for info in gpu_instances(handle, profile.id, profile.instances):
@@ -347,7 +357,10 @@ def gpu_instances(handle: object, profile_id: int, most: int) -> Iterator[Any]:
 
 
 def _mig_handles(handle: object) -> Iterator[object]:
-    """Yield the handles of a GPU's MIG devices; the index has holes where some were destroyed."""
+    """Yield the handles of a GPU's MIG devices; the index has holes where some were destroyed.
+
+    One may come twice, or not at all, while another process makes one.
+    """
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
@@ -361,7 +374,7 @@ def _mig_uuid(handle: object, gpu_instance: int, compute_instance: int) -> MigUu
 
     The facts of a compute instance lead to its GPU only (nvml.h: "Parent device").
     """
-    for device in _mig_handles(handle):
+    for device in chain.from_iterable(_mig_handles(handle) for _ in range(_MOST_TRIES)):
         try:
             parent = pynvml.nvmlDeviceGetGpuInstanceId(device)
             if (parent, pynvml.nvmlDeviceGetComputeInstanceId(device)) == (
