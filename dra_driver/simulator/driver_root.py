@@ -277,6 +277,7 @@ def _write_state(root: Path, description: Description, options: Options) -> None
             caps_major=description.nodes.caps_major,
             device_nodes=description.nodes.kind is NodeKind.DEVICE,
             memory_backend=_memory_backend(profile, version),
+            mig_change_ms=profile.mig_change_ms,
             cgroup_root=str(options.cgroup_root.absolute()) if options.cgroup_root else "",
         ),
         [hardware.facts_of(gpu, profile, version) for gpu in description.gpus],

@@ -12,7 +12,7 @@ import enum
 from typing import ClassVar
 
 MAGIC = b"NVMLSIM"
-LAYOUT_VERSION = 6
+LAYOUT_VERSION = 7
 STATE_OFFSET = 4096
 MAX_GPUS = 32
 MAX_FAULTS = 64
@@ -278,6 +278,8 @@ class StateRecord(ctypes.Structure):
         ("device_nodes", ctypes.c_uint32),
         ("late_files_ms", ctypes.c_uint32),
         ("memory_backend", ctypes.c_uint32),
+        ("mig_change_ms", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
         ("next_event", ctypes.c_uint64),
         ("pid_namespace", ctypes.c_uint64),
         ("driver_version", ctypes.c_char * VERSION_SIZE),

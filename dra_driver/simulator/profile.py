@@ -313,8 +313,9 @@ class Profile(_Part):
     """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order.
 
     `memory_limits` is who keeps the memory limits of control groups, which drivers have as of
-    R615: the kernel (dmem), the driver (misc, the default), or nobody. `driver_files` are the GPU
-    driver's files of a gathered node.
+    R615: the kernel (dmem), the driver (misc, the default), or nobody. `mig_change_ms` is how long
+    a card makes or destroys a GPU or compute instance; real ones take up to a second.
+    `driver_files` are the GPU driver's files of a gathered node.
     """
 
     name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
@@ -324,6 +325,7 @@ class Profile(_Part):
     cpus_per_numa_node: Positive = 16
     missing_functions: list[str] = []
     memory_limits: Literal["dmem", "misc", "off"] | None = None
+    mig_change_ms: Annotated[int, pydantic.Field(ge=0, le=3_600_000)] = 20
     nvswitch: NvSwitch | None = None
     cards: dict[str, Card] = {}
     driver_files: DriverFiles | None = None

@@ -87,7 +87,8 @@ class Driver(Struct, frozen=True, kw_only=True):
 
     `cuda_version` is 1000 * major + 10 * minor, `library_folder` relative to the driver root.
     `caps_major` and `device_nodes` say how nodes of MIG capabilities are made, `memory_backend` who
-    keeps memory limits of the control groups below `cgroup_root`.
+    keeps memory limits of the control groups below `cgroup_root`, and `mig_change_ms` how long it
+    takes to make or destroy an instance.
     """
 
     version: str
@@ -96,6 +97,7 @@ class Driver(Struct, frozen=True, kw_only=True):
     caps_major: int = 0
     device_nodes: bool = False
     memory_backend: MemoryBackend = MemoryBackend.OFF
+    mig_change_ms: int = 0
     cgroup_root: str = ""
 
 
@@ -124,6 +126,7 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
     record.caps_major = driver.caps_major
     record.device_nodes = int(driver.device_nodes)
     record.memory_backend = driver.memory_backend
+    record.mig_change_ms = driver.mig_change_ms
     record.cgroup_root = _field(driver.cgroup_root, layout.PATH_SIZE)
     record.pid_namespace = Path("/proc/self/ns/pid").stat().st_ino
     for slot, gpu in enumerate(gpus):

@@ -30,6 +30,7 @@ static size_t describe_machine(char *text, size_t size, size_t used)
     FIELD(sim_state, device_nodes);
     FIELD(sim_state, late_files_ms);
     FIELD(sim_state, memory_backend);
+    FIELD(sim_state, mig_change_ms);
     FIELD(sim_state, next_event);
     FIELD(sim_state, pid_namespace);
     FIELD(sim_state, driver_version);

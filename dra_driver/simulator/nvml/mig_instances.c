@@ -2,11 +2,16 @@
  * Making and destroying instances, and switching the mode: every change under the state file's
  * lock, with the files that go with it and an event for those who registered for one.
  *
+ * Making and destroying takes time. Meanwhile whoever changes the machine, too, waits; whoever reads
+ * sees it as it was.
+ *
  * A GPU instance can be destroyed when it has no compute instance left, a compute instance when no
  * process holds it. Cards up to Ampere keep a new mode pending until they are reset; newer ones
  * switch at once, unless something is on them, or another process has them open.
  */
+#define _GNU_SOURCE
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "mig.h"
@@ -17,6 +22,13 @@
 static void set_present(uint32_t *present, uint32_t value)
 {
     __atomic_store_n(present, value, __ATOMIC_RELEASE);
+}
+
+static void take_time(const struct sim_machine *machine)
+{
+    unsigned int wait = machine->state->mig_change_ms;
+    const struct timespec time = {.tv_sec = wait / 1000, .tv_nsec = (long)(wait % 1000) * 1000000L};
+    nanosleep(&time, NULL);
 }
 
 static void announce(const struct sim_machine *machine, const struct sim_instance *where)
@@ -54,6 +66,7 @@ static nvmlReturn_t make_gpu_instance(const struct sim_machine *machine, unsigne
     unsigned int start;
     SIM_REQUIRE(profile != NULL);
     SIM_TRY(sim_find_place(gpu, profile, wanted, &start));
+    take_time(machine);
     *id = sim_instance_id(gpu, start, profile->size);
     struct sim_gpu_instance *instance = &gpu->instances[*id];
     memset(instance, 0, sizeof *instance);
@@ -81,20 +94,19 @@ nvmlReturn_t sim_create_gpu_instance(const struct sim_machine *machine, unsigned
     return result;
 }
 
-/* MIG devices of a GPU are counted; a number that was given up is given out again. */
-static unsigned int free_mig_index(const struct sim_gpu *gpu)
+/*
+ * The MIG devices of a GPU are counted in the order of their instances' ids, anew whenever one is
+ * made; one that goes leaves a hole.
+ */
+static void count_mig_devices(struct sim_gpu *gpu, const struct sim_compute_instance *made)
 {
-    uint64_t taken = 0;
+    uint32_t index = 0;
     for (unsigned int gi = 0; gi < SIM_MAX_GPU_INSTANCES; gi++)
         for (unsigned int ci = 0; ci < SIM_MAX_COMPUTE_INSTANCES; ci++) {
-            const struct sim_compute_instance *compute = &gpu->instances[gi].compute[ci];
-            if (gpu->instances[gi].present && compute->present && compute->mig_index < 64)
-                taken |= UINT64_C(1) << compute->mig_index;
+            struct sim_compute_instance *compute = &gpu->instances[gi].compute[ci];
+            if (compute == made || (gpu->instances[gi].present && compute->present))
+                __atomic_store_n(&compute->mig_index, index++, __ATOMIC_RELEASE);
         }
-    unsigned int index = 0;
-    while (taken >> index & 1)
-        index++;
-    return index;
 }
 
 static nvmlReturn_t make_compute_instance(const struct sim_machine *machine,
@@ -114,11 +126,12 @@ static nvmlReturn_t make_compute_instance(const struct sim_machine *machine,
         (*id)++;
     if (*id == SIM_MAX_COMPUTE_INSTANCES)
         return NVML_ERROR_INSUFFICIENT_RESOURCES;
+    take_time(machine);
     struct sim_compute_instance *compute = &instance->compute[*id];
     compute->profile_id = profile.id;
     compute->start = start;
     compute->size = profile.slices;
-    compute->mig_index = free_mig_index(gpu);
+    count_mig_devices(gpu, compute);
     sim_mig_uuid(gpu->texts[TEXT_UUID], parent->gpu_instance, start, compute->uuid);
     instance->changed_ms = sim_now_ms();
     set_present(&compute->present, 1);
@@ -151,6 +164,7 @@ static nvmlReturn_t end_gpu_instance(const struct sim_machine *machine,
     for (unsigned int ci = 0; ci < SIM_MAX_COMPUTE_INSTANCES; ci++)
         if (instance->compute[ci].present)
             return NVML_ERROR_IN_USE;
+    take_time(machine);
     set_present(&instance->present, 0);
     announce(machine, &(struct sim_instance){which->slot, which->gpu_instance, NO_INSTANCE});
     sim_settle_instance(machine, which->slot, which->gpu_instance);
@@ -177,6 +191,7 @@ static nvmlReturn_t end_compute_instance(const struct sim_machine *machine,
     SIM_REQUIRE(instance->present && compute->present);
     if (is_held(machine->state, which))
         return NVML_ERROR_IN_USE;
+    take_time(machine);
     set_present(&compute->present, 0);
     announce(machine, which);
     sim_settle_instance(machine, which->slot, which->gpu_instance);

@@ -110,14 +110,35 @@ nvmlReturn_t sim_find_place(const struct sim_gpu *gpu, const struct sim_mig_prof
     return NVML_ERROR_INSUFFICIENT_RESOURCES;
 }
 
+/* The id at a place, by a card that counts its upper half first, or by one that does not. */
+static unsigned int id_at(const struct sim_gpu *gpu, unsigned int start, unsigned int size,
+                          bool upper_first)
+{
+    unsigned int count = (unsigned int)gpu->facts[FACT_MIG_UNITS] / size;
+    return count - 1 + (start / size + (upper_first ? count / 2 : 0)) % count;
+}
+
+/* Cards of one kind differ in that; what a gathered node has tells how its card counts. */
+static bool counts_upper_first(const struct sim_gpu *gpu)
+{
+    for (unsigned int id = 0; id < SIM_MAX_GPU_INSTANCES; id++) {
+        const struct sim_gpu_instance *one = &gpu->instances[id];
+        if (one->present && one->size < (unsigned int)gpu->facts[FACT_MIG_UNITS])
+            return id == id_at(gpu, one->start, one->size, true);
+    }
+    unsigned int sum = 0;
+    for (const char *letter = gpu->texts[TEXT_UUID]; *letter != '\0'; letter++)
+        sum += (unsigned char)*letter;
+    return sum % 2 == 0;
+}
+
 /*
  * The id of the GPU instance at a place. The driver counts the whole card as 0, its halves as 1
- * and 2, its quarters as 3 to 6 and its eighths as 7 to 14, the upper half first.
+ * and 2, its quarters as 3 to 6 and its eighths as 7 to 14.
  */
 unsigned int sim_instance_id(const struct sim_gpu *gpu, unsigned int start, unsigned int size)
 {
-    unsigned int count = (unsigned int)gpu->facts[FACT_MIG_UNITS] / size;
-    return count - 1 + (start / size + count / 2) % count;
+    return id_at(gpu, start, size, counts_upper_first(gpu));
 }
 
 /* False when a GPU instance of that profile cannot be divided so. */

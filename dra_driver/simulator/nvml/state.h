@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "NVMLSIM"
-#define SIM_LAYOUT_VERSION 6u
+#define SIM_LAYOUT_VERSION 7u
 #define SIM_STATE_OFFSET 4096
 
 #define SIM_MAX_GPUS 32
@@ -241,6 +241,8 @@ struct sim_state {
     uint32_t device_nodes;        /* 1: nodes are real ones, 0: plain files */
     uint32_t late_files_ms;       /* so long after an instance its /proc file and node come */
     uint32_t memory_backend;      /* enum sim_memory_backend */
+    uint32_t mig_change_ms;       /* how long a card makes or destroys an instance */
+    uint32_t reserved;
     uint64_t next_event;
     uint64_t pid_namespace; /* the host's, by its number; 0: whoever asks sees all processes */
     char driver_version[80];

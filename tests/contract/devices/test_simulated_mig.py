@@ -2,16 +2,17 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pynvml
 import pytest
 from msgspec.structs import replace
 
 from dra_driver.devices.device import Mig, MigIds, mig_of
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import partition_named, partitions
-from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigSlot
+from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigSlot, Placement
 from dra_driver.errors import ConflictError, DeviceError, TransientError
 from dra_driver.simulator.machine import Machine
 from worlds.session import session_on
@@ -108,6 +109,7 @@ def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: Card) -> Non
     }
     (whole,) = (profile for profile in mig.profiles if profile.name == "7g.80gb")
     assert (whole.id, whole.compute_slices, whole.multiprocessors) == (0, 7, 132)
+    assert whole.memory_bytes == 81152 << 20
 
 
 def test_cards_without_mig_have_none(tmp_path: Path) -> None:
@@ -167,7 +169,56 @@ def test_holes_in_the_mig_index_hide_nothing(h100: Card) -> None:
     made = [h100.machine.create_mig(h100.gpu.uuid, "1g.10gb", start) for start in range(4)]
     h100.machine.destroy_mig(made[1])
 
-    assert [start for _, start in h100.present()] == [0, 2, 3]
+    assert h100.gpu.mig is not None
+    found = [one for one in h100.gpu.mig.instances if isinstance(one, MigDevice)]
+    assert [one.placement.start for one in found] == [0, 2, 3]
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, *doing: Callable[[], object]) -> None:
+    """Let others do something each time that MIG devices are listed, before the second one."""
+    ask, left = pynvml.nvmlDeviceGetMigDeviceHandleByIndex, list(doing)
+
+    def asked(handle: object, index: int) -> object:
+        if index == 1 and left:
+            left.pop(0)()
+        return ask(handle, index)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", asked)
+
+
+def test_what_others_make_during_the_look_hides_no_device_and_shows_none_twice(
+    h100: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h100.turn_on()
+    uuid = h100.gpu.uuid
+    big = h100.machine.create_mig(uuid, "3g.40gb", 4)
+    h100.machine.create_mig(uuid, "1g.10gb", 0)
+    h100.machine.destroy_mig(big)
+    meanwhile(
+        monkeypatch,
+        lambda: h100.machine.create_mig(uuid, "1g.10gb", 1),  # number 1 is number 0 now
+        lambda: h100.machine.create_mig(uuid, "3g.40gb", 4),  # and number 0 is number 1
+    )
+    assert h100.gpu.mig is not None
+    assert all(isinstance(one, MigDevice) for one in h100.gpu.mig.instances)
+
+
+def test_a_device_is_known_although_others_go_and_come_while_it_is_made(
+    h100: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h100.turn_on()
+    uuid = h100.gpu.uuid
+    other = h100.machine.create_mig(uuid, "1g.10gb", 0)
+
+    def others() -> None:
+        h100.machine.destroy_mig(other)
+        h100.machine.create_mig(uuid, "1g.10gb", 3)
+
+    with h100.session.mig() as calls:
+        number = calls.create_gpu_instance(uuid, 19, Placement(start=2, size=1))
+        meanwhile(monkeypatch, others)
+        made = calls.create_compute_instance(uuid, number)
+    assert made[1] in [device.uuid for device in h100.machine.mig_devices(uuid)]
 
 
 def test_what_the_driver_says_it_made_is_marked(h100: Card) -> None:

@@ -198,6 +198,18 @@ def test_an_instance_is_numbered_by_its_place_and_found_again(device: object) ->
     assert code_of(pynvml.nvmlDeviceGetGpuInstanceById, device, 7) == 6
 
 
+def test_devices_are_counted_by_their_ids_and_cards_differ_in_the_half_that_comes_first(
+    hopper: Machine,
+) -> None:
+    found = set()
+    for gpu in hopper.gpus:
+        hopper.set_mig_mode(gpu.uuid, enabled=True)
+        hopper.create_mig(gpu.uuid, "1g.10gb", 6)
+        hopper.create_mig(gpu.uuid, "3g.40gb", 0)
+        found.add(tuple((one.start, one.gpu_instance) for one in hopper.mig_devices(gpu.uuid)))
+    assert found == {((0, 2), (6, 9)), ((0, 1), (6, 13))}
+
+
 def test_a_taken_place_is_insufficient_resources_and_a_wrong_one_invalid(device: object) -> None:
     mig_calls.create(device, TWO, 2, 2)
     assert code_of(mig_calls.create, device, ONE, 3, 1) == 23

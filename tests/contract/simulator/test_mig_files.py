@@ -1,10 +1,13 @@
 """The files of MIG instances, what containers see of them, and processes that die half-way."""
 
+import contextlib
+import fcntl
 import os
 import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pynvml
@@ -12,7 +15,8 @@ import pytest
 
 import mig_calls
 from contract.simulator.conftest import MakeMachine, Nvml
-from dra_driver.simulator import procfs
+from dra_driver.simulator import procfs, state
+from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.machine import Machine
 
@@ -185,6 +189,42 @@ for start in (0, 1):
 pynvml.nvmlComputeInstanceDestroy(compute)
 pynvml.nvmlGpuInstanceDestroy(instance)
 """
+
+
+MAKE = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+print(flush=True)
+library.nvmlSimulatorCreateMig(sys.argv[2].encode(), 0, 19, -1, (ctypes.c_uint * 3)())
+"""
+
+
+def test_nothing_is_seen_of_an_instance_before_it_is_made(
+    make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    slow = profiles.load("h100x8").model_copy(update={"mig_change_ms": 3_600_000})
+    machine = make_machine(slow, "slow")
+    machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
+    path = state.find(machine.library_folder)
+    command = [sys.executable, "-c", MAKE, machine.library, path]
+    with (
+        nvml(machine),
+        subprocess.Popen(command, stdout=subprocess.PIPE) as maker,
+        contextlib.ExitStack() as ends,
+    ):
+        ends.callback(maker.kill)
+        assert maker.stdout
+        maker.stdout.readline()
+        with path.open() as file, contextlib.suppress(BlockingIOError):
+            while True:  # until it has begun
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_UN)
+                time.sleep(0.01)
+        device = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
+        assert not mig_calls.instances(device)
+        maker.kill()
+        maker.wait()
+        assert not mig_calls.instances(device)
 
 
 def cut(machine: Machine) -> int:
