@@ -229,6 +229,20 @@ def test_a_pulled_gpu_goes_and_one_put_back_comes(machine: Machine, session: Dri
     assert session.look() == before
 
 
+def test_a_gpu_that_is_gone_when_the_library_is_opened_again_is_not_taken_for_the_next(
+    machine: Machine,
+) -> None:
+    library = NvmlLibrary(find_library(machine.driver_root))
+    library.open()
+    pulled = library.gpu_facts(2).uuid
+    library.close()
+    machine.remove_gpu(pulled)
+    library.open()
+    with pytest.raises(DeviceError):
+        library.compute_mode(pulled)
+    library.close()
+
+
 def test_a_stale_library_is_opened_anew_before_anything_is_given_up(
     machine: Machine, session: DriverSession
 ) -> None:

@@ -1,5 +1,6 @@
 """Calls that are waited for only so long; with real GPUs in tests/contract/devices."""
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -149,3 +150,20 @@ def test_nobody_calls_about_a_gpu_while_the_library_is_closed(calls: NvmlCalls, 
         calls.about("3", hang)
     with calls.none_under_way(PATIENCE) as is_quiet:
         assert not is_quiet, "at once, not after that time"
+
+
+def test_all_that_is_under_way_has_one_time_together(hang: Hang) -> None:
+    times, asks = itertools.count(0.0, PATIENCE), threading.current_thread()
+    calls = NvmlCalls(
+        clock=lambda: next(times) if threading.current_thread() is asks else 0.0,
+        answer_seconds=PATIENCE,
+    )
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(calls.about, "0", hang)
+        assert hang.entered.wait(PATIENCE)
+        later = threading.Timer(0.5, hang.over.set)
+        later.start()
+        with calls.none_under_way(PATIENCE) as is_quiet:
+            assert not is_quiet
+        assert under_way.result(PATIENCE) == "late"
+        later.join()

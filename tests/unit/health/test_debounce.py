@@ -106,6 +106,14 @@ def test_a_look_that_says_nothing_of_a_cause_changes_nothing_of_it() -> None:
     assert values(sick) == ["pending"]
 
 
+def test_a_look_in_between_that_says_nothing_of_a_cause_starts_its_minute_anew() -> None:
+    sick = look((), Vitals(rows_pending=True, rows_failed=False), 1000)
+    for vitals, now in ((WELL, 1030), (Vitals(recovery_action=0), 1060), (WELL, 1090)):
+        sick = look(sick, vitals, now)
+    assert values(sick) != []
+    assert values(look(sick, WELL, 1150)) == []
+
+
 def test_steady_sickness_is_the_same_value_look_after_look() -> None:
     sick = look((), Vitals(rows_failed=True), 1000)
     assert look(look(sick, Vitals(rows_failed=True), 1030), Vitals(rows_failed=True), 1060) == sick
