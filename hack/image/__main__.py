@@ -1,4 +1,4 @@
-"""`python hack/image`: build the driver's image, load it into a local cluster, look into it.
+"""`python hack/image`: build the driver's image, and look into what was built.
 
 See docs/image.md.
 """

@@ -2,13 +2,9 @@
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from testbed.cluster import Cluster
-from testbed.commands import TestbedError
 
 from image import archive, sbom
 from image.builder import Builder, cache_folder
@@ -22,7 +18,7 @@ def main(words: Sequence[str]) -> int:
     options = _options(words)
     try:
         return int(options.run(options))
-    except (ImageError, TestbedError, subprocess.CalledProcessError) as error:
+    except ImageError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
 
@@ -35,12 +31,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
     build = verbs.add_parser("build", help="build it, or find the one built before; print where")
     build.set_defaults(run=_build)
-    _add_recipe(build)
-
-    load = verbs.add_parser("load", help="build it and import it into a local cluster")
-    load.set_defaults(run=_load)
-    load.add_argument("--cluster", default="dra", help="of hack/cluster (default: dra)")
-    _add_recipe(load)
+    build.add_argument("--target", choices=TARGETS, default="driver")
+    build.add_argument("--arch", choices=ARCHITECTURES, default=own_architecture())
+    build.add_argument("--fresh", action="store_true", help="with Debian's packages of today")
 
     check = verbs.add_parser("check", help="look for what should not be in an archive's images")
     check.set_defaults(run=_check)
@@ -53,28 +46,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", choices=TARGETS, default="driver")
-    parser.add_argument("--arch", choices=ARCHITECTURES, default=own_architecture())
-    parser.add_argument("--fresh", action="store_true", help="with Debian's packages of today")
-
-
-def _archive(options: argparse.Namespace) -> Path:
-    builder = Builder(cache=cache_folder(os.environ), say=_say)
-    return builder.archive(Recipe(target=options.target, arch=options.arch), fresh=options.fresh)
-
-
 def _build(options: argparse.Namespace) -> int:
-    print(_archive(options))
-    return 0
-
-
-def _load(options: argparse.Namespace) -> int:
-    made = _archive(options)
-    cluster = Cluster(options.cluster)
-    cluster.attach()
-    cluster.load(made)
-    print(Recipe(target=options.target, arch=options.arch).reference)
+    builder = Builder(cache=cache_folder(os.environ), say=_say)
+    recipe = Recipe(target=options.target, arch=options.arch)
+    print(builder.archive(recipe, fresh=options.fresh))
     return 0
 
 

@@ -55,7 +55,7 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
     }
     for one in variants.values():
         assert {load["placed"] for load in one["loads"].values()} == {PODS}
-        assert one["stored"]["etcd_bytes"] > 0
+        assert one["stored"]["protobuf_bytes"] > 0
         assert one["writes_of_a_second_look"] == 0
     assert found["ratios"]["on-demand"]["devices of a node"] == 26
     assert set(variants["on-demand"]["allocator_us"]) == {

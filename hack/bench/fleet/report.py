@@ -18,8 +18,8 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
     found = {
         "devices of a node": result["devices_of_a_node"],
         "slices of a node": result["slices_of_a_node"],
-        "a node's slices as JSON, kB": stored["list_json_bytes"] / nodes / _KB,
-        "a node's slices in etcd, kB": stored["etcd_bytes"] / nodes / _KB,
+        "a node's slices as JSON, kB": stored["json_bytes"] / nodes / _KB,
+        "a node's slices in etcd, kB": stored["protobuf_bytes"] / nodes / _KB,
         "writes of a second look": result["writes_of_a_second_look"],
         **{
             f"allocator, one node: {case}, µs": took

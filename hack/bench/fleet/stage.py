@@ -6,10 +6,6 @@ like, unless they are to have the limits of most clusters: by default a schedule
 and then that is most of what is measured.
 """
 
-import base64
-import json
-import ssl
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -43,7 +39,6 @@ of a thousand nodes takes it many seconds."""
 AT_ONCE = 8
 """Requests at the same time, where it is not they that are measured."""
 
-_PAGE = 100
 _MIB = 1 << 20
 
 
@@ -83,39 +78,6 @@ class Stage:
         """Delete objects one by one: all at once, many would take longer than a request may."""
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="delete") as pool:
             list(pool.map(lambda name: self.api.delete(kind, name), names))
-
-    def stored_bytes(self, prefix: str) -> int:
-        """Return how many bytes etcd holds below a prefix, keys and values of the newest versions.
-
-        etcd's file also has older versions, and free pages; this is what the objects need.
-        """
-        total, key = 0, prefix.encode()
-        end = key[:-1] + bytes([key[-1] + 1])
-        while True:
-            page = self._etcd_range(key, end)
-            for entry in page.get("kvs", []):
-                key = base64.b64decode(entry["key"])
-                total += len(key) + len(base64.b64decode(entry["value"]))
-            if not page.get("more"):
-                return total
-            key += b"\0"
-
-    def _etcd_range(self, key: bytes, end: bytes) -> Object:
-        env = self.cluster.env
-        pki = Path(env["PKI_DIR"])
-        tls = ssl.create_default_context(cafile=str(pki / "ca.crt"))
-        tls.load_cert_chain(pki / "apiserver-etcd.crt", pki / "apiserver-etcd.key")
-        asked = {
-            "key": base64.b64encode(key).decode(),
-            "range_end": base64.b64encode(end).decode(),
-            "limit": _PAGE,
-        }
-        request = urllib.request.Request(
-            f"{env['ETCD_URL']}/v3/kv/range", json.dumps(asked).encode()
-        )
-        with urllib.request.urlopen(request, timeout=60, context=tls) as answer:
-            found: Object = json.load(answer)
-        return found
 
 
 @contextmanager

@@ -151,7 +151,7 @@ def result(*, rate: float, size: int, loads: tuple[str, ...], placed_pods: int =
         "allocator_us": {"whole GPU, all free": 40.0},
         "writes_of_a_second_look": 0,
         "roll_out": {"seconds": 1.0, "api_server_cpu_seconds": 0.5},
-        "stored": {"etcd_bytes": size, "list_json_bytes": 2 * size},
+        "stored": {"json_bytes": 2 * size, "protobuf_bytes": size},
         "memory_mib": {"kube-apiserver": 300.0, "kube-scheduler": 100.0},
         "loads": dict.fromkeys(loads, load),
     }

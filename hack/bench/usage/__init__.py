@@ -1,1 +1,0 @@
-"""What a look at who uses which GPU costs."""
