@@ -24,9 +24,9 @@ from testbed.node import GpuNode
 from testbed.pods import exec_in, make_namespace, wait_running
 from testbed.reboot import kill_all
 
-from chaos.odd_claims import odd, only, pod_of, with_configs
+from chaos.odd_claims import odd, only, with_configs
 from chaos.turns import OUTSIDE, Turn
-from chaos.workloads import SHARE_CLASS
+from chaos.workloads import SHARE_CLASS, pod_of
 
 NAMESPACE = "hostile"
 MATE, LOUD = "mate", "loud"

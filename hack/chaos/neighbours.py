@@ -17,8 +17,8 @@ from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 from testbed.pods import is_ready
 
-from chaos.odd_claims import only, pod_of, with_configs
-from chaos.workloads import MIG_CLASS, NAMESPACE, SHARE_CLASS
+from chaos.odd_claims import only, with_configs
+from chaos.workloads import MIG_CLASS, NAMESPACE, SHARE_CLASS, pod_of
 
 MOST_S = 45.0
 """Seconds that no start may need: after a failure a kubelet tries again in a minute or more."""

@@ -8,12 +8,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from testbed.api import Object, thing
+from testbed.api import Object
 from testbed.claims import claim, gpu_config, opaque
 from testbed.driver import DRIVER_NAME
-from testbed.pods import container
 
-from chaos.workloads import MIG_CLASS
+from chaos.workloads import MIG_CLASS, pod_of
 
 _VERSION = "resource.nvidia.com/v1beta1"
 DEEP = 4000
@@ -36,21 +35,6 @@ def only(gpus: Sequence[str], field: str = "uuid") -> list[Object]:
     """Return the selectors of a request for GPUs, by UUID, or by `parentUUID` for their parts."""
     found = f"device.attributes['{DRIVER_NAME}'].?{field}.orValue('')"
     return [{"cel": {"expression": f"{found} in {list(gpus)}"}}]
-
-
-def pod_of(name: str, *claims: str, labels: Mapping[str, str] | None = None) -> Object:
-    """Return a pod of one container with these claims, which ends at once when it is deleted."""
-    entries = [
-        {"name": f"c{number}", "resourceClaimName": one} for number, one in enumerate(claims)
-    ]
-    resources: Object = {"claims": [{"name": entry["name"]} for entry in entries]}
-    spec = {
-        "terminationGracePeriodSeconds": 1,
-        "restartPolicy": "Never",
-        "resourceClaims": entries,
-        "containers": [container("ctr", resources)],
-    }
-    return thing("Pod", name, spec=spec) | {"metadata": {"name": name, "labels": labels or {}}}
 
 
 def with_configs(body: Object, *configs: object, driver: str = DRIVER_NAME) -> Object:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from testbed.api import Object, thing
-from testbed.claims import mig_profile, opaque
+from testbed.claims import claim, gpu_config, mig_profile, opaque
 from testbed.driver import DRIVER_NAME
 from testbed.pods import container
 
@@ -41,57 +41,49 @@ class Kind:
 
 
 def _claim(
-    name: str,
     *,
     count: int = 1,
     profile: str = "",
     config: Object | None = None,
     device_class: str = DRIVER_NAME,
 ) -> Object:
-    exactly: Object = {"deviceClassName": MIG_CLASS if profile else device_class, "count": count}
-    if profile:
-        exactly["selectors"] = mig_profile(profile)
-    devices: Object = {"requests": [{"name": name, "exactly": exactly}]}
+    selectors = {"selectors": mig_profile(profile)} if profile else {}
+    device_class = MIG_CLASS if profile else device_class
+    spec: Object = claim("", device_class=device_class, count=count, **selectors)["spec"]
     if count > 1 and profile:
-        devices["constraints"] = [{"matchAttribute": f"{DRIVER_NAME}/parentUUID"}]
+        spec["devices"]["constraints"] = [{"matchAttribute": f"{DRIVER_NAME}/parentUUID"}]
     if config:
-        devices["config"] = opaque(config)
-    return {"devices": devices}
-
-
-def _config(kind: str, **sharing: object) -> Object:
-    return {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, "sharing": sharing}
+        spec["devices"]["config"] = opaque(config)
+    return spec
 
 
 _LIMITS = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "4Gi"}
-_SLICE = _config("GpuConfig", strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
-_MPS = _config("GpuConfig", strategy="MPS", mpsConfig=_LIMITS)
-_MIG_MPS = _config("MigDeviceConfig", strategy="MPS", mpsConfig=_LIMITS)
+_SLICE = gpu_config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
+_MPS = gpu_config(strategy="MPS", mpsConfig=_LIMITS)
+_MIG_MPS = _MPS | {"kind": "MigDeviceConfig"}
 
-_SHARE = _claim("share", device_class=SHARE_CLASS)
+_SHARE = _claim(device_class=SHARE_CLASS)
 
 KINDS: Mapping[str, Kind] = {
-    "whole": Kind(claims={"gpu": _claim("gpu")}, whole=1),
-    "two": Kind(claims={"gpus": _claim("gpus", count=2)}, gpus=2, whole=2),
-    "sliced": Kind(
-        claims={"gpu": _claim("gpu", config=_SLICE)}, pods=2, whole=1, time_slice="Long"
-    ),
+    "whole": Kind(claims={"gpu": _claim()}, whole=1),
+    "two": Kind(claims={"gpus": _claim(count=2)}, gpus=2, whole=2),
+    "sliced": Kind(claims={"gpu": _claim(config=_SLICE)}, pods=2, whole=1, time_slice="Long"),
     "mps": Kind(
-        claims={"gpu": _claim("gpu", config=_MPS)},
+        claims={"gpu": _claim(config=_MPS)},
         pods=2,
         whole=1,
         domains=1,
         compute_mode="Exclusive_Process",
     ),
-    "mig": Kind(claims={"migs": _claim("migs", count=3, profile="1g.10gb")}, migs=3),
+    "mig": Kind(claims={"migs": _claim(count=3, profile="1g.10gb")}, migs=3),
     "mig-mps": Kind(
-        claims={"mig": _claim("mig", profile="2g.20gb", config=_MIG_MPS)},
+        claims={"mig": _claim(profile="2g.20gb", config=_MIG_MPS)},
         pods=2,
         migs=1,
         domains=1,
     ),
     "mixed": Kind(
-        claims={"gpu": _claim("gpu"), "mig": _claim("mig", profile="3g.40gb")},
+        claims={"gpu": _claim(), "mig": _claim(profile="3g.40gb")},
         gpus=2,
         whole=1,
         migs=1,
@@ -119,20 +111,26 @@ def claims_of(workload: str) -> list[str]:
 
 def objects(workload: str) -> list[Object]:
     """What has to be created for a workload: its claims, then its pods."""
-    claims = kind_of(workload).claims.items()
-    made = [thing("ResourceClaim", f"{workload}-{name}", spec=spec) for name, spec in claims]
-    return made + [_pod(workload, pod) for pod in pods_of(workload)]
+    specs = zip(claims_of(workload), kind_of(workload).claims.values(), strict=True)
+    made = [thing("ResourceClaim", name, spec=spec) for name, spec in specs]
+    return made + [pod_of(pod, *claims_of(workload), restarts=True) for pod in pods_of(workload)]
 
 
-def _pod(workload: str, name: str) -> Object:
-    claims = [
-        {"name": claim, "resourceClaimName": f"{workload}-{claim}"}
-        for claim in kind_of(workload).claims
+def pod_of(
+    name: str, *claims: str, restarts: bool = False, labels: Mapping[str, str] | None = None
+) -> Object:
+    """Return a pod of one container with these claims, which ends at once when it is deleted.
+
+    `restarts`: another container takes the place of one that has ended.
+    """
+    entries = [
+        {"name": f"c{number}", "resourceClaimName": one} for number, one in enumerate(claims)
     ]
-    resources = {"claims": [{"name": claim["name"]} for claim in claims]}
+    resources: Object = {"claims": [{"name": entry["name"]} for entry in entries]}
     spec = {
         "terminationGracePeriodSeconds": 1,
-        "resourceClaims": claims,
+        "restartPolicy": "Always" if restarts else "Never",
+        "resourceClaims": entries,
         "containers": [container("ctr", resources)],
     }
-    return thing("Pod", name, spec=spec)
+    return thing("Pod", name, spec=spec) | {"metadata": {"name": name, "labels": labels or {}}}
