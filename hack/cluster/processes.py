@@ -83,7 +83,6 @@ class Service:
         if current is not None:
             return current
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._record.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             child = subprocess.Popen(
                 argv,
@@ -97,10 +96,17 @@ class Service:
         # The child outlives this command on purpose; this keeps Python from warning of it.
         # One that ended is a zombie until this command ends, which `running` takes for gone.
         child.returncode = 0
-        current = running(child.pid)
+        current = self.note(child.pid)
         if current is None:
             raise ClusterError(f"{self.name} ended at once: {self.last_words()}")
-        write_whole(self._record, json.dumps({"pid": current.pid, "started": current.started}))
+        return current
+
+    def note(self, pid: int) -> Running | None:
+        """Write down which process is the component, and return it; nothing if it has ended."""
+        current = running(pid)
+        if current is not None:
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._record, json.dumps({"pid": pid, "started": current.started}))
         return current
 
     def stop(self, with_signal: int, grace_s: float) -> int | None:

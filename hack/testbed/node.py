@@ -1,11 +1,13 @@
 """A node with GPUs: a local cluster, a simulated machine, and the driver under its own identity."""
 
 import shutil
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import yaml
+from cluster.processes import Service
 
 from testbed import mps as mps_daemons
 from testbed.api import Object
@@ -13,9 +15,10 @@ from testbed.cluster import Cluster
 from testbed.commands import TestbedError, wait_until
 from testbed.credentials import NodeCredentials
 from testbed.driver import DRIVER_NAME, DriverProcess, Place, SupervisorProcess
-from testbed.leftovers import end_process, write_pid_file
 from testbed.machine import SimulatedMachine
 from testbed.manifests import installed
+
+_GRACE_S = 15.0
 
 
 class GpuNode:
@@ -44,8 +47,9 @@ class GpuNode:
         self._driver_env = driver_env
         self._with_mps = mps
         self.share_configs = folder / "share-configs"
-        self._pid_file = folder / "driver.pid"
-        self._supervisor_pid_file = folder / "mps-supervisor.pid"
+        # By which a later program finds those again that this one leaves.
+        self._driver_service = Service(name="driver", state=folder)
+        self._supervisor_service = Service(name="mps-supervisor", state=folder)
         self._undo: list[Callable[[], None]] = []
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
@@ -97,7 +101,7 @@ class GpuNode:
         self.driver = DriverProcess(self.place, self.folder / "driver.log", self._driver_env)
         self._undo.append(self._stop_driver)
         self.driver.start(detached=detached)
-        write_pid_file(self._pid_file, self.driver.pid)
+        self._driver_service.note(self.driver.pid)
         self.wait_published()
 
     def without_driver(self, act: Callable[[], object], *, detached: bool = False) -> None:
@@ -105,7 +109,7 @@ class GpuNode:
         self.driver.stop()
         act()
         self.driver.start(detached=detached)
-        write_pid_file(self._pid_file, self.driver.pid)
+        self._driver_service.note(self.driver.pid)
         self.wait_published()
 
     @property
@@ -142,7 +146,7 @@ class GpuNode:
         self.supervisor = SupervisorProcess(self.place, self.folder / "mps-supervisor.log")
         self._undo.append(self._stop_supervisor)
         self.supervisor.start(detached=detached)
-        write_pid_file(self._supervisor_pid_file, self.supervisor.pid)
+        self._supervisor_service.note(self.supervisor.pid)
 
     def wait_published(self, *, timeout: float = 120) -> int:
         """Wait until the driver's pool is complete and holds devices; return how many."""
@@ -180,8 +184,8 @@ class GpuNode:
 
     def clear(self) -> None:
         """Remove what an earlier program left of a node of this name, however it ended."""
-        end_process(self._pid_file)
-        end_process(self._supervisor_pid_file)
+        for service in (self._driver_service, self._supervisor_service):
+            service.stop(signal.SIGTERM, _GRACE_S)
         with suppress(TestbedError):  # there may be no cluster
             self.cluster.attach()
             mps_daemons.end_all(self.cluster.plugins)

@@ -21,7 +21,7 @@ from testbed.node import GpuNode
 from testbed.pods import claim_uids, explaining, make_namespace
 
 from bench.pods.report import END, START, Life
-from bench.pods.variants import BASELINE, MIG, order, pod, template
+from bench.pods.variants import MIG, order, pod, template
 
 NAMESPACE = "bench-pods"
 _PATIENCE_S = 60.0
@@ -177,14 +177,7 @@ def _has_no_mig(node: GpuNode) -> bool:
 
 
 def check(node: GpuNode, plan: Plan) -> None:
-    """Do nothing if the node can run what is planned.
-
-    Raises TestbedError if it has too few GPUs, or no MPS programs.
-    """
-    gpus = len(node.machine.settings())
-    most = max(plan.at_once)
-    if most > gpus and set(plan.variants) != {BASELINE}:
-        raise TestbedError(f"the node has {gpus} GPUs for {most} pods at once; use fewer --at-once")
+    """Do nothing if the node can run what is planned. Raises TestbedError without MPS programs."""
     if "mps" in plan.variants and not node.can_run_mps:
         raise TestbedError("NVIDIA's MPS programs could not be had; use --variants without mps")
 

@@ -1,12 +1,9 @@
 """What the demo runner makes of what they saw."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from demo import demos
-from testbed.leftovers import end_process, write_pid_file
 from testbed.machine import GpuSettings
 
 A, B = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-00000000000b"
@@ -111,12 +108,3 @@ def test_the_daemon_must_answer_as_expected() -> None:
     demo = sharing(mps={"pod/ctr": {"get limit": "10G"}})
     assert demos.complaints(demo, found(mps={"pod/ctr": {"get limit": "10G"}})) == []
     assert demos.complaints(demo, found(mps={"pod/ctr": {"get limit": "5G"}}))
-
-
-def test_a_process_id_that_was_given_away_is_left_alone(tmp_path: Path) -> None:
-    noted = tmp_path / "driver.pid"
-    write_pid_file(noted, os.getpid())
-    pid, started = noted.read_text().split()
-    noted.write_text(f"{pid} {int(started) - 1}\n")
-    end_process(noted)  # or this test would end here
-    assert not noted.exists()
