@@ -46,7 +46,6 @@ pytestmark = [
 ]
 
 LABEL = "nvidia.com/device-plugin.config"
-PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 
 
 @pytest.fixture(scope="module")

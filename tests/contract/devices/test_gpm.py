@@ -1,7 +1,7 @@
 """What GPM counts, through the driver's door to NVML and that of a benchmark's tenant."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,6 @@ from worlds.mig_container import mig_container_dev
 
 MIB = 1 << 20
 NO_PERMISSION, UNKNOWN = 4, 999
-
-MakeMachine = Callable[[str], Machine]
 
 
 @pytest.fixture

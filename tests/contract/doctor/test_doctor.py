@@ -16,7 +16,6 @@ from dra_driver.admin.doctor.every_check import CHECKS, OF_CLUSTERS, OF_NODES, S
 from dra_driver.cli import main
 from dra_driver.simulator.hardware import Fact
 from dra_driver.simulator.machine import Machine
-from published import counter_set, device, slices
 
 WRITING = {"create", "update", "patch", "delete", "deletecollection"}
 
@@ -161,38 +160,6 @@ def test_a_cluster_as_installed_is_well(
     writes = [one for one in cluster.log if one.verb in WRITING and one.plural]
     assert writes
     assert {(write.verb, write.query.get("dryRun")) for write in writes} == {("create", "All")}
-
-
-def kai(api: ApiServer, version: str) -> None:
-    """KAI-Scheduler as its chart installs it, as far as it matters here."""
-    api.pages["/apis/kai.scheduler"] = lambda _: {"kind": "APIGroup", "name": "kai.scheduler"}
-    image = f"ghcr.io/kai-scheduler/kai-scheduler/operator:{version}"
-    pod = {"containers": [{"name": "operator", "image": image}]}
-    api.put(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "kai-operator", "namespace": "kai-scheduler"},
-            "spec": {"template": {"spec": pod}},
-        }
-    )
-
-
-def test_kai_scheduler_is_recognised_and_told_what_it_cannot_place(
-    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed(cluster)
-    kai(cluster, "v0.17.0")
-    assert main(of_cluster) == 0
-    assert findings(capsys)["schedulers"] == ["ok"]
-
-    cluster.delete_all("resourceslices")
-    cluster.put(*slices([device("gpu-0", {"memory": "80Gi"})], (counter_set(memory="80Gi"),)))
-    assert main(of_cluster) == 0
-    document: Document = json.loads(capsys.readouterr().out)
-    (told,) = [finding for finding in document["findings"] if finding["id"] == "schedulers"]
-    assert told["severity"] == "warning"
-    assert told["seen"].startswith("KAI-Scheduler v0.17.0 is installed")
 
 
 def test_an_empty_cluster_has_errors(

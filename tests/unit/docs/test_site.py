@@ -9,14 +9,6 @@ from dra_driver import cli
 
 REPOSITORY = Path(__file__).parents[3]
 PICTURES = REPOSITORY / "docs" / "pictures"
-README = """\
-# Start
-
-- [a page](docs/install.md#here)
-- [no page](docs/gone.md)
-- [no place on a page](docs/install.md#gone)
-- [a manifest](manifests/some.yaml)
-"""
 
 
 def test_pictures_are_shown_on_pages_and_need_nothing_else() -> None:

@@ -2,15 +2,11 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from cluster.versions import DEFAULT_MINOR, GO_MOD_FILES
 
 import workflows
@@ -84,47 +80,3 @@ def test_a_run_says_which_tests_failed_and_which_were_slow(tmp_path: Path) -> No
     )
     assert "1.5 s tests.unit.test_a::test_b" in said
     assert (reports / "summary.md").read_text() == said
-
-
-@pytest.fixture
-def checkout() -> Iterator[Path]:
-    """A folder that any user may read, with .ci/run, and tasks that leave a mark."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / ".ci").mkdir()
-        shutil.copy(REPOSITORY / ".ci" / "run", folder / ".ci")
-        (folder / "Makefile").write_text("check test:\n\t@echo made $@ $$CI $$E2E_REQUIRED\n")
-        (folder / "bin").mkdir()
-        for path in (folder, folder / ".ci", folder / "bin"):
-            path.chmod(0o755)
-        yield folder
-
-
-def run_as_user(checkout: Path, sudo: str) -> "subprocess.CompletedProcess[str]":
-    program = checkout / "bin" / "sudo"
-    program.write_text(f"#!/bin/sh\n{sudo}\n")
-    program.chmod(0o755)
-    return subprocess.run(
-        [checkout / ".ci" / "run"],
-        env={"PATH": f"{checkout}/bin:{os.environ['PATH']}", "E2E_KUBERNETES": "1.36"},
-        user=65534 if os.geteuid() == 0 else None,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_a_user_without_sudo_is_told_first_what_ci_needs(checkout: Path) -> None:
-    done = run_as_user(checkout, "exit 1")
-    assert done.returncode == 1
-    assert "a kubelet needs root" in done.stderr
-    assert "`sudo .ci/run`" in done.stderr
-    assert done.stdout == ""
-
-
-def test_a_user_with_sudo_runs_it_as_root_with_what_was_asked_for(checkout: Path) -> None:
-    done = run_as_user(checkout, 'echo "$@" "$E2E_KUBERNETES"')
-    said, call = done.stdout.splitlines()
-    assert "as root" in said
-    assert "--preserve-env" in call
-    assert call.endswith(".ci/run 1.36")

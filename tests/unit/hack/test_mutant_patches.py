@@ -49,10 +49,6 @@ def closing():
     return inner
 
 
-async def awaited():
-    return "awaited"
-
-
 @dataclass(frozen=True, slots=True)
 class Thing:
     kinds: list = field(default_factory=lambda: ["kind"])
@@ -75,22 +71,6 @@ class Thing:
 
     def __str__(self):
         return super().__repr__() and "text"
-
-
-def one():
-    return 1
-
-
-def twins():
-    return 2, (1, (0.0, "a")), {"x"} <= {1}
-
-
-first, second = (lambda: "lambda", lambda: "lambda")
-
-
-def captured():
-    kept = []
-    return lambda: kept
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import layout, state
 from dra_driver.simulator.layout import Fact, Text
-from dra_driver.simulator.state import Driver, Fault, GpuFacts, State
+from dra_driver.simulator.state import Driver, GpuFacts, State
 
 DRIVER = Driver(version="535.261.03", cuda_version=12020, library_folder="usr/lib")
 
@@ -56,20 +56,6 @@ def test_an_unknown_uuid_is_an_error_that_lists_the_known(path: Path) -> None:
         now.slot_of("GPU-c")
 
 
-def test_places_of_spent_and_cleared_faults_are_used_again(path: Path) -> None:
-    with State(path) as now:
-        for number in range(layout.MAX_FAULTS):
-            now.add_fault(Fault(function=f"nvml{number}", code=3, times=0 if number == 7 else -1))
-        now.add_fault(Fault(function="nvmlLast", code=3))
-        with pytest.raises(SetupError, match="places for faults are taken"):
-            now.add_fault(Fault(function="nvmlOneTooMany", code=3))
-        now.clear_faults("nvml5")
-        now.add_fault(Fault(function="nvmlAfter", slot=1, code=15, times=2, delay_ms=9))
-        assert Fault(function="nvmlAfter", slot=1, code=15, times=2, delay_ms=9) in now.faults()
-        now.clear_faults()
-        assert now.faults() == []
-
-
 def test_writers_do_not_lose_each_others_changes(path: Path) -> None:
     def add() -> None:
         with State(path) as now:
@@ -83,16 +69,6 @@ def test_writers_do_not_lose_each_others_changes(path: Path) -> None:
         thread.join(timeout=60)
     with State(path) as now, now.locked() as record:
         assert record.next_event == 200
-
-
-def test_a_reboot_makes_pending_modes_current(path: Path) -> None:
-    with State(path) as now:
-        now.set_fact(0, Fact.ECC_CURRENT, 1)
-        now.set_fact(0, Fact.ECC_PENDING, 0)
-        now.set_fact(0, Fact.COMPUTE_MODE, 3)
-        now.reset_volatile()
-        assert (now.fact(0, Fact.ECC_CURRENT), now.fact(0, Fact.COMPUTE_MODE)) == (0, 0)
-        assert now.fact(0, Fact.TIME_SLICE) is None
 
 
 def test_a_file_of_another_layout_is_refused(path: Path) -> None:
