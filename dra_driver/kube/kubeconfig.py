@@ -5,7 +5,9 @@ proxies and credential plugins. A driver in a pod has none of that, and the pack
 70 ms, so this module is imported only when a kubeconfig is named.
 """
 
+import logging
 import os
+import re
 import socket
 import ssl
 import time
@@ -25,6 +27,12 @@ from dra_driver.kube.client import Credentials, KubeClient
 from dra_driver.kube.connections import Connect, Connections
 from dra_driver.kube.token import TokenFile
 
+_ENTRY = re.compile(r"/\{.*\}", re.DOTALL)
+"""A user or cluster as the package prints it to say where a key is missing."""
+
+_USER = re.compile(r"(?<=//)\S*@|[^\s/]*@")
+"""A user and password before the host of an address, and before what is no address."""
+
 
 def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
     """Return a client for a context of kubeconfig files, which count as one as with kubectl.
@@ -32,6 +40,7 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
     What several files say, the first says. An empty `context` is the current one. Raises SetupError
     if a file cannot be read, is not a valid kubeconfig, or has no such context.
     """
+    logging.root.addFilter(_without_entries)  # what a credential plugin lacks is only logged
     configuration = Configuration(host="")
     named = os.pathsep.join(map(str, paths))
     try:
@@ -48,14 +57,39 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
         token_file = _token_file(files, used)
         namespace = str(_context(files, used).get("namespace") or "default")
         _check_server(configuration.host)
+        # The package reads tokenFile once and never again; a bound token would be dead in an hour.
+        own = None if token_file is None else TokenFile(token_file, clock=time.monotonic)
+        return _client(configuration, own or _ConfiguredToken(configuration), namespace)
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"cannot read the kubeconfig: {error}") from error
-    except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
-        raise SetupError(f"{named} is not a valid kubeconfig: {error}") from error
-    if token_file is None:
-        return _client(configuration, _ConfiguredToken(configuration), namespace)
-    # The package reads tokenFile once and never again; a bound token would be dead in an hour.
-    return _client(configuration, TokenFile(token_file, clock=time.monotonic), namespace)
+    except (
+        ConfigException,
+        yaml.YAMLError,
+        AttributeError,  # of what has another form, as the next ones
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise SetupError(f"{named} is not a valid kubeconfig: {_words(error)}") from error
+    except ImportError as error:
+        raise SetupError(
+            f"{named} names a proxy of a kind that is not supported: {error}"
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    """Return what is wrong with a file, without anything that it holds: that may be a token."""
+    if not isinstance(error, yaml.YAMLError):
+        return _USER.sub("", _ENTRY.sub("", str(error)))
+    mark = getattr(error, "problem_mark", None)
+    where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+    return f"it is not YAML{where}"
+
+
+def _without_entries(record: logging.LogRecord) -> bool:
+    """Keep what the package logs, without anything that a kubeconfig holds."""
+    record.msg, record.args = _ENTRY.sub("", record.getMessage()), ()
+    return True
 
 
 def _client(configuration: Configuration, credentials: Credentials, namespace: str) -> KubeClient:
@@ -65,6 +99,8 @@ def _client(configuration: Configuration, credentials: Credentials, namespace: s
         configuration.proxy_headers = {**(configuration.proxy_headers or {}), **user}
     server = configuration.host.rstrip("/")
     pool = RESTClientObject(configuration).pool_manager.connection_from_url(server)
+    if pool.proxy is not None and pool.scheme != "https":
+        raise ValueError("its proxy-url needs a server that begins with https://")
     # A server behind a gateway has a path of its own.
     prefix = quote(urlsplit(server).path, safe="/%")
     connections = Connections(_connect_by(pool), pool.host, pool.port or 443)

@@ -311,6 +311,16 @@ class TestCredentials:
         with pytest.raises(SetupError, match="is not a valid kubeconfig"):
             from_kubeconfig(path)
 
+    @pytest.mark.parametrize("stray", ['"', ": [", "*", "!", "@"])
+    def test_a_kubeconfig_that_is_no_yaml_is_told_by_the_place_and_not_by_its_text(
+        self, tmp_path: Path, stray: str
+    ) -> None:
+        path = tmp_path / "kubeconfig"
+        path.write_text(f"users:\n- user:\n    token: {stray}hunter2\n")
+        with pytest.raises(SetupError, match=r"it is not YAML \(line [34], column \d+\)") as caught:
+            from_kubeconfig(path)
+        assert "hunter2" not in str(caught.value)
+
     def test_a_kubeconfig_that_does_not_exist_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(SetupError, match="nowhere"):
             from_kubeconfig(tmp_path / "nowhere")
