@@ -91,11 +91,7 @@ _ROOT = [
         f'unknown kind "GPUConfig": did you mean "GpuConfig"? {KINDS}',
     ),
     ("kind-of-another-driver", config("Pod"), f'unknown kind "Pod": {KINDS}'),
-    (
-        "kind-is-a-list",
-        f'{{"apiVersion": "{VERSION}", "kind": []}}',
-        f"kind: {KINDS}, not a list",
-    ),
+    ("kind-is-a-list", f'{{"apiVersion": "{VERSION}", "kind": []}}', f"kind: {KINDS}, not a list"),
     (
         "unknown-field",
         config(share={}),

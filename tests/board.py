@@ -78,7 +78,4 @@ def load() -> dict[str, Any]:
 
 def _query(target: dict[str, Any]) -> Query:
     legend = target["legendFormat"]
-    return Query(
-        expr=shown(target["expr"]),
-        legend="" if legend == "__auto" else legend,
-    )
+    return Query(expr=shown(target["expr"]), legend="" if legend == "__auto" else legend)

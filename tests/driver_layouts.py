@@ -322,9 +322,7 @@ LAYOUTS = {
     ),
     "rhel": Layout(about="NVIDIA's RPMs", build=_rhel, folder=RPM_FOLDER),
     "flatcar": Layout(
-        about="below /opt, known by ld.so.cache",
-        build=_flatcar,
-        folder="/opt/nvidia/current/lib64",
+        about="below /opt, known by ld.so.cache", build=_flatcar, folder="/opt/nvidia/current/lib64"
     ),
     "bottlerocket": Layout(
         about="a folder of its own, known by ld.so.cache",

@@ -8,12 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster.binaries import (
-    GROUPS,
-    MARKER,
-    Store,
-    is_complete,
-)
+from cluster.binaries import GROUPS, MARKER, Store, is_complete
 from cluster.errors import BinariesUnavailableError
 from cluster.progress import Progress
 from cluster.versions import (

@@ -42,10 +42,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
 def test_a_program_with_its_published_checksum_is_kept_as_executable(
     server: FileServer, tmp_path: Path, form: str
 ) -> None:
-    server.files = {
-        "/tool": PROGRAM,
-        "/tool.sha256": form.format(hash=sha256(PROGRAM)).encode(),
-    }
+    server.files = {"/tool": PROGRAM, "/tool.sha256": form.format(hash=sha256(PROGRAM)).encode()}
     downloads().fetch(program(server), tmp_path)
     assert (tmp_path / "tool").read_bytes() == PROGRAM
     assert (tmp_path / "tool").stat().st_mode & 0o777 == 0o755

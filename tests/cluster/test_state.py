@@ -115,9 +115,7 @@ def test_the_record_of_an_ended_process_is_not_taken_for_a_running_one(tmp_path:
 
 
 @pytest.mark.leaves("a component that ended is a zombie until the command that started it ends")
-def test_a_process_that_ignores_the_polite_signal_is_killed_after_its_grace(
-    tmp_path: Path,
-) -> None:
+def test_a_process_that_ignores_the_polite_signal_is_killed_after_its_grace(tmp_path: Path) -> None:
     service = Service(name="stubborn", state=tmp_path)
     ready = tmp_path / "ready"
     script = f"trap '' TERM; : > '{ready}'; while :; do sleep 0.1; done"

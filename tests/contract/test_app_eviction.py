@@ -26,9 +26,7 @@ def prepare(node: ProcessNode, kubelet: KubeletClient) -> ClaimName:
     return claim
 
 
-def test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it(
-    node: ProcessNode,
-) -> None:
+def test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it(node: ProcessNode) -> None:
     with KubeletClient(node.place.registry) as kubelet:
         claim = prepare(node, kubelet)
         label(node, PAUSED)
@@ -42,9 +40,7 @@ def test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it(
     assert users_of(node.place.driver_root) == []
 
 
-def test_it_ends_when_the_labels_are_back_and_its_claims_stay(
-    node: ProcessNode,
-) -> None:
+def test_it_ends_when_the_labels_are_back_and_its_claims_stay(node: ProcessNode) -> None:
     with KubeletClient(node.place.registry) as kubelet:
         prepare(node, kubelet)
     label(node, PAUSED)
@@ -65,9 +61,7 @@ def test_a_second_signal_ends_it(node: ProcessNode) -> None:
     assert node.driver.stop(timeout=20) == 0
 
 
-def test_the_gpus_are_let_go_of_before_the_kubelet_has_noticed(
-    node: ProcessNode,
-) -> None:
+def test_the_gpus_are_let_go_of_before_the_kubelet_has_noticed(node: ProcessNode) -> None:
     node.driver.stop()
     node.driver.env["SHUTDOWN_DELAY"] = "8"
     node.driver.start()

@@ -177,9 +177,7 @@ def test_a_mig_device_that_somebody_destroyed_is_not_healthy_until_it_is_made_ag
         eventually(lambda: healthy(node, "made") == "True", "it to be there again")
 
 
-def test_after_a_reset_of_the_gpu_a_new_driver_says_at_once_what_is_gone(
-    node: ProcessNode,
-) -> None:
+def test_after_a_reset_of_the_gpu_a_new_driver_says_at_once_what_is_gone(node: ProcessNode) -> None:
     with KubeletClient(node.place.registry) as kubelet:
         machine, gpu = mig_claims(node, kubelet)
     node.driver.kill()  # as it has the GPU open

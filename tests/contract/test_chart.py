@@ -239,9 +239,7 @@ def share_volume(pod: Object) -> Object:
     return found
 
 
-def test_an_update_starts_the_new_pod_first_and_each_has_sockets_of_its_own(
-    render: Render,
-) -> None:
+def test_an_update_starts_the_new_pod_first_and_each_has_sockets_of_its_own(render: Render) -> None:
     things = render()
     for one in of_kind(things, "DaemonSet"):
         rolling = one["spec"]["updateStrategy"]["rollingUpdate"]
@@ -301,10 +299,7 @@ def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:
 
 
 def test_only_to_tell_who_uses_gpus_the_driver_has_the_hosts_pids(render: Render) -> None:
-    for words, wanted in (
-        ((), False),
-        (("--set", "usage.enabled=true"), True),
-    ):
+    for words, wanted in (((), False), (("--set", "usage.enabled=true"), True)):
         things = render("--set", "openshift.securityContextConstraints=true", *words)
         pod = driver_pod(things)
         assert pod.get("hostPID", False) is wanted

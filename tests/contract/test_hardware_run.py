@@ -43,10 +43,7 @@ def test_all_that_can_be_answered_without_a_card_is_and_the_machine_is_as_before
     assert found["as_before"] is True
     verdicts = tried.verdicts()
     left_out = {name for name, verdict in verdicts.items() if verdict == "left out"}
-    assert left_out == {
-        *("computes", "mps-percentages", "mps-exclusive"),
-        *LIMITS.split(","),
-    }
+    assert left_out == {*("computes", "mps-percentages", "mps-exclusive"), *LIMITS.split(",")}
     assert "failed" not in verdicts.values()
     expected = {one.id: one.simulated for one in QUESTIONS if one.simulated != NOT_SIMULATED}
     expected.pop("cgroup-path")  # of a newer GPU driver

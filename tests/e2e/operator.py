@@ -149,11 +149,7 @@ def _mounts(place: Place) -> list[Object]:
     from_host = {"mountPropagation": "HostToContainer"}
     return [
         {"name": "plugins-registry", "mountPath": str(place.registry)},
-        {
-            "name": "plugins",
-            "mountPath": str(place.plugins),
-            "mountPropagation": "Bidirectional",
-        },
+        {"name": "plugins", "mountPath": str(place.plugins), "mountPropagation": "Bidirectional"},
         {"name": "cdi", "mountPath": str(place.cdi_root)},
         {"name": "validations", "mountPath": _VALIDATIONS, "readOnly": True},
         # Theirs is HostToContainer too, for which this machine's / would have to be shared.

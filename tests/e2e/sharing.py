@@ -31,10 +31,7 @@ def time_slicing(interval: str) -> Object:
 
 def mps_limits(percentage: int | None = 50, memory: str | None = "10Gi") -> Object:
     """The config for MPS with these limits."""
-    limits = {
-        "defaultActiveThreadPercentage": percentage,
-        "defaultPinnedDeviceMemoryLimit": memory,
-    }
+    limits = {"defaultActiveThreadPercentage": percentage, "defaultPinnedDeviceMemoryLimit": memory}
     given = {name: value for name, value in limits.items() if value is not None}
     return gpu_config(strategy="MPS", mpsConfig=given)
 

@@ -70,10 +70,7 @@ def strategies(*, can_run_mps: bool) -> list[tuple[Strategy, str]]:
                 ),
                 '"activeThreadPercentage": 30',
             ),
-            (
-                Strategy(sharing=Sharing.MIG_MPS, tenants=2, profile=PROFILE),
-                '"strategy": "MPS"',
-            ),
+            (Strategy(sharing=Sharing.MIG_MPS, tenants=2, profile=PROFILE), '"strategy": "MPS"'),
         ]
     return found
 

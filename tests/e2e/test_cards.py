@@ -13,12 +13,7 @@ from e2e.conftest import node_of
 from e2e.explaining import explain
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
-from e2e.sharing import (
-    PERCENTAGE,
-    Shared,
-    mps_limits,
-    time_slicing,
-)
+from e2e.sharing import PERCENTAGE, Shared, mps_limits, time_slicing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 

@@ -19,15 +19,7 @@ from testbed.node import GpuNode
 
 from dra_driver.mps.supervisor.cgroup import GROUP
 from e2e.scene import Scene
-from e2e.sharing import (
-    CGROUPS,
-    MEMORY,
-    PERCENTAGE,
-    Shared,
-    mps_limits,
-    remove_groups,
-    time_slicing,
-)
+from e2e.sharing import CGROUPS, MEMORY, PERCENTAGE, Shared, mps_limits, remove_groups, time_slicing
 
 pytestmark = pytest.mark.e2e
 

@@ -200,10 +200,7 @@ def test_nvml_and_the_drivers_programs_run_in_the_image(place: Place, tmp_path: 
     machine = SimulatedMachine(tmp_path / "root", "h100x8")
     machine.up()
     try:
-        roots = {
-            "NVIDIA_DRIVER_ROOT": str(machine.root),
-            "DRIVER_ROOT_CTR_PATH": str(machine.root),
-        }
+        roots = {"NVIDIA_DRIVER_ROOT": str(machine.root), "DRIVER_ROOT_CTR_PATH": str(machine.root)}
         inspect = partial(
             place.run, "dra-driver", "inspect", user=0, binds=[machine.root], env=roots
         )

@@ -319,10 +319,7 @@ def test_usage_names_the_pods_of_an_mps_claim_with_their_memory_and_the_server(
             for labels, value in usage_series(installed, "container_gpu_memory_used_bytes")
         }
         claim = f"{SCENES}/{shared.claim}"
-        assert by_pod == {
-            first: (SCENES, claim, gpu, 300),
-            later: (SCENES, claim, gpu, 500),
-        }
+        assert by_pod == {first: (SCENES, claim, gpu, 300), later: (SCENES, claim, gpu, 500)}
         limits = dict.fromkeys((first, later), 10240 * MIB)
         limited = usage_series(installed, "container_gpu_memory_limit_bytes")
         assert {labels["pod"]: value for labels, value in limited} == limits

@@ -46,10 +46,7 @@ def test_a_container_without_the_pods_claim_sees_no_gpu(scene: Scene) -> None:
     spec = {
         "terminationGracePeriodSeconds": 1,
         "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": scene.template()}],
-        "containers": [
-            container("with", {"claims": [{"name": "gpu"}]}),
-            container("without", {}),
-        ],
+        "containers": [container("with", {"claims": [{"name": "gpu"}]}), container("without", {})],
     }
     pod = scene.make("Pod", "pod", {"spec": spec})
     scene.running(pod)

@@ -28,11 +28,7 @@ INSTALL = "docs/install.md"
 def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
     if reason := missing():
         cannot_run(reason)
-    node = InstalledNode(
-        cluster_of_pods("w"),
-        tmp_path_factory.mktemp("walk"),
-        image_archive,
-    )
+    node = InstalledNode(cluster_of_pods("w"), tmp_path_factory.mktemp("walk"), image_archive)
     node.clear()
     try:
         node.up_bare(print)

@@ -41,9 +41,7 @@ FIELDS = {
 Json = Mapping[str, object]
 
 file_names = st.text(
-    alphabet=st.characters(codec="utf-8", exclude_characters="/\0"),
-    min_size=1,
-    max_size=20,
+    alphabet=st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20
 ).filter(lambda name: name not in {".", ".."} and not name.startswith("nvidia"))
 tree_paths = st.builds(
     "/".join,

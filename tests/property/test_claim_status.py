@@ -30,11 +30,7 @@ texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sam
 reasons = st.from_regex(r"[A-Z][A-Za-z]{0,30}", fullmatch=True)
 conditions = st.lists(
     st.builds(
-        Condition,
-        type=reasons,
-        status=st.none() | st.booleans(),
-        reason=reasons,
-        message=texts,
+        Condition, type=reasons, status=st.none() | st.booleans(), reason=reasons, message=texts
     ),
     max_size=12,
 )

@@ -28,14 +28,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.host.ofd_lock import NamedLock
-from dra_driver.mps.domain import (
-    Domain,
-    DomainDevice,
-    DomainId,
-    State,
-    Status,
-    encode_status,
-)
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles, write_file
 from dra_driver.mps.requests import DomainRequests
 from virtual_time import virtual_time

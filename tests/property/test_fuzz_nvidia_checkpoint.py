@@ -36,10 +36,7 @@ CLAIM: dict[str, Any] = {
     "preparedDevices": [
         {
             "devices": [
-                {
-                    "gpu": {"info": {"uuid": make.gpu(0).uuid}, "device": told("gpu-0")},
-                    "mig": None,
-                },
+                {"gpu": {"info": {"uuid": make.gpu(0).uuid}, "device": told("gpu-0")}, "mig": None},
                 {
                     "gpu": None,
                     "mig": {

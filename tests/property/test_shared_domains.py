@@ -84,9 +84,7 @@ class Node(RuleBasedStateMachine):
         self, domain: DomainId, claim: str, percentage: int | None, die_after: int | None
     ) -> None:
         wanted = Domain(
-            id=domain,
-            devices=(DomainDevice(uuid="GPU-1"),),
-            active_thread_percentage=percentage,
+            id=domain, devices=(DomainDevice(uuid="GPU-1"),), active_thread_percentage=percentage
         )
         asked_for = self.requests.desired(domain)
         others = self.shared.members(domain) - {claim}

@@ -28,13 +28,7 @@ from dra_driver.devices.model import (
     Refusal,
     SickGpu,
 )
-from dra_driver.slices.counters import (
-    MOST_COUNTERS,
-    counter_set_name,
-    memory,
-    memory_of,
-    whole,
-)
+from dra_driver.slices.counters import MOST_COUNTERS, counter_set_name, memory, memory_of, whole
 from dra_driver.slices.order import GpuOrder, capability
 from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.project import Projection, projection, with_memory_counters

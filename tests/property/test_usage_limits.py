@@ -51,11 +51,7 @@ def claim(name: str, shares: Sequence[Device], sharing: Shares, requests: int) -
         for n, one in enumerate(shares)
     )
     group = Group(
-        claim=name,
-        name=f"default/{name}",
-        config=make.gpu_config(),
-        units=units,
-        pods={name: name},
+        claim=name, name=f"default/{name}", config=make.gpu_config(), units=units, pods={name: name}
     )
     devices = tuple(
         DeviceRecord(

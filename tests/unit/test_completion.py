@@ -32,10 +32,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, line: str) -> int:
     ],
 )
 def test_what_can_stand_next_is_known(
-    line: str,
-    found: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert completed(monkeypatch, line) == 0
     assert capsys.readouterr().out.splitlines() == found

@@ -27,9 +27,7 @@ NAMES = (GPU, "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "nvidia.com/mig
 MODES = ("memory", "unlimited", "4")
 
 CARDS = make.inventory(
-    make.gpu(0),
-    make.gpu(1, mig=make.mig()),
-    make.gpu(2, mig=make.mig(make.mig_device(2))),
+    make.gpu(0), make.gpu(1, mig=make.mig()), make.gpu(2, mig=make.mig(make.mig_device(2)))
 )
 
 

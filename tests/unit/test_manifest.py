@@ -2,12 +2,7 @@ import json
 
 import pytest
 
-from dra_driver.manifest import (
-    BrokenManifestError,
-    Document,
-    Place,
-    read_documents,
-)
+from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.problems import DuplicateKeys, Path
 
 

@@ -29,18 +29,14 @@ SICK = {
         pci_address="0000:10:00.0",
         conditions=(
             GpuCondition(
-                finding=findings.XIDS[62],
-                since=1_770_000_000,
-                instance=InstanceId(gpu_instance=5),
+                finding=findings.XIDS[62], since=1_770_000_000, instance=InstanceId(gpu_instance=5)
             ),
         ),
     ),
 }
 
 
-def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(
-    tmp_path: Path,
-) -> None:
+def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(tmp_path: Path) -> None:
     HealthFile(tmp_path, "boot-1").write(SICK)
     assert health_part.lines(read_notes(tmp_path, "boot-1")) == [
         "",

@@ -106,12 +106,7 @@ class Node:
     def memory(self) -> NodeMemory:
         """What keeps shares to their memory on this node, which has no control groups."""
         roots = find_roots(driver_root=self.machine.driver_root, proc_root=self.machine.proc_root)
-        return node_memory(
-            self.session,
-            roots,
-            self.holdings,
-            cgroup_root=self.root / "cgroup",
-        )
+        return node_memory(self.session, roots, self.holdings, cgroup_root=self.root / "cgroup")
 
     def mps_requests(self) -> Any:
         """The way from shares to the supervisor."""

@@ -32,10 +32,7 @@ def checkpoint(
         if claim["checkpointState"] == "PrepareCompleted"
     }
     first = compact({"preparedClaims": old} if old else {})
-    parts = {
-        "checksum": str(checksum(f'{{"checksum":0,"v1":{first}}}')),
-        "v1": first,
-    }
+    parts = {"checksum": str(checksum(f'{{"checksum":0,"v1":{first}}}')), "v1": first}
     if newest == "v2":
         content: dict[str, Any] = {"checksum": 0}
         if claims:

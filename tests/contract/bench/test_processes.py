@@ -45,10 +45,7 @@ def test_no_tenant_begins_before_the_common_moment_and_each_has_its_result(tmp_p
 
 @pytest.mark.parametrize(
     ("mode", "reason"),
-    [
-        ("crash", "segmentation fault, say"),
-        ("odd", "a tenant's output is not understood"),
-    ],
+    [("crash", "segmentation fault, say"), ("odd", "a tenant's output is not understood")],
 )
 def test_a_case_whose_tenants_fail_says_why(tmp_path: Path, mode: str, reason: str) -> None:
     case = runner(tmp_path, {"MODE": mode}).run(TWO, WORK)

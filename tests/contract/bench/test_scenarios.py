@@ -99,11 +99,7 @@ def strategies(
     text = WORKS.format(seconds=seconds, warm_up=warm_up) + textwrap.dedent(cases)
     scenario = read_scenario(text, "test.yaml")
     plan = planned(
-        "test",
-        scenario,
-        memory_mib=MEMORY,
-        profiles=own.offer.profiles,
-        obstacle=own.obstacle,
+        "test", scenario, memory_mib=MEMORY, profiles=own.offer.profiles, obstacle=own.obstacle
     )
     return plan.strategies
 

@@ -189,9 +189,7 @@ def test_another_drivers_entries_stay(place: Place) -> None:
     assert place.status() == [FOREIGN]
 
 
-def test_a_claim_that_is_unprepared_but_still_allocated_says_nothing_more(
-    place: Place,
-) -> None:
+def test_a_claim_that_is_unprepared_but_still_allocated_says_nothing_more(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
     place.look()
     place.driver.unprepare(REF)

@@ -19,9 +19,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-def test_a_claim_that_was_given_back_before_its_turn_is_not_even_asked_for(
-    place: Place,
-) -> None:
+def test_a_claim_that_was_given_back_before_its_turn_is_not_even_asked_for(place: Place) -> None:
     place.driver.prepare(place.put("gpu-1"))
 
     def unprepare() -> float:

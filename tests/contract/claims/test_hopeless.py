@@ -100,10 +100,7 @@ def test_a_supervisor_that_is_being_replaced_is_waited_for(
         desired = DomainRequests(files.root, time.monotonic).desired(DomainId(ref.uid))
         assert desired is not None
         status = Status(
-            id=desired.id,
-            state=State.READY,
-            supervisor="successor",
-            generation=desired.generation,
+            id=desired.id, state=State.READY, supervisor="successor", generation=desired.generation
         )
         write_file(files.status(desired.id), encode_status(status), durable=False)
 

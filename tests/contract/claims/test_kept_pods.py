@@ -30,9 +30,7 @@ def stored(node: Node, ref: ClaimRef) -> ClaimRecord:
     return record
 
 
-def test_a_foreign_handle_keeps_the_pod_for_some_minutes_and_the_place_for_ever(
-    node: Node,
-) -> None:
+def test_a_foreign_handle_keeps_the_pod_for_some_minutes_and_the_place_for_ever(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (made,) = node.migs()

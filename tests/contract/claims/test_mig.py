@@ -9,13 +9,7 @@ import make
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.model import MigDevice
-from dra_driver.errors import (
-    ConfigError,
-    ConflictError,
-    DeviceError,
-    DriverError,
-    TransientError,
-)
+from dra_driver.errors import ConfigError, ConflictError, DeviceError, DriverError, TransientError
 from worlds.configs import MPS_ON_MIG
 from worlds.driver import FAST
 from worlds.node import MakeNode, Node
@@ -396,9 +390,7 @@ def test_after_a_reboot_nothing_of_others_is_destroyed(node: Node) -> None:
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
-def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away_in_the_end(
-    node: Node,
-) -> None:
+def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away_in_the_end(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (record,) = (node.driver.plugin / "claims").iterdir()

@@ -50,11 +50,7 @@ class MpsClaim:
         )
 
     def say(
-        self,
-        restarts: int,
-        state: State = State.READY,
-        reason: str = "",
-        domain: DomainId = DOMAIN,
+        self, restarts: int, state: State = State.READY, reason: str = "", domain: DomainId = DOMAIN
     ) -> None:
         """Let the supervisor say how the domain is."""
         status = Status(id=domain, state=state, supervisor="s", restarts=restarts, reason=reason)

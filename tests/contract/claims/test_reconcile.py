@@ -53,9 +53,7 @@ def test_specs_that_somebody_deleted_are_written_again_by_the_running_thread(
         reconciler.stop(10)
 
 
-def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(
-    driver: Driver,
-) -> None:
+def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", configs=[MPS])
     driver.prepare(ref)
     looked = threading.Event()

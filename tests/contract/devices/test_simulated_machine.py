@@ -148,8 +148,7 @@ def test_a_lost_gpu_that_comes_back_is_found_again(
 
 
 @pytest.mark.parametrize(
-    "function",
-    ["nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo_v3"],
+    "function", ["nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo_v3"]
 )
 def test_a_gpu_without_an_identity_is_sick(
     machine: Machine, session: DriverSession, function: str

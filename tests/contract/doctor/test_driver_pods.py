@@ -61,10 +61,7 @@ def test_pods_that_are_well_are_told_with_their_nodes(
 
 @pytest.mark.parametrize("daemon_set", [DRIVER, SUPERVISOR], ids=["driver", "supervisor"])
 def test_a_crash_loop_is_an_error_although_the_daemonset_counts_its_pod_as_ready(
-    well: ApiServer,
-    of_cluster: list[str],
-    capsys: pytest.CaptureFixture[str],
-    daemon_set: Object,
+    well: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str], daemon_set: Object
 ) -> None:
     waiting = {"reason": "CrashLoopBackOff", "message": CRASH}
     last = ended("Error", 1, "setup: no procfs at /x", at=ago(minutes=3))

@@ -51,20 +51,13 @@ def test_which_node_uses_which_config_is_told(
             f'share config "default" of {WHERE}, used by node-1: mps, 10 of each nvidia.com/gpu',
             "",
         ),
-        (
-            "ok",
-            f'share config "slices" of {WHERE}, used by node-2: {SLICED}',
-            "",
-        ),
+        ("ok", f'share config "slices" of {WHERE}, used by node-2: {SLICED}', ""),
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        (BROKEN, "default:2:52: sharing.mps.resources[0].replicas"),
-        (HALF, "default:3:1: "),
-    ],
+    [(BROKEN, "default:2:52: sharing.mps.resources[0].replicas"), (HALF, "default:3:1: ")],
 )
 def test_a_config_with_an_error_is_told_as_validate_tells_it(
     well: ApiServer,

@@ -9,9 +9,7 @@ import pynvml
 import gathering
 from dra_driver.devices import nvml
 
-NOT_ASKED = {
-    "nvmlDeviceGetHandleByUUID": "GPUs are named by their index",
-}
+NOT_ASKED = {"nvmlDeviceGetHandleByUUID": "GPUs are named by their index"}
 
 
 def of_the_driver() -> set[str]:

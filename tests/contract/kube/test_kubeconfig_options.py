@@ -168,9 +168,7 @@ def test_proxies_of_the_environment_are_used_but_for_hosts_that_it_excepts(
 
 
 def test_a_client_certificate_that_is_replaced_is_shown_from_the_next_connection_on(
-    server: ApiServer,
-    make_certificate: Callable[[Path], Certificate],
-    tmp_path: Path,
+    server: ApiServer, make_certificate: Callable[[Path], Certificate], tmp_path: Path
 ) -> None:
     former, mine, new = (make_certificate(tmp_path / name) for name in ("former", "mine", "new"))
     path = server.write_kubeconfig(tmp_path / "kubeconfig")

@@ -65,9 +65,7 @@ def test_where_nobody_listens_nothing_is_watched(server: ApiServer, labels: OwnN
     assert server.seen("watch", "nodes") == []
 
 
-def test_who_asks_before_the_watch_tells_takes_no_news_from_the_listeners(
-    labels: OwnNode,
-) -> None:
+def test_who_asks_before_the_watch_tells_takes_no_news_from_the_listeners(labels: OwnNode) -> None:
     heard: list[Labels] = []
     labels.listen(heard.append)
     assert labels.current() == {"zone": "a"}

@@ -65,9 +65,7 @@ def follower(tmp_path: Path) -> Iterator[Follower]:
         client.close()
 
 
-def test_it_lists_first_and_then_tells_every_change_of_what_is_selected(
-    follower: Follower,
-) -> None:
+def test_it_lists_first_and_then_tells_every_change_of_what_is_selected(follower: Follower) -> None:
     follower.start()
     first = follower.told[0]
     assert isinstance(first, Listed)

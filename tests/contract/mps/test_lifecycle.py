@@ -16,16 +16,7 @@ from dra_driver.mps.supervisor import lifecycle
 from dra_driver.mps.supervisor.lifecycle import LOST_WORK
 from dra_driver.mps.supervisor.record import DomainRecord, write_record
 from worlds.configs import PATIENCE
-from worlds.played_mps import (
-    BOOT,
-    SHM_BYTES,
-    UUIDS,
-    At,
-    Life,
-    environment,
-    serving,
-    size_of,
-)
+from worlds.played_mps import BOOT, SHM_BYTES, UUIDS, At, Life, environment, serving, size_of
 
 MIB = 1024**2
 PROHIBITED, EXCLUSIVE = 2, 3

@@ -124,9 +124,7 @@ def test_a_pod_by_its_resource_name_uses_a_gpu_as_its_class_says_and_in_turns_el
         assert node.left() == []
 
 
-def test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests(
-    node: Node,
-) -> None:
+def test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests(node: Node) -> None:
     """A container that gets both requests has the variables of one of them."""
     with node.mps.supervised():
         together = node.claim_parts("one", "two", memory="10Gi", cores=20)

@@ -92,9 +92,7 @@ def test_a_gpu_with_instances_does_not_tell_of_its_rows(new: Machine) -> None:
         pynvml.nvmlDeviceGetRemappedRows(pynvml.nvmlDeviceGetHandleByIndex(0))
 
 
-def test_errors_since_the_driver_was_loaded_begin_anew_and_those_ever_do_not(
-    new: Machine,
-) -> None:
+def test_errors_since_the_driver_was_loaded_begin_anew_and_those_ever_do_not(new: Machine) -> None:
     say(new, "health", "--gpu", "0", "--uncorrected", "3")
     assert fields(UNCORRECTED, EVER) == [3, 3]
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)

@@ -153,8 +153,7 @@ print(library.nvmlInit_v2(), library.nvmlDeviceGetCount_v2(ctypes.byref(count)),
 
 @pytest.mark.usefixtures("needs_root")  # it makes device nodes and becomes someone else
 @pytest.mark.parametrize(
-    ("denied", "said"),
-    [("nvidia3", [0, 0, 7]), ("nvidiactl", [NO_PERMISSION, UNINITIALIZED, 0])],
+    ("denied", "said"), [("nvidia3", [0, 0, 7]), ("nvidiactl", [NO_PERMISSION, UNINITIALIZED, 0])]
 )
 def test_a_node_that_may_not_be_opened_shows_no_gpu(denied: str, said: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

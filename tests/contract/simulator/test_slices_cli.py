@@ -45,10 +45,7 @@ def test_they_are_what_the_driver_creates_on_a_node_that_has_none(printed: Print
 
     published = projection(on_node(inventory_of("h100x8"), "n1"))
     pool = build_slices(
-        published.devices,
-        driver=DRIVER_NAME,
-        node_name="n1",
-        counter_sets=published.counter_sets,
+        published.devices, driver=DRIVER_NAME, node_name="n1", counter_sets=published.counter_sets
     )
     writes = writes_for(pool, (), owner=Owner(name="n1", uid="made-up"))
     created: list[Any] = [write.body for write in writes if isinstance(write, Create)]

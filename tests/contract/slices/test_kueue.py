@@ -83,10 +83,7 @@ def slices_of(found: Projection) -> list[Mapping[str, Any]]:
 
 def divided(inventory: Inventory, count: int) -> ShareOffer:
     division = Division(
-        count=count,
-        strategy=ShareStrategy.TIME_SLICING,
-        served_as="nvidia.com/gpu",
-        combines=True,
+        count=count, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
     )
     return ShareOffer(divisions={make.place(gpu): division for gpu in inventory.gpus})
 

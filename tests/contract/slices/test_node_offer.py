@@ -64,11 +64,7 @@ class World:
         self.labels.start()
 
     def _project(
-        self,
-        inventory: Inventory,
-        *,
-        with_counters: bool,
-        with_consumables: bool,
+        self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
     ) -> Projection:
         share = ShareOffer(
             divisions=SHARES, alone=WholeBesideShares.AUTO.why_alone(self.version.current)

@@ -55,10 +55,7 @@ def rename(new: Any, _old: Any) -> None:
 
 
 def with_taints(
-    inventory: Inventory,
-    *,
-    with_counters: bool = True,
-    with_consumables: bool = True,
+    inventory: Inventory, *, with_counters: bool = True, with_consumables: bool = True
 ) -> Projection:
     """A projection whose first device has a taint."""
     found = projection(inventory, with_counters=with_counters)

@@ -17,14 +17,7 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.profile import MigProfile
 
 CARDS = ("a100x8", "a30x4", "h100x8", "rtxpro6000x8")
-ENGINES = (
-    "multiprocessors",
-    "copy_engines",
-    "decoders",
-    "encoders",
-    "jpeg_engines",
-    "ofa_engines",
-)
+ENGINES = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
 
 
 @dataclass

@@ -7,19 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench_reports import case, cases, report, result
-from dra_driver.bench.model import (
-    Case,
-    Tenant,
-    percentile,
-    read_report,
-    write_report,
-)
-from dra_driver.bench.report.figures import (
-    alone,
-    compared,
-    fairness,
-    in_containers,
-)
+from dra_driver.bench.model import Case, Tenant, percentile, read_report, write_report
+from dra_driver.bench.report.figures import alone, compared, fairness, in_containers
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.tenant import arrivals
 from dra_driver.errors import StateError
@@ -121,10 +110,7 @@ def test_all_is_compared_with_the_work_alone() -> None:
 
 def test_a_tenant_without_a_result_got_nothing() -> None:
     two = Strategy(sharing=Sharing.MPS, tenants=2)
-    tenants = (
-        Tenant(number=0, result=result(20.0, 11.0)),
-        Tenant(number=1, failure="refused"),
-    )
+    tenants = (Tenant(number=0, result=result(20.0, 11.0)), Tenant(number=1, failure="refused"))
     told = compared(Case(strategy=two, state="measured", tenants=tenants), cases()[:1])
     assert told.fairness == pytest.approx(0.5)
     assert told.least_throughput == 0

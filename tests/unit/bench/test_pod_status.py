@@ -5,11 +5,7 @@ import pytest
 from dra_driver.bench import lines
 from dra_driver.bench.gathering import Gathered, case_of
 from dra_driver.bench.model import Case, Result, Tenant
-from dra_driver.bench.pods.pod_status import (
-    ended_seconds,
-    termination_message,
-    why_not_running,
-)
+from dra_driver.bench.pods.pod_status import ended_seconds, termination_message, why_not_running
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.errors import SetupError
 

@@ -11,12 +11,7 @@ from dra_driver.bench.pods.manifests import PULL_SECRET, Place, claim, pod
 from dra_driver.bench.scenarios import schema
 from dra_driver.bench.scenarios.model import Scenario
 from dra_driver.bench.scenarios.plan import Plan, planned
-from dra_driver.bench.scenarios.read import (
-    find_scenario,
-    listed,
-    read_scenario,
-    shipped,
-)
+from dra_driver.bench.scenarios.read import find_scenario, listed, read_scenario, shipped
 from dra_driver.bench.strategies import Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import ConfigError

@@ -8,13 +8,7 @@ from bench_reports import case
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.bench.pods.manifests import Place, claim, pod
 from dra_driver.bench.pods.offer import offered
-from dra_driver.bench.report.sweep import (
-    OVER,
-    as_claim,
-    as_share_config,
-    judged,
-    steps,
-)
+from dra_driver.bench.report.sweep import OVER, as_claim, as_share_config, judged, steps
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
 

@@ -208,10 +208,7 @@ def test_configuration_is_shown_where_containers_look_for_it(driver_root: Path) 
 
     assert {(config.source, config.container_path) for config in found(driver_root).configs} == {
         ("/usr/share/vulkan/icd.d/nvidia_icd.json", "/etc/vulkan/icd.d/nvidia_icd.json"),
-        (
-            "/etc/glvnd/egl_vendor.d/10_nvidia.json",
-            "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-        ),
+        ("/etc/glvnd/egl_vendor.d/10_nvidia.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"),
         (
             "/vulkan/implicit_layer.d/nvidia_layers.json",
             "/etc/vulkan/implicit_layer.d/nvidia_layers.json",
@@ -225,7 +222,7 @@ def test_sockets_through_which_other_gpus_are_set_stay_outside(driver_root: Path
     add(driver_root, "/tmp/nvidia-mps/control")
 
     assert [socket.container_path for socket in found(driver_root).sockets] == [
-        "/var/run/nvidia-fabricmanager/socket",
+        "/var/run/nvidia-fabricmanager/socket"
     ]
 
 

@@ -38,11 +38,7 @@ def content(
         sys=root / "sys",
     )
     return EditsCache(
-        roots,
-        hook_path=hook_path,
-        kernel_release="6.8.0",
-        clock=clock,
-        nvml_version=nvml_version,
+        roots, hook_path=hook_path, kernel_release="6.8.0", clock=clock, nvml_version=nvml_version
     )
 
 

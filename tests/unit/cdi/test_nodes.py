@@ -46,12 +46,7 @@ def test_a_real_node_is_written_with_type_numbers_and_mode() -> None:
 
     assert edits is not None
     assert edits.device_nodes == (
-        DeviceNode(
-            path="/dev/null",
-            major=1,
-            minor=3,
-            file_mode=status.st_mode & 0o7777,
-        ),
+        DeviceNode(path="/dev/null", major=1, minor=3, file_mode=status.st_mode & 0o7777),
     )
     assert edits.additional_gids == ()
 

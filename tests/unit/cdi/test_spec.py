@@ -7,12 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec
-from dra_driver.cdi.spec import (
-    claim_device_id,
-    claim_device_name,
-    minimum_version,
-    render,
-)
+from dra_driver.cdi.spec import claim_device_id, claim_device_name, minimum_version, render
 from dra_driver.errors import StateError
 
 SOME_EDITS = Edits(env=("A=b",))
@@ -36,13 +31,7 @@ def rendered(wanted: Spec) -> dict[str, Any]:
 def test_a_whole_gpu_is_laid_out_as_the_cdi_fields_say() -> None:
     device = Edits(
         device_nodes=(
-            node(
-                host_path="/root/dev/nvidia0",
-                major=195,
-                minor=0,
-                file_mode=0o666,
-                gid=44,
-            ),
+            node(host_path="/root/dev/nvidia0", major=195, minor=0, file_mode=0o666, gid=44),
         ),
         hooks=(Hook(hook_name="createContainer", path="/hook", args=("hook", "do"), env=("A=",)),),
         additional_gids=(44,),
@@ -97,11 +86,7 @@ def test_empty_common_edits_are_left_out() -> None:
 def test_mounts_and_nodes_are_sorted_by_depth_then_path_and_env_is_not() -> None:
     edits = Edits(
         env=("B=1", "A=2"),
-        device_nodes=(
-            node(path="/dev/dri/card0"),
-            node(path="/dev/b"),
-            node(path="/dev/a"),
-        ),
+        device_nodes=(node(path="/dev/dri/card0"), node(path="/dev/b"), node(path="/dev/a")),
         mounts=tuple(
             Mount(host_path="/h", container_path=path, options=()) for path in ("/a/b", "/b", "/a")
         ),

@@ -177,11 +177,7 @@ def test_of_what_is_too_long_for_the_api_the_identity_stays() -> None:
     assert data(GPU)["sharing"] == {"strategy": "TimeSlicing"}
     assert data(GPU)["share"]["resourceName"] == "<" * 512
     profile = replace(MIG.profile, name=long)
-    assert data(replace(MIG, profile=profile)) == {
-        "version": "v1",
-        "type": "mig",
-        "uuid": MIG.uuid,
-    }
+    assert data(replace(MIG, profile=profile)) == {"version": "v1", "type": "mig", "uuid": MIG.uuid}
 
 
 def test_conditions_come_from_who_knows_one_of_each_type_and_eight_at_most() -> None:

@@ -153,9 +153,7 @@ def test_what_came_last_is_undone_first_and_sharing_before_the_devices_that_are_
     node: Node,
 ) -> None:
     record = node.claim(
-        GPU,
-        steps=(MODE, MADE, SETTING, DAEMON),
-        pending=(owes(OLD_SETTING), owes(OLD_MADE)),
+        GPU, steps=(MODE, MADE, SETTING, DAEMON), pending=(owes(OLD_SETTING), owes(OLD_MADE))
     )
     assert node.cleanup.release(record, deadline=DEADLINE) == ()
     assert node.done == [
@@ -225,10 +223,7 @@ def test_after_a_reboot_only_what_lives_by_itself_is_undone(node: Node) -> None:
 
 
 def test_what_is_owed_is_settled_on_the_gpus_asked_for_and_their_marks_go(node: Node) -> None:
-    record = node.claim(
-        GPU,
-        pending=(owes(ELSEWHERE, since=5.0), owes(MADE, since=6.0)),
-    )
+    record = node.claim(GPU, pending=(owes(ELSEWHERE, since=5.0), owes(MADE, since=6.0)))
     assert node.marks() == [GPU.uuid, OTHER.uuid]
     left = node.cleanup.settle(record, deadline=DEADLINE, gpus=[OTHER.uuid])
     assert [one.of for one in left] == [MADE]
@@ -281,9 +276,7 @@ def test_a_gpu_is_given_out_again_unless_something_that_excludes_others_stays(
         node.cleanup.vacate(record, draft, deadline=DEADLINE)
 
 
-def test_of_a_record_of_another_boot_all_is_undone_before_its_gpu_is_given_out(
-    node: Node,
-) -> None:
+def test_of_a_record_of_another_boot_all_is_undone_before_its_gpu_is_given_out(node: Node) -> None:
     record = node.claim(GPU, boot_id="boot-0", steps=(SETTING, DAEMON))
     node.cleanup.vacate(record, make.record(GPU, uid="uid-2"), deadline=DEADLINE)
     assert node.done == [DAEMON]

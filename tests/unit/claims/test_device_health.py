@@ -30,8 +30,7 @@ NODE = make.inventory(CARD, GPU)
 MIG, OTHER = make.device(MIG_FOUND), make.device(OTHER_FOUND)
 DIVIDED, WHOLE = make.device(CARD), make.device(GPU)
 SHARE = replace(
-    MIG,
-    share=ConsumedShare(strategy=ShareStrategy.TIME_SLICING, memory_mib=1024, share_id="s"),
+    MIG, share=ConsumedShare(strategy=ShareStrategy.TIME_SLICING, memory_mib=1024, share_id="s")
 )
 
 

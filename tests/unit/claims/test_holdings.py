@@ -8,12 +8,7 @@ from msgspec.structs import replace
 
 import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
-from dra_driver.claims.model.record import (
-    ClaimRecord,
-    DeviceRecord,
-    PendingCleanup,
-    RecordState,
-)
+from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
 from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, TurnMigModeOff
 from dra_driver.claims.state.holdings import HeldDevices, Neighbours, open_holdings
 from dra_driver.devices.device import Device, equal_shares
@@ -110,8 +105,7 @@ def test_a_claim_that_holds_what_another_wants_is_its_rival(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("boot_id", "state"),
-    [("boot-0", RecordState.PREPARED), ("boot-1", RecordState.RELEASED)],
+    ("boot_id", "state"), [("boot-0", RecordState.PREPARED), ("boot-1", RecordState.RELEASED)]
 )
 def test_a_claim_of_another_boot_or_one_that_was_released_is_no_rival_and_left_something(
     node: Node, boot_id: str, state: RecordState
@@ -252,10 +246,7 @@ def test_memory_of_a_gpu_and_of_a_pod_is_summed_up_over_claims_that_hold_it(node
     node.claim("one", share(GPU, 0), steps=(limited("pod-1", GPU), daemon(GPU)))
     node.claim("two", share(GPU, 1), share(OTHER, 0), steps=(limited("pod-2", OTHER),))
     node.claim(
-        "released",
-        share(GPU, 1),
-        steps=(limited("pod-1", GPU, 1),),
-        state=RecordState.RELEASED,
+        "released", share(GPU, 1), steps=(limited("pod-1", GPU, 1),), state=RecordState.RELEASED
     )
     assert node.holdings.tenants(CARD.uuid) == [memory("pod-1")]
     assert node.holdings.tenants(OTHER_CARD.uuid) == [memory("pod-2")]

@@ -38,11 +38,7 @@ EXISTING = MigOffer(source=MigSource.EXISTING, why="a test says so")
 KINDS: Mapping[str, tuple[Gpu, Device, ShareOffer]] = {
     "whole": (WHOLE, ALL, ShareOffer()),
     "MIG device": (CARD, make.device(MIG), ShareOffer()),
-    "share": (
-        WHOLE,
-        equal_shares(ALL.base, FOUR)[2],
-        ShareOffer(divisions={ALL.base: FOUR}),
-    ),
+    "share": (WHOLE, equal_shares(ALL.base, FOUR)[2], ShareOffer(divisions={ALL.base: FOUR})),
     "share of a MIG device": (
         CARD,
         equal_shares(make.device(MIG).base, FOUR)[1],

@@ -77,8 +77,7 @@ DIVIDED = make.record(
         MpsDomain(
             devices=(MADE,),
             domain=Domain(
-                id=mig_domain(UID, 0),
-                devices=(DomainDevice(uuid=FOUND.uuid, kind=DeviceKind.MIG),),
+                id=mig_domain(UID, 0), devices=(DomainDevice(uuid=FOUND.uuid, kind=DeviceKind.MIG),)
             ),
             clients={DeviceKey(FOUND.uuid): 100},
         ),

@@ -191,7 +191,7 @@ def test_a_strategy_is_told_whose_the_devices_are_and_what_is_owed_on_them() -> 
 def test_shares_are_planned_as_shares_whatever_the_config_says() -> None:
     node = Node()
     record, allocation = claim(
-        (make.gpu_config("MPS"), [("a", OTHER_GPU, SHARE), ("b", GPU, WHOLE)]),
+        (make.gpu_config("MPS"), [("a", OTHER_GPU, SHARE), ("b", GPU, WHOLE)])
     )
     assert node.steps.plan(record, allocation, (), deadline=7.0) == (
         TimeSlice(devices=(SHARE,), card=UseShares.name),

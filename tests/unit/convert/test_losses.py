@@ -109,10 +109,7 @@ LOST = (
         text=asking("{selector: {migEnabled: true}}"),
         lines=(
             (4, "spec.selector: GPUs in MIG mode are offered as MIG devices only: ask for"),
-            (
-                9,
-                "spec.parametersRef: left out: GpuClaimParameters p asks for something that no",
-            ),
+            (9, "spec.parametersRef: left out: GpuClaimParameters p asks for something that no"),
         ),
         printed=0,
     ),
@@ -156,10 +153,7 @@ LOST = (
         name="settings-of-another-strategy",
         text=asking("{sharing: {strategy: TimeSlicing, mpsConfig: {}}}"),
         lines=(
-            (
-                6,
-                "as it is printed: spec.devices.config[0].opaque.parameters.sharing: cannot use ",
-            ),
+            (6, "as it is printed: spec.devices.config[0].opaque.parameters.sharing: cannot use "),
         ),
     ),
     Lost(

@@ -7,15 +7,7 @@ import pytest
 from dra_driver.devices.driver_root.libraries import locate
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.errors import DeviceError
-from driver_layouts import (
-    I386,
-    LAYOUTS,
-    RUNNING,
-    X86_64,
-    Layout,
-    version_in,
-    write_cache,
-)
+from driver_layouts import I386, LAYOUTS, RUNNING, X86_64, Layout, version_in, write_cache
 
 
 def add(root: Path, path: str) -> None:
@@ -145,9 +137,7 @@ def test_on_each_layout_it_is_the_running_drivers(tmp_path: Path, layout: Layout
     assert version_in(find_library(tmp_path, RUNNING)) == RUNNING
 
 
-def test_a_missing_nvml_library_says_where_it_was_looked_for_and_what_to_do(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_nvml_library_says_where_it_was_looked_for_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DeviceError) as caught:
         find_library(tmp_path)
 

@@ -6,13 +6,7 @@ from msgspec.structs import replace
 import make
 from dra_driver.devices.device import Base, Device, Whole, equal_shares, mig_of, name_of
 from dra_driver.devices.names import GpuName, MigName, ShareName, parse_device_name
-from dra_driver.devices.shares import (
-    Division,
-    EqualShare,
-    ShareStrategy,
-    memory_mib,
-    percentage,
-)
+from dra_driver.devices.shares import Division, EqualShare, ShareStrategy, memory_mib, percentage
 
 GPU = make.gpu(3)
 WHOLE = Whole(gpu=GPU.uuid)

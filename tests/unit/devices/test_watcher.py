@@ -162,9 +162,7 @@ def test_nvlinks_are_logged_as_they_go_down_and_come_up() -> None:
     assert said == [("warning", "nvlinks went down", [0]), ("info", "nvlinks came up", [2])]
 
 
-def test_a_fault_in_the_program_ends_the_thread_loudly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fault_in_the_program_ends_the_thread_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     died: queue.Queue[threading.ExceptHookArgs] = queue.Queue()
     monkeypatch.setattr(threading, "excepthook", died.put)
     watcher = InventoryWatcher(

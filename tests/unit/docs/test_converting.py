@@ -25,13 +25,7 @@ def test_the_example_is_what_the_command_prints() -> None:
 @pytest.mark.parametrize(
     "name",
     sorted(
-        {
-            *claims.GONE,
-            *claims.ATTRIBUTES,
-            *manifests.LEFT_OUT,
-            *parameters.LOST,
-            *selectors.LOST,
-        }
+        {*claims.GONE, *claims.ATTRIBUTES, *manifests.LEFT_OUT, *parameters.LOST, *selectors.LOST}
     ),
 )
 def test_the_page_names_all_that_is_lost(name: str) -> None:

@@ -22,9 +22,7 @@ from dra_driver.slices.project import OF_DEFAULTS
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "writing-pods.md").read_text()
 README = (REPOSITORY / "README.md").read_text()
-SECTIONS = dict(
-    re.findall(r"^## (\d+)\. .*?\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL),
-)
+SECTIONS = dict(re.findall(r"^## (\d+)\. .*?\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL))
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MACHINES = ("h100x8-mig", "l4x2", "a100-sxm4-40gb-x8", "t4-x4")
 SELECTS = {

@@ -103,10 +103,7 @@ def test_permissions_that_lack_are_named() -> None:
 
 
 def node(name: str, version: str = "v1.37.1") -> Object:
-    return {
-        "metadata": {"name": name},
-        "status": {"nodeInfo": {"kubeletVersion": version}},
-    }
+    return {"metadata": {"name": name}, "status": {"nodeInfo": {"kubeletVersion": version}}}
 
 
 def test_kubelets_are_told_by_version() -> None:
@@ -283,11 +280,7 @@ USER = "system:serviceaccount:dra-driver:dra-driver"
 
 @pytest.mark.parametrize(
     ("accounts", "expected"),
-    [
-        ([], [OK]),
-        ([USER], [OK]),
-        (["system:serviceaccount:other:dra-driver"], [WARNING, OK]),
-    ],
+    [([], [OK]), ([USER], [OK]), (["system:serviceaccount:other:dra-driver"], [WARNING, OK])],
 )
 def test_the_policy_of_slices_is_about_the_drivers_account(
     accounts: list[str], expected: list[Severity]

@@ -57,12 +57,7 @@ def test_findings_come_in_the_checks_order_with_the_reason() -> None:
     first, second = run(check("one", well), check("two", well))
     assert (first.id, second.id) == ("one", "two")
     assert first == Finding(
-        id="one",
-        title="One",
-        severity=Severity.OK,
-        seen="well",
-        why="it matters",
-        advice="",
+        id="one", title="One", severity=Severity.OK, seen="well", why="it matters", advice=""
     )
 
 

@@ -39,12 +39,7 @@ def test_what_a_request_consumes(policy: Policy | None, asked: str | None, amoun
 
 @pytest.mark.parametrize(
     ("policy", "asked", "lacks"),
-    [
-        (BOUNDED, "7", True),
-        (BOUNDED, "6", False),
-        (VALUES, "5", True),
-        (None, "9Gi", True),
-    ],
+    [(BOUNDED, "7", True), (BOUNDED, "6", False), (VALUES, "5", True), (None, "9Gi", True)],
 )
 def test_what_cannot_be_had_of_a_device(policy: Policy | None, asked: str, *, lacks: bool) -> None:
     capacities = {"memory": Capacity(total=nanos("8Gi"), policy=policy)}

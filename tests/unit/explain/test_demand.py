@@ -141,11 +141,7 @@ def test_a_pod_that_needs_no_claim_of_its_template_asks_for_none() -> None:
 @pytest.mark.parametrize(
     ("pod", "things", "blocked"),
     [
-        (
-            explained.pod("gone"),
-            (),
-            f"namespace default has no ResourceClaim gone: {CREATE}",
-        ),
+        (explained.pod("gone"), (), f"namespace default has no ResourceClaim gone: {CREATE}"),
         (
             explained.pod(templates=["gone"]),
             (),

@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 from chaos.divisions import DIVISIONS, config, division_of
-from chaos.holds import (
-    ClaimSeen,
-    ContainerSeen,
-    Look,
-    ProcessSeen,
-    Wanted,
-    judge,
-    judge_containers,
-)
+from chaos.holds import ClaimSeen, ContainerSeen, Look, ProcessSeen, Wanted, judge, judge_containers
 from chaos.plan import Round, rounds
 from chaos.strikes import Strikes
 from chaos.troubles import TROUBLES

@@ -18,11 +18,7 @@ JOBS = CI["jobs"]
 
 def test_it_runs_for_pull_requests_main_and_releases() -> None:
     # YAML 1.1 reads `on` as a boolean.
-    assert CI[True] == {
-        "pull_request": None,
-        "push": {"branches": ["main"]},
-        "workflow_call": None,
-    }
+    assert CI[True] == {"pull_request": None, "push": {"branches": ["main"]}, "workflow_call": None}
     assert workflows.workflow("release")["jobs"]["ci"]["uses"] == "./.github/workflows/ci.yaml"
 
 

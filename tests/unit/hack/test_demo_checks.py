@@ -10,12 +10,7 @@ A, B = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-
 
 USUAL = GpuSettings(compute_mode="Default", time_slice="Default")
 
-DEMO = demos.Demo(
-    name="example",
-    text="",
-    namespace="example",
-    gpus={"pod1/ctr": 1, "pod2/ctr": 1},
-)
+DEMO = demos.Demo(name="example", text="", namespace="example", gpus={"pod1/ctr": 1, "pod2/ctr": 1})
 
 
 def test_a_demo_that_saw_what_it_should_has_no_complaints() -> None:

@@ -60,12 +60,7 @@ def test_a_kernel_that_computes_nothing_is_found_out(
 
 def entry(folder: Path) -> Entry:
     return Entry(
-        run="abcd",
-        root=Path("/"),
-        gpu="GPU-1",
-        folder=folder,
-        group=None,
-        before=SETTINGS,
+        run="abcd", root=Path("/"), gpu="GPU-1", folder=folder, group=None, before=SETTINGS
     )
 
 

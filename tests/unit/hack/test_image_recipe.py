@@ -119,11 +119,7 @@ def test_a_build_leaves_its_archive_and_the_base_and_nothing_else(
 ) -> None:
     kept = builder.archive(recipe(repository, arch="arm64"))
     assert kept.name.startswith("driver-arm64-")
-    assert {path.name for path in builder.cache.iterdir()} == {
-        kept.name,
-        "base-trixie.tar",
-        "lock",
-    }
+    assert {path.name for path in builder.cache.iterdir()} == {kept.name, "base-trixie.tar", "lock"}
     _, build, push = programs.calls("buildah")
     for word in ("--platform=linux/arm64", "--target=driver", "--build-arg=VERSION=1.2.3"):
         assert word in build.split()

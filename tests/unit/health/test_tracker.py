@@ -20,12 +20,7 @@ class Driver:
     """One life of a driver, as far as health goes; another goes on with its folder."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        boot_id: str = "boot-1",
-        now: float = 1000.0,
-        remarks: bool = False,
+        self, folder: Path, *, boot_id: str = "boot-1", now: float = 1000.0, remarks: bool = False
     ) -> None:
         self.folder = folder
         self.now = now
@@ -179,9 +174,7 @@ def test_a_reboot_heals(driver: Driver) -> None:
     assert rebooted.wrong() == {}
 
 
-def test_a_lost_gpu_is_published_as_it_was_and_the_same_slices_come_of_it(
-    driver: Driver,
-) -> None:
+def test_a_lost_gpu_is_published_as_it_was_and_the_same_slices_come_of_it(driver: Driver) -> None:
     before = driver.look()
     seen = driver.look(*GPUS[:1], *GPUS[2:], sick=(lost(GPUS[1]),))
     assert driver.wrong() == {GPUS[1].uuid: ["gpu-lost"]}

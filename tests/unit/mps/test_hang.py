@@ -11,10 +11,7 @@ from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId
 
 INTERVAL, LIMIT, GAP, AGAIN = 600.0, 30.0, 60.0, 5.0
 PID = 41
-UUIDS = (
-    "GPU-00000000-0000-0000-0000-000000000001",
-    "GPU-00000000-0000-0000-0000-000000000002",
-)
+UUIDS = ("GPU-00000000-0000-0000-0000-000000000001", "GPU-00000000-0000-0000-0000-000000000002")
 DOMAIN = Domain(id=DomainId("shared_one"), devices=tuple(DomainDevice(uuid=uuid) for uuid in UUIDS))
 
 

@@ -18,9 +18,7 @@ class Terminal(io.StringIO):
 
 
 def configured(
-    level: str = "info",
-    form: str = "auto",
-    stream: io.StringIO | None = None,
+    level: str = "info", form: str = "auto", stream: io.StringIO | None = None
 ) -> io.StringIO:
     stream = stream if stream is not None else io.StringIO()
     configure_logs(level=level, form=form, stream=stream)

@@ -90,10 +90,7 @@ def test_a_plan_comes_back_from_its_record(mps: Mps) -> None:
         ({"multiUser": True}, "multiuser mode"),
         ({"defaultActiveThreadPercentage": 50}, "defaultActiveThreadPercentage"),
         ({"defaultPinnedDeviceMemoryLimit": "1Gi"}, "defaultPinnedDeviceMemoryLimit"),
-        (
-            {"defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"}},
-            "defaultPerDevicePinnedMemoryLimit",
-        ),
+        ({"defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"}}, "defaultPerDevicePinnedMemoryLimit"),
     ],
 )
 def test_cards_before_volta_have_no_limits(mps: Mps, config: dict[str, Any], what: str) -> None:

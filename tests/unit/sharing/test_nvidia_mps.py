@@ -34,9 +34,7 @@ def test_containers_are_clients_as_that_driver_has_them() -> None:
         mounts=(
             Mount(host_path="/run/mps/uid-abc/shm", container_path="/dev/shm", options=OPTIONS),
             Mount(
-                host_path="/run/mps/uid-abc/pipe",
-                container_path="/tmp/nvidia-mps",
-                options=OPTIONS,
+                host_path="/run/mps/uid-abc/pipe", container_path="/tmp/nvidia-mps", options=OPTIONS
             ),
         ),
     )

@@ -97,10 +97,7 @@ def test_what_cannot_be_read_is_warned_of_once_unless_the_gpu_has_none(
     [
         (4, "run the driver's container privileged"),
         (8, "check the power cables of the GPU"),
-        (
-            9,
-            "load the GPU driver (modprobe nvidia); if that fails, see dmesg",
-        ),
+        (9, "load the GPU driver (modprobe nvidia); if that fails, see dmesg"),
         (10, "see dmesg; the firmware settings of the server may have to change"),
         (12, "install the part of the GPU driver that holds libnvidia-ml.so.1"),
         (13, MISMATCH),

@@ -79,10 +79,7 @@ def test_all_shares_of_a_gpu_are_all_of_its_sms_and_no_limit() -> None:
 def test_of_shares_on_several_gpus_the_smallest_part_counts_for_sms_and_each_for_memory() -> None:
     found = limits(unit(0), unit(1), unit(2), unit(5, gpu=OTHER))
     assert {one.active_thread_percentage for one in found.values()} == {10}
-    assert found[key(5, OTHER)].memory_mib == {
-        GPU.uuid: MIB // 10 * 3,
-        OTHER.uuid: MIB // 10,
-    }
+    assert found[key(5, OTHER)].memory_mib == {GPU.uuid: MIB // 10 * 3, OTHER.uuid: MIB // 10}
     assert (found[key(0)].taken, found[key(5, OTHER)].taken) == (3, 1)
 
 

@@ -20,10 +20,7 @@ from resource_nvidia_com.quantity import Quantity
 
 GIB, MIB = 1024**3, 1024**2
 T4 = make.gpu(
-    0,
-    product_name="Tesla T4",
-    memory_bytes=15360 * MIB + 4096,
-    memory_reserved_bytes=450 * MIB,
+    0, product_name="Tesla T4", memory_bytes=15360 * MIB + 4096, memory_reserved_bytes=450 * MIB
 )
 USABLE = "14910Mi"
 H100 = make.gpu(0, mig=make.mig(), memory_reserved_bytes=550 * MIB)
@@ -49,10 +46,7 @@ CORES = {"value": "100", "requestPolicy": policy("0", "0", "100", "1")}
 NVIDIA = {
     "unlimited": {"memory": policy("0", "0", USABLE, "1Mi")},
     "memory": {"memory": policy(USABLE, "1Mi", USABLE, "1Mi")},
-    "4": {
-        "memory": policy("0", "0", USABLE, "1Mi"),
-        "shares": policy("1", "1", "4", "1"),
-    },
+    "4": {"memory": policy("0", "0", USABLE, "1Mi"), "shares": policy("1", "1", "4", "1")},
 }
 
 

@@ -6,12 +6,7 @@ import make
 import packing
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.slices.order import (
-    GpuOrder,
-    in_fill_order,
-    in_packing_order,
-    in_whole_order,
-)
+from dra_driver.slices.order import GpuOrder, in_fill_order, in_packing_order, in_whole_order
 from dra_driver.slices.project import projection
 
 H100S = tuple(make.gpu(minor, mig=make.mig()) for minor in range(8))
@@ -37,15 +32,7 @@ def test_what_needs_less_comes_first() -> None:
     ordered = in_packing_order(H100S[0], partitions(H100S[0]))
     names = list(dict.fromkeys(entry.profile for entry in ordered))
 
-    assert names == [
-        "1g.10gb",
-        "1g.10gb+me",
-        "1g.20gb",
-        "2g.20gb",
-        "3g.40gb",
-        "4g.40gb",
-        "7g.80gb",
-    ]
+    assert names == ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
 
 
 def test_no_partition_is_lost_and_their_order_before_does_not_matter() -> None:

@@ -67,11 +67,7 @@ class Answers:
 
 def publication(answers: Answers) -> Publication:
     return Publication(
-        answers,
-        driver="gpu.nvidia.com",
-        node_name="n1",
-        observer=Silent(),
-        project=projection,
+        answers, driver="gpu.nvidia.com", node_name="n1", observer=Silent(), project=projection
     )
 
 

@@ -13,13 +13,7 @@ from dra_driver.slices import taints as taints_module
 from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.taints import (
-    MOST_TAINTS,
-    Effect,
-    Effects,
-    conditions_of,
-    without_taints,
-)
+from dra_driver.slices.taints import MOST_TAINTS, Effect, Effects, conditions_of, without_taints
 
 SICK, FINE = make.gpu(0), make.gpu(1)
 LOST = GpuCondition(finding=findings.XIDS[79], since=1_770_000_000)

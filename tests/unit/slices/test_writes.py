@@ -71,10 +71,7 @@ def test_a_new_pool_begins_with_generation_one() -> None:
     assert kinds(writes) == [(Create, name(0)), (Create, name(1))]
     assert generations(writes) == {1}
     assert isinstance(writes[0], Create)
-    assert writes[0].body["metadata"] == {
-        "name": name(0),
-        "ownerReferences": [OWNER.reference()],
-    }
+    assert writes[0].body["metadata"] == {"name": name(0), "ownerReferences": [OWNER.reference()]}
 
 
 def test_one_changed_slice_keeps_the_generation() -> None:

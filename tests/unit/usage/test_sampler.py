@@ -111,13 +111,7 @@ class TwoGpus:
             self.goes_on.wait(60)
             raise TransientError("too late")
         return GpuLoad(
-            index=0,
-            minor=0,
-            uuid="GPU-0",
-            product_name="x",
-            memory=None,
-            busy=None,
-            processes=(),
+            index=0, minor=0, uuid="GPU-0", product_name="x", memory=None, busy=None, processes=()
         )
 
 
