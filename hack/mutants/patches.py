@@ -87,8 +87,13 @@ def _own(code: CodeType) -> object:
         *(code.co_qualname, code.co_flags, code.co_code, code.co_exceptiontable),
         *(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
         *(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
-        [_constant(const) for const in code.co_consts],
+        [_constant(const) for const in code.co_consts if not _is_line(code, const)],
     )
+
+
+def _is_line(code: CodeType, const: object) -> bool:
+    """Tell whether a constant is what Python 3.13 and later have as the line of a class."""
+    return "__firstlineno__" in code.co_names and const == code.co_firstlineno
 
 
 def _constant(value: object) -> object:
