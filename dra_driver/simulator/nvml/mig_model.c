@@ -6,7 +6,9 @@
  * question of places: the one media engine of an A100 can be had once. A compute instance takes a
  * run of compute slices inside its GPU instance.
  */
+#define _GNU_SOURCE
 #include <stdio.h>
+#include <string.h>
 
 #include "mig.h"
 
@@ -126,10 +128,8 @@ static bool counts_upper_first(const struct sim_gpu *gpu)
         if (one->present && one->size < (unsigned int)gpu->facts[FACT_MIG_UNITS])
             return id == id_at(gpu, one->start, one->size, true);
     }
-    unsigned int sum = 0;
-    for (const char *letter = gpu->texts[TEXT_UUID]; *letter != '\0'; letter++)
-        sum += (unsigned char)*letter;
-    return sum % 2 == 0;
+    size_t length = strnlen(gpu->texts[TEXT_UUID], SIM_TEXT_SIZE);
+    return length > 0 && gpu->texts[TEXT_UUID][length - 1] % 2 == 1;
 }
 
 /*
