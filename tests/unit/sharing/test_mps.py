@@ -70,6 +70,16 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
     assert "activeThreadPercentage" not in other.settings
 
 
+def test_the_largest_percentage_is_the_domains_whichever_gpu_has_it(mps: Mps) -> None:
+    for first, second in ((30, 50), (50, 30)):
+        groups = [
+            group([gpu], defaultActiveThreadPercentage=percentage)
+            for gpu, percentage in ((ONE, first), (TWO, second))
+        ]
+        (plan,) = mps.plan(groups, 0.0)
+        assert plan.domain.active_thread_percentage == 50
+
+
 def test_a_group_without_a_percentage_leaves_the_daemon_without_one(mps: Mps) -> None:
     (plan,) = mps.plan([group([ONE]), group([TWO], defaultActiveThreadPercentage=30)], 0.0)
     assert plan.domain.active_thread_percentage is None
@@ -145,6 +155,8 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
     assert list(mps.edits(first)) == [devices[0].uuid]
     record = make.record(steps=(whole, first, second))
     assert decode(encode(record)).steps == record.steps
+    each = [Group(claim="uid", config=make.gpu_config("MPS"), units=(one,)) for one in units]
+    assert [step.domain.id for step in mps.plan(each, 0.0)] == ["uid_mig_0", "uid_mig_1"]
 
 
 def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
