@@ -259,10 +259,6 @@ def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
     values = {
         "KUBECONFIG": cluster.kubeconfig,
         "KUBE_APISERVER": cluster.apiserver_url,
-        "KUBE_CA_FILE": cluster.pki / "ca.crt",
-        # With apiserver-etcd.crt and .key of the folder, etcd lets one in.
-        "ETCD_URL": f"https://127.0.0.1:{cluster.ports.etcd_client}",
-        "PKI_DIR": cluster.pki,
         "NODE_NAME": cluster.node_name,
         "KUBELET_ROOT": cluster.kubelet_root,
         "KUBELET_PLUGINS_DIR": cluster.kubelet_root / "plugins",
@@ -272,7 +268,6 @@ def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
         "CONTAINER_RUNTIME": cluster.options.runtime,
         "CRI_SOCKET": cluster.cri_socket,
         "KUBECTL": binaries.path("kubectl"),
-        "CLUSTER_NAME": cluster.name,
         "CLUSTER_STATE": cluster.state,
         "CLUSTER_LOGS": cluster.logs,
         "CLUSTER_CGROUP": cluster.cgroup,

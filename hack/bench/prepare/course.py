@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
 def _bench(options: argparse.Namespace, stage_of: StageOf) -> None:
     # Unix socket paths are short, so this is no place for a long TMPDIR.
     with (
-        tempfile.TemporaryDirectory(prefix="dra-bench-", dir=options.folder) as folder,
+        tempfile.TemporaryDirectory(prefix="dra-bench-", dir=FOLDER) as folder,
         stage_of(Path(folder)) as stage,
     ):
         shared = not SHARED_BY.keys().isdisjoint(options.config)
@@ -102,7 +102,6 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         " compared with the first",
     )
     parser.add_argument("--turns", type=int, default=1, help="turns of each driver (default: 1)")
-    parser.add_argument("--folder", default=FOLDER, help=f"where to work (default: {FOLDER})")
     parser.add_argument("--output", type=Path, help="write the JSON to this file, too")
     options = parser.parse_args(words)
     options.driver = options.driver or [DRIVER]
@@ -123,7 +122,7 @@ def _in_turns(stage: Stage, options: argparse.Namespace) -> dict[str, list[Objec
 
 
 def _measure(stage: Stage, program: Path, options: argparse.Namespace) -> Object:
-    logs = Path(options.folder)
+    logs = Path(FOLDER)
     log = logs / f"dra-bench-{os.getpid()}.log"
     env = {"SHARE_CONFIG": str(options.shares)} if options.shares else {}
     driver = DriverProcess(stage.place, log, env, program=program)
@@ -143,8 +142,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
             devices = _devices(stage.api)
             driver.wait_log("driver started")
             idle, _ = resident_memory(driver.pid)
-            yardsticks = Yardsticks(stage, kubelet, devices[0])
-            cases = list(_cases(yardsticks, driver, devices, options))
+            cases = list(_cases(stage, kubelet, driver, devices, options))
             in_a_row = _after_many_in_a_row(stage, kubelet, devices)
         _, peak = resident_memory(driver.pid)
     finally:
@@ -189,29 +187,21 @@ def _devices(api: Api) -> list[str]:
     return wait_until(published, "the driver to publish its GPUs", timeout=30)
 
 
-class Yardsticks:
-    """What no driver of this kind can do without: an empty call, an API GET, an fsync.
+def _yardsticks(stage: Stage, kubelet: KubeletClient, known: ClaimName, rounds: int) -> Object:
+    """Return what no driver of this kind can do without: an empty call, an API GET, an fsync.
 
-    They are taken again for each case, because other programs may slow the machine down meanwhile.
+    And `floor_ms`, the sum of their medians. They are taken again for each case, because other
+    programs may slow the machine down meanwhile.
     """
-
-    def __init__(self, stage: Stage, kubelet: KubeletClient, device: str) -> None:
-        self.stage = stage
-        self.kubelet = kubelet
-        self._claim = stage.claim(device)
-
-    def measure(self, rounds: int) -> Object:
-        """Return each one's summary, and `floor_ms`: the sum of their medians."""
-        with closing(Api.from_kubeconfig(self.stage.place.kubeconfig)) as api:
-            taken = {
-                "empty_grpc_call": _sample(self.kubelet.prepare, rounds),
-                "api_get": _sample(
-                    lambda: api.get("ResourceClaim", self._claim.name, self._claim.namespace),
-                    rounds,
-                ),
-                "fsync_1kb": summary([fsync_1kb(self.stage.place.plugins) for _ in range(rounds)]),
-            }
-        return taken | {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
+    with closing(Api.from_kubeconfig(stage.place.kubeconfig)) as api:
+        taken = {
+            "empty_grpc_call": _sample(kubelet.prepare, rounds),
+            "api_get": _sample(
+                lambda: api.get("ResourceClaim", known.name, known.namespace), rounds
+            ),
+            "fsync_1kb": summary([fsync_1kb(stage.place.plugins) for _ in range(rounds)]),
+        }
+    return taken | {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
 
 
 def _sample(action: Callable[[], object], rounds: int) -> Summary:
@@ -221,12 +211,13 @@ def _sample(action: Callable[[], object], rounds: int) -> Summary:
 
 
 def _cases(
-    yardsticks: Yardsticks,
+    stage: Stage,
+    kubelet: KubeletClient,
     driver: DriverProcess,
     devices: Sequence[str],
     options: argparse.Namespace,
 ) -> Iterator[Object]:
-    stage, kubelet = yardsticks.stage, yardsticks.kubelet
+    known = stage.claim(devices[0])
     standing: list[ClaimName] = []
     for prepared in sorted(options.prepared):
         _say(f"preparing claims until {prepared} stand there")
@@ -236,7 +227,7 @@ def _cases(
             kubelet.must_prepare(standing[-1])
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
-            floor = yardsticks.measure(options.rounds)
+            floor = _yardsticks(stage, kubelet, known, options.rounds)
             gpus = list(itertools.islice(itertools.cycle(devices), callers))
             had = (
                 shares_of(stage, kubelet, options.shares, config, gpus)
