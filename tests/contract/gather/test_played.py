@@ -5,13 +5,11 @@ import re
 import subprocess
 from pathlib import Path
 
-import pynvml
 import pytest
 
 import gathering
 from dra_driver import gathered
 from dra_driver.cli import main
-from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.archive import profile_of
@@ -100,25 +98,6 @@ def test_health_links_and_modes_are_played(tmp_path: Path) -> None:
     for gpu in gpus[:6]:
         there, here = (m.find(gpu.uuid) for m in (machine, again.machine))
         assert there.pci == here.pci
-
-
-def test_instances_that_are_no_mig_devices_are_played(tmp_path: Path) -> None:
-    node = gathering.node(tmp_path, "h100x8-mig")
-    nvml = NvmlLibrary(node.machine.library)
-    nvml.open()
-    whole = pynvml.nvmlDeviceGetHandleByIndex(4)
-    pynvml.nvmlDeviceCreateGpuInstance(whole, 19)
-    divided = pynvml.nvmlDeviceCreateGpuInstance(whole, 9)
-    for _ in range(2):
-        pynvml.nvmlGpuInstanceCreateComputeInstance(divided, 0)
-    nvml.close()
-    archive = node.gathered("--identify")
-
-    again = gathering.played(tmp_path / "again", archive)
-
-    assert gathering.facts(again.gathered("--identify")) == gathering.facts(archive)
-    assert gathering.slices(profile_of(archive)) != gathering.slices("h100x8-mig")
-    assert instances(again.machine) == instances(node.machine)
 
 
 def test_calls_that_failed_fail_again_with_their_codes(tmp_path: Path) -> None:

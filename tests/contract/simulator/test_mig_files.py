@@ -82,16 +82,6 @@ def test_files_go_with_instances_that_end_otherwise(machine: Machine, end: str) 
     assert machine.mig_devices(gpu) == []
 
 
-def test_without_permission_to_make_nodes_plain_files_do(make_machine: MakeMachine) -> None:
-    machine = make_machine("h100x8", nodes=NodeKind.PLACEHOLDER)
-    machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
-    machine.create_mig(machine.gpus[0].uuid, "1g.10gb", 0)
-    for minor in node_minors(machine):
-        node = machine.dev_root / f"dev/nvidia-caps/nvidia-cap{minor}"
-        assert stat.S_ISREG(node.stat().st_mode)
-    assert len(node_minors(machine)) == 2
-
-
 def test_late_files_come_though_their_maker_has_ended(machine: Machine, nvml: Nvml) -> None:
     gpu = machine.gpus[2]
     machine.late_nodes(3_600_000)
@@ -107,17 +97,6 @@ def test_late_files_come_though_their_maker_has_ended(machine: Machine, nvml: Nv
         path.unlink()  # as if its maker had been killed before
     with nvml(machine):
         assert len(access_files(machine, gpu.minor)) == 2
-
-
-def test_late_files_come_by_themselves(machine: Machine) -> None:
-    machine.late_nodes(20)
-    machine.create_mig(machine.gpus[2].uuid, "1g.10gb", 0)
-    waiter = subprocess.run(
-        ["timeout", "30", "sh", "-c", 'until [ -e "$0" ]; do sleep 0.02; done',
-         str(machine.proc_root / "driver/nvidia/capabilities/gpu2/mig/gi11/ci0/access")],
-        check=False,
-    )  # fmt: skip
-    assert waiter.returncode == 0
 
 
 def container(machine: Machine, folder: Path, nodes: list[str]) -> Path:
@@ -269,9 +248,3 @@ def test_a_process_dies_where_it_is_told_to(
             mode = pynvml.nvmlDeviceGetMigMode(device)[0]
             made = mig_calls.instances(device) if mode else []
         assert (mode, len(made), len(machine.mig_devices(gpu))) == expected
-
-
-def test_a_call_without_effect_dies_all_the_same(machine: Machine) -> None:
-    machine.kill_at("nvmlDeviceGetHandleByUUID", after=True)
-    assert cut(machine) == -signal.SIGKILL
-    assert cut(machine) == 0

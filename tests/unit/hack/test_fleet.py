@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 from bench.fleet import allocator
-from bench.fleet.loads import LOADS, workload
 from bench.fleet.placing import Taken, bound, placed
-from bench.fleet.report import ratios, table
 from bench.fleet.variants import (
-    BASELINE,
     VARIANTS,
     Variant,
     auto_mig,
@@ -83,19 +80,6 @@ class TestAllocator:
         assert found["1g.10gb, all free"]["selector"].endswith("profile == '1g.10gb'")
 
 
-class TestLoads:
-    def test_each_pod_has_a_claim_of_its_own(self) -> None:
-        work = workload("whole", 3, None)
-        claimed = [pod["spec"]["resourceClaims"][0]["resourceClaimName"] for pod in work.pods]
-        assert claimed == [claim["metadata"]["name"] for claim in work.claims]
-
-    @pytest.mark.parametrize("load", LOADS)
-    def test_names_of_pods_and_claims_are_unique(self, load: str) -> None:
-        work = workload(load, 20, "1g.10gb")
-        for things in (work.pods, work.claims):
-            assert len({thing["metadata"]["name"] for thing in things}) == len(things)
-
-
 def taken(at: float, cpu: float) -> Taken:
     return Taken(at=at, cpu={"kube-scheduler": cpu})
 
@@ -136,52 +120,3 @@ def test_a_watch_that_ends_early_is_taken_up_where_it_ended() -> None:
     seen = bound(client, "10", patience=60)  # type: ignore[arg-type]
     assert [next(seen) for _ in "abc"] == ["a", "b", "c"]
     assert client.asked == ["10", "12", "12"]
-
-
-def result(*, rate: float, size: int, loads: tuple[str, ...], placed_pods: int = 60) -> Any:
-    load = {
-        "pods": 60,
-        "placed": placed_pods,
-        "pods_per_second": rate,
-        "cpu_ms_per_pod": {"kube-scheduler": 10.0, "kube-apiserver": 5.0},
-    }
-    return {
-        "devices_of_a_node": 8,
-        "slices_of_a_node": 1,
-        "allocator_us": {"whole GPU, all free": 40.0},
-        "writes_of_a_second_look": 0,
-        "roll_out": {"seconds": 1.0, "api_server_cpu_seconds": 0.5},
-        "stored": {"json_bytes": 2 * size, "protobuf_bytes": size},
-        "memory_mib": {"kube-apiserver": 300.0, "kube-scheduler": 100.0},
-        "loads": dict.fromkeys(loads, load),
-    }
-
-
-RUN = {
-    "nodes": 10,
-    "profile": "h100x8",
-    "variants": {
-        BASELINE: result(rate=20, size=60_000, loads=("whole",)),
-        "on-demand": result(rate=5, size=2_400_000, loads=("whole", "1g"), placed_pods=59),
-    },
-}
-
-
-class TestReport:
-    def test_ratios_are_to_the_baseline_of_the_same_run(self) -> None:
-        found = ratios(RUN)
-        assert set(found) == {"on-demand"}
-        assert found["on-demand"]["whole: pods per second"] == 0.25
-        assert found["on-demand"]["a node's slices in etcd, kB"] == 40
-
-    def test_a_table_has_a_row_for_each_figure_and_says_what_was_not_placed(self) -> None:
-        title, header, *rows = table(RUN)
-        assert title == "10 nodes of h100x8; in parentheses ÷ whole-only"
-        assert header.split() == [BASELINE, "on-demand"]
-        cells = {row.split("  ")[0]: row.split() for row in rows}
-        assert cells["a node's slices as JSON, kB"][-3:] == ["12", "480", "(40)"]
-        assert cells["1g: pods per second"][-2:] == ["-", "5"]
-        assert rows[-2:] == [
-            "on-demand, whole: only 59 of 60 pods were placed",
-            "on-demand, 1g: only 59 of 60 pods were placed",
-        ]
