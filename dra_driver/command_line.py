@@ -152,17 +152,17 @@ class CommandSettings:
     def __init_subclass__(
         cls, *, variables: bool = False, without_effect: Iterable[str] = ()
     ) -> None:
-        own = {name: one for name, one in vars(cls).items() if isinstance(one, Option)}
+        own = {name: setting for name, setting in vars(cls).items() if isinstance(setting, Option)}
         own |= {name: option(default="", hidden=True) for name in without_effect}
         if variables:
-            own = {name: replace(one, variable=True) for name, one in own.items()}
+            own = {name: replace(setting, variable=True) for name, setting in own.items()}
         cls.options = MappingProxyType({**cls.options, **own})
 
     def __init__(self, **values: Any) -> None:
         wrong = dict.fromkeys(values.keys() - self.options.keys(), "there is no such setting")
-        for name, one in self.options.items():
+        for name, setting in self.options.items():
             try:
-                value = one.checked(values[name]) if name in values else one.default
+                value = setting.checked(values[name]) if name in values else setting.default
             except ValueError as error:
                 wrong[name] = str(error)
                 continue
@@ -199,9 +199,9 @@ class CommandSettings:
     @classmethod
     def line(cls, name: str, reason: str) -> str:
         """Return what an error says of a field, by the names that people know."""
-        if one := cls.options.get(name):
-            variables = [f" (or {each})" for each in variables_of(name, one)[:1]]
-            flag = one.metavar or name.upper() if one.positional else flags_of(name, one)[0]
+        if field := cls.options.get(name):
+            variables = [f" (or {each})" for each in variables_of(name, field)[:1]]
+            flag = field.metavar or name.upper() if field.positional else flags_of(name, field)[0]
             name = "".join([flag, *variables])
         return f"{name} {reason}" if reason == _MISSING else f"{name}: {reason}"
 
@@ -212,17 +212,17 @@ class CommandGroup:
     commands: ClassVar[Mapping[str, type[CommandSettings]]] = MappingProxyType({})
 
 
-def flags_of(name: str, one: Option) -> list[str]:
+def flags_of(name: str, setting: Option) -> list[str]:
     """Return the flags of an option: that of its field first, which for `from_` is --from."""
-    found = [f"--{each.removesuffix('_').replace('_', '-')}" for each in (name, *one.names)]
+    flags = [f"--{each.removesuffix('_').replace('_', '-')}" for each in (name, *setting.names)]
     if len(name) == 1:
-        return [f"-{name}", *found]
-    return [*found, f"-{one.short}"] if one.short else found
+        return [f"-{name}", *flags]
+    return [*flags, f"-{setting.short}"] if setting.short else flags
 
 
-def variables_of(name: str, one: Option) -> list[str]:
+def variables_of(name: str, setting: Option) -> list[str]:
     """Return the environment variables of an option: that of its field first."""
-    return [each.upper() for each in (name, *one.names)] if one.variable else []
+    return [each.upper() for each in (name, *setting.names)] if setting.variable else []
 
 
 def click_command(
@@ -233,7 +233,7 @@ def click_command(
         return SettingsCommand(name, model)
     return click.Group(
         name,
-        commands={name: click_command(name, one) for name, one in model.commands.items()},
+        commands={name: click_command(name, command) for name, command in model.commands.items()},
         help=inspect.getdoc(model),
         context_settings=HELP_SETTINGS,
         no_args_is_help=True,
@@ -248,7 +248,7 @@ class SettingsCommand(click.Command):
         types = get_type_hints(model)
         super().__init__(
             name,
-            params=[_parameter(field, one, types) for field, one in model.options.items()],
+            params=[_parameter(field, setting, types) for field, setting in model.options.items()],
             help=inspect.getdoc(model),
             epilog=f"Example: {model.example}" if model.example else None,
             context_settings=HELP_SETTINGS,
@@ -261,11 +261,11 @@ class SettingsCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, as click does, but under their titles."""
         titles = {name: title for title, names in self.model.groups.items() for name in names}
-        found: dict[str, list[tuple[str, str]]] = {"Options": []}
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                found.setdefault(titles.get(param.name, "Options"), []).append(record)
-        for title, records in found.items():
+                sections.setdefault(titles.get(param.name, "Options"), []).append(record)
+        for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
 
@@ -286,29 +286,29 @@ class SettingsCommand(click.Command):
 _GIVEN: Final = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
-def _parameter(name: str, one: Option, types: Mapping[str, Any]) -> click.Parameter:
+def _parameter(name: str, setting: Option, types: Mapping[str, Any]) -> click.Parameter:
     kind, is_list = _kind(types.get(name, str))
     common: dict[str, Any] = {
-        "type": click.Path() if one.metavar == FILE else kind,
-        "required": one.is_required,
-        "help": one.help or None,
-        "metavar": one.metavar or None,
+        "type": click.Path() if setting.metavar == FILE else kind,
+        "required": setting.is_required,
+        "help": setting.help or None,
+        "metavar": setting.metavar or None,
     }
-    if one.positional:
+    if setting.positional:
         return _Argument([name], nargs=-1 if is_list else 1, **common)
-    flags = flags_of(name, one)
-    if kind is bool and (one.variable or one.default):
+    flags = flags_of(name, setting)
+    if kind is bool and (setting.variable or setting.default):
         flags = [f"{flag}/--no-{flag[2:]}" for flag in flags]
-    if one.default and not one.is_required:
-        common["default"] = one.default
+    if setting.default and not setting.is_required:
+        common["default"] = setting.default
     return _Option(
         [name, *flags],
         is_flag=kind is bool or None,
         multiple=is_list,
-        envvar=variables_of(name, one) or None,
-        show_envvar=one.variable,
-        show_default=bool(one.default),
-        hidden=one.hidden,
+        envvar=variables_of(name, setting) or None,
+        show_envvar=setting.variable,
+        show_default=bool(setting.default),
+        hidden=setting.hidden,
         **common,
     )
 
@@ -343,10 +343,10 @@ class _Lenient(click.Parameter):
         if self.multiple and isinstance(value, tuple | list):
             value = [item for words in value for item in str(words).split(",")]
         try:
-            found = super().process_value(ctx, value)
+            processed = super().process_value(ctx, value)
         except click.BadParameter as error:
             return ValueError(error.message.rstrip("."))
-        return list(found) if isinstance(found, tuple) else found
+        return list(processed) if isinstance(processed, tuple) else processed
 
 
 class _Option(_Lenient, click.Option):

@@ -40,8 +40,8 @@ def kubectl_complete() -> int:
     """Print what can stand next in a line of `kubectl gpu`, as kubectl asks its plugins for it."""
     *words, incomplete = sys.argv[1:] or [""]
     asked = ShellComplete(RootCommand(KUBECTL), {}, KUBECTL, "")
-    found = asked.get_completions(kubectl_words(words), incomplete)
-    files = any(one.type in ("file", "dir") for one in found)
-    lines = [f"{one.value}\t{one.help or ''}" for one in found if one.type == "plain"]
+    offers = asked.get_completions(kubectl_words(words), incomplete)
+    files = any(offer.type in ("file", "dir") for offer in offers)
+    lines = [f"{offer.value}\t{offer.help or ''}" for offer in offers if offer.type == "plain"]
     sys.stdout.write("\n".join([*lines, _ALSO_FILES if files else _NOTHING_ELSE]) + "\n")
     return 0

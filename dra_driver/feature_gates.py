@@ -193,6 +193,6 @@ def _unknown(name: str) -> str:
     """Say that a gate is unknown, and which are known: one that looks like it comes first."""
     folded = {known.casefold(): known for known in sorted(KNOWN_FEATURE_GATES)}
     near = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=1)]
-    known = ", ".join([*near, *(one for one in folded.values() if one not in near)])
+    known = ", ".join([*near, *(gate for gate in folded.values() if gate not in near)])
     meant = f", did you mean {near[0]}?" if near else ";"
     return f"unknown here{meant} known: {known}"

@@ -100,7 +100,7 @@ def _members(data: bytes) -> dict[str, bytes]:
 
     A sparse file, which tarfile reads from headers of PAX and GNU, has as many zeros as it says.
     """
-    found: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
         for member in tar:
             shown = repr(member.name[:80])
@@ -108,17 +108,17 @@ def _members(data: bytes) -> dict[str, bytes]:
                 raise StateError(f"{shown} in it is not a plain file")
             if _NAME.fullmatch(member.name) is None:
                 raise StateError(f"{shown} in it is not the name of a gathered file")
-            if member.name in found:
+            if member.name in members:
                 raise StateError(f"{shown} is in it twice")
-            if len(found) >= _MOST_MEMBERS:
+            if len(members) >= _MOST_MEMBERS:
                 raise StateError(f"it has more than {_MOST_MEMBERS} files")
             if member.size > len(data):
                 raise StateError(f"{shown} in it is cut off")
             content = tar.extractfile(member)
-            found[member.name] = content.read() if content else b""
-            if len(found[member.name]) != member.size:
+            members[member.name] = content.read() if content else b""
+            if len(members[member.name]) != member.size:
                 raise StateError(f"{shown} in it is cut off")
-    return found
+    return members
 
 
 def _checked(members: dict[str, bytes]) -> Archive:

@@ -85,10 +85,10 @@ def gpu_word(text: str) -> GpuWord:
         return GpuWord(text=text, kind="index", pattern=low)
     if _UUID.fullmatch(low):
         return GpuWord(text=text, kind="uuid", pattern=low)
-    if found := _PCI.fullmatch(low):
-        domain = int(found["domain"] or "0", 16)
-        place = found["place"].replace("-", ":")
-        pattern = f"{domain:04x}:{place}{found['function'] or '.0'}"
+    if match := _PCI.fullmatch(low):
+        domain = int(match["domain"] or "0", 16)
+        place = match["place"].replace("-", ":")
+        pattern = f"{domain:04x}:{place}{match['function'] or '.0'}"
         return GpuWord(text=text, kind="pci", pattern=pattern)
     if low.startswith("mig-"):
         raise ValueError(

@@ -84,10 +84,10 @@ class Document:
     def _find(self, path: Path) -> tuple[yaml.Mark, yaml.Node]:
         node, mark = self._node, self._node.start_mark
         for part in path:
-            found = self._child(node, part)
-            if found is None:
+            pair = self._child(node, part)
+            if pair is None:
                 break
-            key, node = found
+            key, node = pair
             mark = key.start_mark
         return mark, node
 
@@ -102,12 +102,12 @@ class Document:
     def _index(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Return (key, value) of each part of a map by its name, those of merged maps too."""
         if id(node) not in self._indexes:
-            found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-            for one in _merged(node):
-                found |= self._index(one)
+            index: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+            for merged in _merged(node):
+                index |= self._index(merged)
             # The last of two equal keys: the one that would be taken, and the one that is wrong.
-            found |= {_key(key): (key, child) for key, child in node.value if not _merges(key)}
-            self._indexes[id(node)] = found
+            index |= {_key(key): (key, child) for key, child in node.value if not _merges(key)}
+            self._indexes[id(node)] = index
         return self._indexes[id(node)]
 
 
@@ -203,10 +203,10 @@ class _Reader:
         # Keys of merged maps (<<) come first, so that written ones override them.
         merged: dict[str, object] = {}
         maps = list(_merged(node))
-        for one in maps:
-            found = cast("dict[str, object]", self.value(one))
-            merged |= found
-            self._work += len(found)
+        for mapping in maps:
+            members = cast("dict[str, object]", self.value(mapping))
+            merged |= members
+            self._work += len(members)
         own = [(_key(key), child) for key, child in node.value if not _merges(key)]
         twice = [key for key, count in Counter(key for key, _ in own).items() if count > 1]
         pairs = [(key, self.value(child)) for key, child in own]
@@ -234,10 +234,10 @@ def _merged(node: yaml.MappingNode) -> Iterator[yaml.MappingNode]:
     """Yield the maps that a map merges in, the one that counts most last."""
     for key, child in node.value:
         if _merges(key):
-            found: Sequence[yaml.Node] = (
+            nodes: Sequence[yaml.Node] = (
                 child.value if isinstance(child, yaml.SequenceNode) else [child]
             )
-            yield from (one for one in reversed(found) if isinstance(one, yaml.MappingNode))
+            yield from (item for item in reversed(nodes) if isinstance(item, yaml.MappingNode))
 
 
 def _key(node: yaml.Node) -> str:

@@ -40,7 +40,7 @@ def unescaped(stream: TextIO) -> TextIO:
 def escaping() -> Iterator[None]:
     """Have standard output and standard error escape what does not print."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", Printable(unescaped(one))) for one in before)
+    sys.stdout, sys.stderr = (cast("TextIO", Printable(unescaped(stream))) for stream in before)
     try:
         yield
     finally:

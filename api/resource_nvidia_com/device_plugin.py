@@ -128,7 +128,7 @@ def _without_null(value: Mapping[str, object]) -> Mapping[str, object]:
     if not isinstance(sharing, Mapping):
         return value
     ways = list(SharedBy)
-    kept = {key: one for key, one in sharing.items() if one is not None or key not in ways}
+    kept = {key: way for key, way in sharing.items() if way is not None or key not in ways}
     return {**value, "sharing": kept} if any(key in kept for key in ways) else value
 
 
@@ -240,21 +240,22 @@ def _resource_problems(section: ReplicatedSection) -> Iterator[tuple[Path, str]]
     """Yield (path below the resources, what is wrong)."""
     served: dict[str, str] = {}
     chosen: dict[str, set[DeviceReference] | None] = {}
-    for index, one in enumerate(section.resources):
-        name = one.served_as(rename_by_default=section.rename_by_default)
+    for index, resource in enumerate(section.resources):
+        name = resource.served_as(rename_by_default=section.rename_by_default)
         try:
             resource_name(name)
         except ValueError as error:
             yield (index,), str(error)
-        for reference in _whole_gpus(one):
-            text = f"{reference} is a whole GPU, but {one.name} is a MIG device"
+        for reference in _whole_gpus(resource):
+            text = f"{reference} is a whole GPU, but {resource.name} is a MIG device"
             how = 'name it by indexes such as "0:1" (GPU:MIG) or by its MIG UUID'
             yield (index, "devices"), f"{text}: {how}"
-        owner = served.setdefault(name, one.name)
-        if owner != one.name:
-            yield (index,), f"{one.name} is served as {name}, and so is {owner}: rename one of them"
-        if wrong := _chosen_before(one, chosen):
-            yield (index,), f"{one.name} is listed twice{wrong}"
+        owner = served.setdefault(name, resource.name)
+        if owner != resource.name:
+            text = f"{resource.name} is served as {name}, and so is {owner}"
+            yield (index,), f"{text}: rename one of them"
+        if wrong := _chosen_before(resource, chosen):
+            yield (index,), f"{resource.name} is listed twice{wrong}"
 
 
 def _chosen_before(
@@ -271,7 +272,7 @@ def _chosen_before(
     known = chosen[resource.name]
     if known is None or listed is None:
         return ": keep one, or give each a list of devices of its own"
-    both = [str(one) for one in listed if one in known]
+    both = [str(reference) for reference in listed if reference in known]
     known.update(listed)
     return f" with {', '.join(both[:3])}: name each device once" if both else ""
 
@@ -287,19 +288,19 @@ def _node_config(config: DevicePluginFile) -> NodeConfig:
     warnings = list(_warnings(config))
     kind, section = _only_section(config.sharing)
     resources = []
-    for index, one in enumerate(section.resources if section else ()):
-        if one.replicas == 1:
+    for index, resource in enumerate(section.resources if section else ()):
+        if resource.replicas == 1:
             where = dotted(("sharing", str(kind), "resources", index))
             warnings.append(f"{where}: one replica is the whole device: nothing is shared")
             continue
         resources.append(
             SharedResource(
-                name=one.name,
-                served_as=one.served_as(
+                name=resource.name,
+                served_as=resource.served_as(
                     rename_by_default=section is not None and section.rename_by_default
                 ),
-                devices=one.devices,
-                replicas=one.replicas,
+                devices=resource.devices,
+                replicas=resource.replicas,
             )
         )
     return NodeConfig(
@@ -342,8 +343,8 @@ def _warnings(config: DevicePluginFile) -> Iterator[str]:
         if name in _OF_SHARING:
             kind = SharedBy.MPS if config.sharing and config.sharing.mps else SharedBy.TIME_SLICING
             meant = f": did you mean sharing.{kind}.{name}?"
-        for one in inner or [plain(name)]:
-            yield f"flags.{one}: {_WITHOUT_MEANING}{meant}"
+        for flag in inner or [plain(name)]:
+            yield f"flags.{flag}: {_WITHOUT_MEANING}{meant}"
     for name, part in (("resources", config.resources), ("imex", config.imex)):
         if part is not None:
             yield f"{name}: {_WITHOUT_MEANING}"

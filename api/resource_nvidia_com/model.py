@@ -60,7 +60,7 @@ class ConfigModel(BaseModel):
     @classmethod
     def fields(cls) -> Mapping[str, FieldInfo]:
         """Return the fields by the names that users write."""
-        return {one.alias or name: one for name, one in cls.model_fields.items()}
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
 
     @model_validator(mode="after")
     def _check_exclusions(self) -> Self:
@@ -86,7 +86,7 @@ def checked(model: type[Model], value: Mapping[str, object]) -> Model:
 
 def rule_of(field: FieldInfo) -> Rule | None:
     """Return the rule that a field's value must keep."""
-    return next((one for one in field.metadata if isinstance(one, Rule)), None)
+    return next((rule for rule in field.metadata if isinstance(rule, Rule)), None)
 
 
 def part_of(field: FieldInfo) -> type[ConfigModel] | None:

@@ -21,7 +21,7 @@ def printable(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in keep else json.dumps(one)[1:-1] for one in text
+        char if char.isprintable() or char in keep else json.dumps(char)[1:-1] for char in text
     )
 
 

@@ -55,7 +55,7 @@ def keep_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def check_duplicates(value: object) -> None:
     """Raise InvalidConfigError if a key stands twice, or a value is nested too deep to tell."""
     try:
-        found = [
+        duplicates = [
             Problem(path=(*path, key), text=f'duplicate field "{dotted((*path, key))}"')
             for path, part in parts(value)
             if isinstance(part, DuplicateKeys)
@@ -63,8 +63,8 @@ def check_duplicates(value: object) -> None:
         ]
     except RecursionError as error:
         raise InvalidConfigError([Problem(path=(), text="it is nested too deep")]) from error
-    if found:
-        raise InvalidConfigError(found)
+    if duplicates:
+        raise InvalidConfigError(duplicates)
 
 
 def parts(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
@@ -99,8 +99,8 @@ def lost_indent(unknown: str, value: Mapping[str, object]) -> str:
     So it looks when an indent is lost on paste; else nothing is returned.
     """
     above = ""
-    for name, one in value.items():
+    for name, inner in value.items():
         if name == unknown:
             break
-        above = name if one is None else above
+        above = name if inner is None else above
     return f'; if it belongs to "{above}", which is empty, indent it further' if above else ""

@@ -114,12 +114,12 @@ def device_choice(value: object) -> DeviceChoice:
 def _device_list(value: list[object]) -> DeviceList:
     if not value:
         raise ValueError('the list names no device: name some, or write "all"')
-    references = tuple(_reference(one) for one in value)
+    references = tuple(_reference(text) for text in value)
     known: set[DeviceReference] = set()
-    for one in references:
-        if one in known:
-            raise ValueError(f"{one} is twice in the list: name each device once")
-        known.add(one)
+    for reference in references:
+        if reference in known:
+            raise ValueError(f"{reference} is twice in the list: name each device once")
+        known.add(reference)
     return DeviceList(references)
 
 
@@ -128,12 +128,12 @@ def _reference(value: object) -> DeviceReference:
     if isinstance(text, str):
         if _GPU_INDEX.fullmatch(text):
             return GpuIndex(int(text))
-        if found := _MIG_INDEX.fullmatch(text):
-            return MigIndex(int(found[1]), int(found[2]))
-        if found := _GPU_UUID.fullmatch(text):
-            return GpuUuid(f"GPU-{found[1].lower()}")
-        if found := _MIG_UUID.fullmatch(text):
-            return MigUuid(f"MIG-{found[1].lower()}")
-        if found := _OLD_MIG_UUID.fullmatch(text):
-            return MigUuid(f"MIG-GPU-{found[1].lower()}/{found[2]}/{found[3]}")
+        if match := _MIG_INDEX.fullmatch(text):
+            return MigIndex(int(match[1]), int(match[2]))
+        if match := _GPU_UUID.fullmatch(text):
+            return GpuUuid(f"GPU-{match[1].lower()}")
+        if match := _MIG_UUID.fullmatch(text):
+            return MigUuid(f"MIG-{match[1].lower()}")
+        if match := _OLD_MIG_UUID.fullmatch(text):
+            return MigUuid(f"MIG-GPU-{match[1].lower()}/{match[2]}/{match[3]}")
     raise ValueError(f"{shown(value)} is not a device: write {_REFERENCE}")

@@ -35,8 +35,8 @@ _BY_PATH = "dri/by-path"
 
 def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
     """Return the edits for a whole GPU. Raises DeviceError if its device node is not usable."""
-    found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
-    present = {drm: edits for drm, edits in found.items() if edits is not None}
+    nodes = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
+    present = {drm: edits for drm, edits in nodes.items() if edits is not None}
     by_path = _by_path(gpu, roots, present)
     return merged(parent_edits(gpu, roots), *present.values(), *by_path)
 

@@ -112,16 +112,16 @@ def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
         raise DeviceError(_without_cuda(root, version, every))
     loaded |= _of_other_versions(every)
     modules = dict(_xorg_modules(root, main_folders, version))
-    found = [
+    there = [
         Library(source=source, path=path, soname=read_soname(rooted.outside(root, source)))
         for path, source in (loaded | modules).items()
     ]
-    links = [link for library in found for link in _links(root, library, version)]
+    links = [link for library in there for link in _links(root, library, version)]
     return DriverLibraries(
         version=version,
         main_folders=main_folders,
         folders=_unique(_folder(path) for path in loaded),
-        libraries=tuple(found),
+        libraries=tuple(there),
         links=tuple({link.path: link for link in reversed(links)}.values())[::-1],
     )
 
@@ -129,21 +129,21 @@ def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
 def _installed_version(every: tuple[Found, ...]) -> str | None:
     """Return the version that the loader would take, else the highest there is."""
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        for found in every:
-            if found.named(name) and (versions := _versions(found)):
+        for library in every:
+            if library.named(name) and (versions := _versions(library)):
                 return versions[-1]
     installed = {
         version
-        for found in every
-        if _stem(found.paths[0]) in (_CUDA, "libnvidia-ml")
-        for version in _versions(found)
+        for shown in every
+        if _stem(shown.paths[0]) in (_CUDA, "libnvidia-ml")
+        for version in _versions(shown)
     }
     return max(installed, key=_parts, default=None)
 
 
 def _shown(every: tuple[Found, ...], pattern: str) -> dict[str, str]:
     """Return path and source of each file with a matching name, in search order."""
-    named = ((found.named(pattern), found.source) for found in every)
+    named = ((library.named(pattern), library.source) for library in every)
     return {path: source for path, source in named if path}
 
 
@@ -155,12 +155,12 @@ def _of_other_versions(every: tuple[Found, ...]) -> dict[str, str]:
     """
     chosen: dict[tuple[str, str], tuple[tuple[bool, list[int]], str, str]] = {}
     for pattern in _OTHER_VERSIONS:
-        for found in every:
-            if path := found.named(pattern):
+        for library in every:
+            if path := library.named(pattern):
                 place = _folder(path), pattern
-                rank = len(found.paths) > 1, _parts(path.partition(".so.")[2])
+                rank = len(library.paths) > 1, _parts(path.partition(".so.")[2])
                 if place not in chosen or chosen[place][0] < rank:
-                    chosen[place] = rank, path, found.source
+                    chosen[place] = rank, path, library.source
     return {path: source for _, path, source in chosen.values()}
 
 
@@ -168,9 +168,9 @@ def _without_cuda(root: Path, version: str, every: tuple[Found, ...]) -> str:
     others = sorted(
         {
             (path, other)
-            for found in every
-            if _stem(found.paths[0]) in (_CUDA, "libnvidia-ml")
-            for path, other in ((found.source, other) for other in _versions(found)[-1:])
+            for library in every
+            if _stem(library.paths[0]) in (_CUDA, "libnvidia-ml")
+            for path, other in ((library.source, other) for other in _versions(library)[-1:])
             if other != version
         }
     )
@@ -189,8 +189,8 @@ def _without_cuda(root: Path, version: str, every: tuple[Found, ...]) -> str:
     )
 
 
-def _versions(found: Found) -> list[str]:
-    versions = map(libraries.version_of, found.paths)
+def _versions(library: Found) -> list[str]:
+    versions = map(libraries.version_of, library.paths)
     return [version for version in versions if version]
 
 
@@ -241,8 +241,8 @@ def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
     for path in rooted.matches(root, folder, pattern):
         paths = rooted.chain(root, path)
         if paths and rooted.outside(root, paths[-1]).is_file():
-            found = Found(paths)
-            yield found.named(pattern) or path, found.source
+            library = Found(paths)
+            yield library.named(pattern) or path, library.source
 
 
 def _folder(path: str) -> str:
@@ -289,14 +289,14 @@ def _xorg_modules(root: Path, folders: tuple[str, ...], version: str) -> Iterato
         )
     ]
     for names in _XORG_MODULES:
-        found = (
+        modules = (
             file
             for name in names
             for folder in (*near, *_XORG_FOLDERS)
             for file in _modules(root, folder, name.format(version=version))
             if libraries.version_of(file[1]) in (None, version)
         )
-        first = next(found, None)
+        first = next(modules, None)
         if first is not None:
             yield first
 

@@ -45,23 +45,23 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
     roots: Roots
     _gpus: dict[GpuUuid, _KeptGpu] = field(default_factory=dict)
 
-    def device(self, one: NodeDevice) -> Edits:
+    def device(self, source: NodeDevice) -> Edits:
         """Return what a container gets for a device, beside the common edits.
 
         Raises DeviceError if the GPU's node is not usable or there is no MIG, TransientError if the
         kernel driver does not know the MIG device, yet or any more, and StateError if the device is
         yet to be made.
         """
-        base = one.device.base
+        base = source.device.base
         match base:
             case Whole():
-                return self._gpu(one.gpu)
+                return self._gpu(source.gpu)
             case Mig(instance=MigIds() as ids):
-                has_graphics = profile_of(one.gpu, base).has_graphics
-                return mig_edits(one.gpu, ids, self.roots, has_graphics=has_graphics)
+                has_graphics = profile_of(source.gpu, base).has_graphics
+                return mig_edits(source.gpu, ids, self.roots, has_graphics=has_graphics)
             case Mig():
                 raise StateError(
-                    f"{base.profile} at {base.placement.start} of {one.gpu.uuid} cannot be used "
+                    f"{base.profile} at {base.placement.start} of {source.gpu.uuid} cannot be used "
                     "before it is made"
                 )
             case _:

@@ -121,8 +121,8 @@ def _sees_host(roots: Roots) -> bool:
 def _file(roots: Roots, path: str) -> Path | None:
     try:
         inside = rooted.resolve(roots.driver, path)
-        found = None if inside is None else rooted.outside(roots.driver, inside)
-        return found if found is not None and found.is_file() else None
+        hook = None if inside is None else rooted.outside(roots.driver, inside)
+        return hook if hook is not None and hook.is_file() else None
     except OSError as error:
         raise DeviceError(
             f"the CDI hook program cannot be searched for at {error.filename}: {error.strerror};"

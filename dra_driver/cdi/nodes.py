@@ -132,16 +132,16 @@ def control_edits(roots: Roots, make_uvm_nodes: NodeMaker | None) -> Edits:
 
 
 def _required(roots: Roots, name: str, make_uvm_nodes: NodeMaker | None) -> Edits:
-    found = node_edits(roots, name)
-    if found is not None:
-        return found
+    edits = node_edits(roots, name)
+    if edits is not None:
+        return edits
     problem = None
     if name == UVM and make_uvm_nodes is not None:
         problem = make_uvm_nodes()
-        found = node_edits(roots, name)
-        if found is not None:
+        edits = node_edits(roots, name)
+        if edits is not None:
             log.info("device node made", node=roots.node_on_host(name))
-            return found
+            return edits
     numbers = known_numbers(roots.proc, name)
     if numbers is None:
         raise DeviceError(_missing(roots, name, problem))

@@ -55,10 +55,10 @@ class SpecStore:
         path = self._path(uid)
         content = self._serialise(spec)
         try:
-            found = _read(path)
-            if found is None or found[0] != content:
+            stored = _read(path)
+            if stored is None or stored[0] != content:
                 self._replace(path, content)
-            elif stat.S_IMODE(found[1].st_mode) != _FILE_MODE:
+            elif stat.S_IMODE(stored[1].st_mode) != _FILE_MODE:
                 path.chmod(_FILE_MODE)
             path.with_suffix(_PEER_SUFFIX).unlink(missing_ok=True)
         except OSError as error:

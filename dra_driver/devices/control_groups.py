@@ -24,12 +24,12 @@ def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | 
     that comes first: a driver root of / brings the host's own along.
     """
     places = _mounts(mountinfo) if setting is None else [setting, setting / "unified"]
-    found = [place for place in places if (place / _CONTROLLERS).is_file()]
+    hierarchies = [place for place in places if (place / _CONTROLLERS).is_file()]
 
     def order(place: Path) -> tuple[bool, bool]:
         return (place / _EVENTS).exists(), not place.is_relative_to(USUAL)
 
-    return min(found, key=order, default=None)
+    return min(hierarchies, key=order, default=None)
 
 
 def kernel_counts_gpus(hierarchy: Path) -> bool:

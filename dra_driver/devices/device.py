@@ -228,15 +228,15 @@ def mig_at(gpu: GpuUuid, profile: MigProfile, placement: Placement) -> Mig:
     return Mig(gpu=gpu, profile=profile.name, profile_id=profile.id, placement=placement)
 
 
-def mig_of(found: MigDevice) -> Mig:
+def mig_of(device: MigDevice) -> Mig:
     """Return the MIG device that a look has found."""
     return replace(
-        mig_at(found.parent, found.profile, found.placement),
+        mig_at(device.parent, device.profile, device.placement),
         instance=MigIds(
-            gpu_instance=found.gpu_instance,
-            compute_instance=found.compute_instance,
-            uuid=found.uuid,
-            made_here=found.made_here,
+            gpu_instance=device.gpu_instance,
+            compute_instance=device.compute_instance,
+            uuid=device.uuid,
+            made_here=device.made_here,
         ),
     )
 

@@ -55,11 +55,11 @@ class Exclusion(Struct, frozen=True, kw_only=True):
 
     def why(self, gpu: Gpu) -> str | None:
         """Return why a GPU is left out; None if it is not."""
-        return next((_why(source, one) for source, one in self.words() if one.names(gpu)), None)
+        return next((_why(source, word) for source, word in self.words() if word.names(gpu)), None)
 
     def _texts(self) -> list[tuple[str, str]]:
-        found = [(SETTING, text) for text in words(self.setting)]
-        return found + [(f"label {LABEL}", text) for text in words(self.label, "_")]
+        texts = [(SETTING, text) for text in words(self.setting)]
+        return texts + [(f"label {LABEL}", text) for text in words(self.label, "_")]
 
 
 def without_excluded(
@@ -97,14 +97,14 @@ def without_excluded(
         inventory,
         gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid not in reasons or gpu.uuid in used),
         sick=tuple(sick for sick in inventory.sick if sick.index not in of_sick),
-        excluded=tuple(sorted(excluded, key=lambda one: one.index)),
+        excluded=tuple(sorted(excluded, key=lambda gpu: gpu.index)),
         unmatched=(*exclusion.misspelt(), *_unmatched(inventory, exclusion)),
     )
 
 
 def admitting(inventory: Inventory, gpus: AbstractSet[GpuUuid]) -> Inventory:
     """Return an inventory in which GPUs that a claim has had before are not left out for it."""
-    left = tuple(one for one in inventory.excluded if one.uuid not in gpus)
+    left = tuple(gpu for gpu in inventory.excluded if gpu.uuid not in gpus)
     return inventory if left == inventory.excluded else replace(inventory, excluded=left)
 
 
@@ -167,9 +167,9 @@ def write_note(directory: Path, note: ExclusionNote) -> None:
 def read_note(directory: Path) -> ExclusionNote:
     """Return the note; an empty one where there is none, or it is damaged."""
     try:
-        found = read_whole(directory / NOTE_FILE)
-        if found is None:
+        contents = read_whole(directory / NOTE_FILE)
+        if contents is None:
             return ExclusionNote()
-        return value_of(unseal(found[0]), ExclusionNote, "a note")
+        return value_of(unseal(contents[0]), ExclusionNote, "a note")
     except (OSError, StateError):
         return ExclusionNote()

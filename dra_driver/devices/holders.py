@@ -76,12 +76,12 @@ class Holders:
         return {}
 
     def _look_in(self, proc: Path, own: str) -> Mapping[int, tuple[Holder, ...]]:
-        found: dict[int, list[Holder]] = {}
+        by_minor: dict[int, list[Holder]] = {}
         for pid in sorted(filter(str.isdecimal, _names(proc)), key=int):
             minors = set() if pid == own else self._opened(f"{proc}/{pid}/fd")
             for minor in minors:
-                found.setdefault(minor, []).append(Holder(pid=int(pid), name=_name(proc / pid)))
-        return {minor: tuple(holders) for minor, holders in found.items()}
+                by_minor.setdefault(minor, []).append(Holder(pid=int(pid), name=_name(proc / pid)))
+        return {minor: tuple(holders) for minor, holders in by_minor.items()}
 
     def _opened(self, folder: str) -> set[int]:
         """Return the minor numbers of the GPUs that are open by a folder of links."""

@@ -43,11 +43,11 @@ def joined(gpus: Iterable[Gpu]) -> Mapping[GpuUuid, Joined]:
     able = [gpu for gpu in gpus if not gpu.was_put_in_mig_mode]
     in_order = [gpu.uuid for gpu in sorted(able, key=lambda gpu: pci_order(gpu.pci_address))]
     links = _links(able)
-    found: dict[GpuUuid, Joined] = {}
+    joined_gpus: dict[GpuUuid, Joined] = {}
     for island in _islands(in_order, links):
         meshes = {uuid: mesh[0] for mesh in _meshes(island, links) for uuid in mesh}
-        found |= {uuid: Joined(island=island[0], mesh=meshes.get(uuid)) for uuid in island}
-    return found
+        joined_gpus |= {uuid: Joined(island=island[0], mesh=meshes.get(uuid)) for uuid in island}
+    return joined_gpus
 
 
 def _links(gpus: Collection[Gpu]) -> _Links:
@@ -67,53 +67,53 @@ def _links(gpus: Collection[Gpu]) -> _Links:
     links: Counter[frozenset[GpuUuid]] = Counter()  # of which a union has the most
     for pair, count in seen.items():
         links |= Counter({frozenset(pair): count})
-    for one, other in combinations(gpus, 2):
-        if _switched(one, other):
-            count = min(to_switch[one.uuid], to_switch[other.uuid])
-            links |= Counter({frozenset((one.uuid, other.uuid)): count})
+    for left, other in combinations(gpus, 2):
+        if _switched(left, other):
+            count = min(to_switch[left.uuid], to_switch[other.uuid])
+            links |= Counter({frozenset((left.uuid, other.uuid)): count})
     return links
 
 
-def _switched(one: Gpu, other: Gpu) -> bool:
+def _switched(gpu: Gpu, other: Gpu) -> bool:
     """Tell whether NVSwitch carries what two GPUs with links to it send each other."""
-    if one.fabric is None or other.fabric is None:
-        return one.fabric is other.fabric
-    if not (one.fabric.is_joined and other.fabric.is_joined):
+    if gpu.fabric is None or other.fabric is None:
+        return gpu.fabric is other.fabric
+    if not (gpu.fabric.is_joined and other.fabric.is_joined):
         return False
-    return (one.fabric.cluster, one.fabric.clique) == (other.fabric.cluster, other.fabric.clique)
+    return (gpu.fabric.cluster, gpu.fabric.clique) == (other.fabric.cluster, other.fabric.clique)
 
 
 def _islands(in_order: Iterable[GpuUuid], links: _Links) -> list[list[GpuUuid]]:
     """Return the connected components of two GPUs and more, each in order."""
     left = list(in_order)
-    found = []
+    islands = []
     while left:
         island, edge = {left[0]}, [left[0]]
         while edge:
             here = edge.pop()
-            near = [one for one in left if one not in island and frozenset((here, one)) in links]
+            near = [gpu for gpu in left if gpu not in island and frozenset((here, gpu)) in links]
             island.update(near)
             edge += near
         if len(island) > 1:
-            found.append([one for one in left if one in island])
-        left = [one for one in left if one not in island]
-    return found
+            islands.append([gpu for gpu in left if gpu in island])
+        left = [gpu for gpu in left if gpu not in island]
+    return islands
 
 
 def _meshes(island: list[GpuUuid], links: _Links) -> list[list[GpuUuid]]:
     """Divide an island into meshes of two GPUs and more, each in order."""
-    left, found = list(island), []
-    while len(best := max(_cliques(left, links), key=lambda one: _rank(one, left, links))) > 1:
-        found.append(best)
-        left = [one for one in left if one not in best]
-    return found
+    left, meshes = list(island), []
+    while len(best := max(_cliques(left, links), key=lambda mesh: _rank(mesh, left, links))) > 1:
+        meshes.append(best)
+        left = [gpu for gpu in left if gpu not in best]
+    return meshes
 
 
 def _rank(
     mesh: list[GpuUuid], in_order: list[GpuUuid], links: _Links
 ) -> tuple[int, int, list[int]]:
     count = sum(links[frozenset(pair)] for pair in combinations(mesh, 2))
-    return len(mesh), count, [-in_order.index(one) for one in mesh]
+    return len(mesh), count, [-in_order.index(gpu) for gpu in mesh]
 
 
 def _cliques(gpus: list[GpuUuid], links: _Links) -> Iterable[list[GpuUuid]]:
@@ -128,8 +128,8 @@ def _cliques(gpus: list[GpuUuid], links: _Links) -> Iterable[list[GpuUuid]]:
         if not may_join and not done:
             yield [gpu for gpu in gpus if gpu in group]
             continue
-        pivot = max(sorted(may_join | done), key=lambda one: len(near[one] & may_join))
-        for one in sorted(may_join - near[pivot]):
-            waiting.append((group | {one}, may_join & near[one], done & near[one]))
-            may_join = may_join - {one}
-            done = done | {one}
+        pivot = max(sorted(may_join | done), key=lambda gpu: len(near[gpu] & may_join))
+        for here in sorted(may_join - near[pivot]):
+            waiting.append((group | {here}, may_join & near[here], done & near[here]))
+            may_join = may_join - {here}
+            done = done | {here}

@@ -26,5 +26,5 @@ def running_driver(proc: Path) -> str | None:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    found = _KERNEL_MODULE.search(text)
-    return found[1] if found else None
+    match = _KERNEL_MODULE.search(text)
+    return match[1] if match else None

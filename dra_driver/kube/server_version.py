@@ -44,10 +44,10 @@ class ServerVersion:
             return None if self._known is None else self._known[0]
 
     def _ask(self) -> None:
-        found, refusal = None, None
+        version, refusal = None, None
         try:
             page = self._api.read(Call(verb="get", resource=VERSION), timeout=_REQUEST_SECONDS).body
-            found = version_of(page)
+            version = version_of(page)
             refusal = f"{page.get('gitVersion')!r} is not understood"
         except UnavailableError:
             if self._known is None:
@@ -55,24 +55,24 @@ class ServerVersion:
         except DriverError as error:
             refusal = str(error)
         self._asked_at = self._clock()
-        if found is None and self._known is not None:
+        if version is None and self._known is not None:
             return  # what was learnt holds until the server says something else
-        before, self._known = self._known, (found,)
-        if found is None:
+        before, self._known = self._known, (version,)
+        if version is None:
             log.warning(
                 "kubernetes version not known",
                 reason=refusal,
                 advice="let the driver's ServiceAccount read /version (ClusterRole"
                 " system:discovery); until then the driver assumes a version older than 1.37",
             )
-        elif before is not None and before[0] != found:
-            log.info("kubernetes version changed", version=".".join(map(str, found)))
+        elif before is not None and before[0] != version:
+            log.info("kubernetes version changed", version=".".join(map(str, version)))
 
 
 def version_of(page: Mapping[str, object]) -> tuple[int, int] | None:
     """Return what the page /version says; None if it cannot be understood."""
-    found = version_numbers(f"{page.get('major', '')}.{page.get('minor', '')}")
-    return found or version_numbers(str(page.get("gitVersion", "")))
+    numbers = version_numbers(f"{page.get('major', '')}.{page.get('minor', '')}")
+    return numbers or version_numbers(str(page.get("gitVersion", "")))
 
 
 def version_numbers(version: str) -> tuple[int, int] | None:

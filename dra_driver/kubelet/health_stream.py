@@ -164,12 +164,12 @@ class HealthStream(Worker):
             pass
         last = float("-inf")
         while not self._stop.is_set():
-            found = self._found()
+            reported = self._found()
             is_due = self._clock() - last >= self._timing.resend
             with self._changed:
-                if found is not None and (is_due or found != self._reported):
+                if reported is not None and (is_due or reported != self._reported):
                     last = self._clock()
-                    self._reported = found
+                    self._reported = reported
                     self._number += 1
                     self._changed.notify_all()
                 self._end_stuck()
@@ -179,14 +179,14 @@ class HealthStream(Worker):
     def _found(self) -> tuple[Reported, ...] | None:
         """Return what there is to report; None if that cannot be found out."""
         try:
-            found = tuple(self._report())
+            reported = tuple(self._report())
         except DriverError as error:
             if self._once.is_new(str(error)):
                 log.warning("device health not reported", reason=str(error))
             self._stop.wait(1.0)
             return None
         self._once.forget()
-        return found
+        return reported
 
     def _end_stuck(self) -> None:
         """End the streams whose kubelet takes no message; the caller holds the lock."""
@@ -212,8 +212,8 @@ class HealthStream(Worker):
             stream = _Stream(context, server)
             if self._open(stream):
                 try:
-                    while (found := self._next(stream)) is not None:
-                        yield _message(version, found)
+                    while (reported := self._next(stream)) is not None:
+                        yield _message(version, reported)
                 finally:
                     self._close(stream)
 
@@ -257,17 +257,17 @@ class HealthStream(Worker):
         log.debug("health stream closed")
 
 
-def _message(version: Any, found: Sequence[Reported]) -> Any:
+def _message(version: Any, reported: Sequence[Reported]) -> Any:
     now = int(time.time())  # noqa: TID251 (told)
     return version.NodeWatchResourcesResponse(
         devices=[
             version.DeviceHealth(
-                device=version.DeviceIdentifier(pool_name=one.pool, device_name=one.device),
-                health=_STATUS[one.health.wellness],
+                device=version.DeviceIdentifier(pool_name=device.pool, device_name=device.device),
+                health=_STATUS[device.health.wellness],
                 last_updated_time=now,
                 health_check_timeout_seconds=TIMEOUT_SECONDS,
-                message=one.health.message,
+                message=device.health.message,
             )
-            for one in found
+            for device in reported
         ]
     )

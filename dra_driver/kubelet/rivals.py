@@ -72,16 +72,16 @@ class Rivals:
 
     def _others(self) -> Iterator[Path]:
         """Yield the service sockets on which others listen, the one in this one's place first."""
-        found = set(self._service.parent.glob("dra*.sock")) - {self._service}
-        for path in (*([] if self._is_here else [self._service]), *sorted(found)):
+        sockets = set(self._service.parent.glob("dra*.sock")) - {self._service}
+        for path in (*([] if self._is_here else [self._service]), *sorted(sockets)):
             if is_live(path):
                 yield path
 
     def _since(self, service: Path) -> int | None:
         """Return when the kubelet registered a driver, 0 if it has not; None for a foreign one."""
         with suppress(OSError, ValueError):
-            found = read_whole(self._folder / service.name)
-            return None if found is None else int(found[0])
+            contents = read_whole(self._folder / service.name)
+            return None if contents is None else int(contents[0])
         return None
 
     def _note(self) -> None:

@@ -206,8 +206,8 @@ def domain_json(domain: Domain) -> dict[str, object]:
     In every version of the driver, too: `generation` is made of it, by which a driver and a
     supervisor of another version know that they mean the same.
     """
-    found: dict[str, object] = msgspec.to_builtins(domain)
-    return found if domain.incarnation else {k: v for k, v in found.items() if k != "incarnation"}
+    plain: dict[str, object] = msgspec.to_builtins(domain)
+    return plain if domain.incarnation else {k: v for k, v in plain.items() if k != "incarnation"}
 
 
 def encode_domain(domain: Domain) -> bytes:

@@ -96,10 +96,10 @@ def ids_in(folder: Path) -> set[DomainId]:
 def read_file(path: Path) -> bytes | None:
     """Return a file's bytes, None when it is absent."""
     try:
-        found = read_whole(path)
+        contents = read_whole(path)
     except OSError as error:
         raise file_error("read", path, error) from error
-    return None if found is None else found[0]
+    return None if contents is None else contents[0]
 
 
 def write_file(path: Path, data: bytes, *, durable: bool, mode: int = 0o644) -> None:

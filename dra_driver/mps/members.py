@@ -57,15 +57,15 @@ class SharedDomains:
         """
         member = self._member(domain.id, claim)
         with self._held(domain.id) as folder:
-            found = self._requests.desired(domain.id)
+            running = self._requests.desired(domain.id)
             others = members_in(folder) - {claim}
-            if found is not None and others:
-                _check_same(found, domain, len(others))
+            if running is not None and others:
+                _check_same(running, domain, len(others))
             is_new = not member.exists()
             try:
                 if is_new:
                     _make_member(member)
-                self._ask_for(domain, found)
+                self._ask_for(domain, running)
             except StateError as error:
                 if is_new:
                     self._back_out(domain.id, member, error)
@@ -142,13 +142,13 @@ class SharedDomains:
                 self._requests.remove(domain)
             _remove_empty(member.parent)
 
-    def _ask_for(self, domain: Domain, found: Domain | None) -> None:
-        if found is None or found.content != domain.content:
+    def _ask_for(self, domain: Domain, running: Domain | None) -> None:
+        if running is None or running.content != domain.content:
             self._requests.write_desired(replace(domain, incarnation=secrets.token_hex(8)))
             return
         status = self._requests.status(domain.id)
         if status is not None and status.state is State.FAILED:
-            write_file(self._files.desired(domain.id), encode_domain(found), durable=True)
+            write_file(self._files.desired(domain.id), encode_domain(running), durable=True)
 
     def _domains(self) -> set[DomainId]:
         """Return the domains that have a folder of members, which may be empty."""
@@ -242,22 +242,22 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _check_same(found: Domain, wanted: Domain, others: int) -> None:
+def _check_same(running: Domain, wanted: Domain, others: int) -> None:
     """Raise ConflictError if a domain that others use is not the one that is wanted."""
-    differences = list(_differences(found, wanted))
+    differences = list(_differences(running, wanted))
     if differences:
         raise ConflictError(
-            f"MPS domain {found.id} is in use by {others} other claim(s) as it was configured "
+            f"MPS domain {running.id} is in use by {others} other claim(s) as it was configured "
             f"before: {'; '.join(differences)}. Wait until they have ended, or delete their pods"
         )
 
 
-def _differences(found: Domain, wanted: Domain) -> Iterator[str]:
+def _differences(running: Domain, wanted: Domain) -> Iterator[str]:
     memory = [
         {device.uuid: device.pinned_memory_mib for device in each.devices}
-        for each in (found, wanted)
+        for each in (running, wanted)
     ]
-    if [(device.uuid, device.kind) for device in found.devices] != [
+    if [(device.uuid, device.kind) for device in running.devices] != [
         (device.uuid, device.kind) for device in wanted.devices
     ]:
         yield f"devices {', '.join(memory[0])}, wanted {', '.join(memory[1])}"
@@ -265,11 +265,11 @@ def _differences(found: Domain, wanted: Domain) -> Iterator[str]:
         if memory[0][uuid] != memory[1][uuid]:
             there, now = (_limit(each[uuid], " MiB") for each in memory)
             yield f"pinned memory limit of {uuid} {there}, wanted {now}"
-    if found.active_thread_percentage != wanted.active_thread_percentage:
-        there, now = (_limit(each.active_thread_percentage, " %") for each in (found, wanted))
+    if running.active_thread_percentage != wanted.active_thread_percentage:
+        there, now = (_limit(each.active_thread_percentage, " %") for each in (running, wanted))
         yield f"active thread percentage {there}, wanted {now}"
-    if found.multi_user != wanted.multi_user:
-        there, now = ("all users" if each.multi_user else "one user" for each in (found, wanted))
+    if running.multi_user != wanted.multi_user:
+        there, now = ("all users" if each.multi_user else "one user" for each in (running, wanted))
         yield f"a server for {there}, wanted for {now}"
 
 

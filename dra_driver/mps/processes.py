@@ -94,10 +94,10 @@ def user_of(daemon: Daemon) -> tuple[int, int] | None:
         return None
     facts = {name: value.split() for name, _, value in (line.partition(b":") for line in lines)}
     try:
-        found = int(facts[b"Uid"][_EFFECTIVE]), int(facts[b"Gid"][_EFFECTIVE])
+        user = int(facts[b"Uid"][_EFFECTIVE]), int(facts[b"Gid"][_EFFECTIVE])
     except (KeyError, IndexError, ValueError):
         return None
-    return found if is_alive(daemon) else None
+    return user if is_alive(daemon) else None
 
 
 def is_outside_containers(daemon: Daemon) -> bool:
@@ -110,7 +110,7 @@ def is_outside_containers(daemon: Daemon) -> bool:
 
 
 def _with_variable(name: str, value: str) -> list[Daemon]:
-    found = []
+    daemons = []
     for entry in os.listdir(_PROC):  # noqa: PTH208 (names are what is wanted)
         if not entry.isdecimal() or _command(entry) != _COMMAND:
             continue
@@ -120,8 +120,8 @@ def _with_variable(name: str, value: str) -> list[Daemon]:
             # Its memory may be a file of a tenant's own server (NFS), which never answers.
             continue
         if environment_of(daemon.pid).get(name) == value and is_alive(daemon):
-            found.append(daemon)
-    return found
+            daemons.append(daemon)
+    return daemons
 
 
 def listener(folder: Path, name: str) -> Daemon | None:

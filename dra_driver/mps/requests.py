@@ -233,8 +233,8 @@ class DomainRequests:
 
     def _incarnation_of(self, domain: Domain) -> Domain:
         """Return the domain as it stands on disk, if that is what is meant."""
-        found = self.desired(domain.id)
-        return found if found is not None and found.content == domain.content else domain
+        desired = self.desired(domain.id)
+        return desired if desired is not None and desired.content == domain.content else domain
 
     def _is_present(self, domain: DomainId) -> bool:
         """Tell whether anything of a domain is left; the supervisor deletes the status last."""
@@ -260,9 +260,9 @@ class DomainRequests:
         with self._watches.lend() as watch:
             while True:
                 supervisor, now = holder_of(self._files.lock), self._clock()
-                found = look(supervisor)
-                if found is not None:
-                    return found
+                answer = look(supervisor)
+                if answer is not None:
+                    return answer
                 if supervisor is not None:
                     missing_since = None
                 else:

@@ -56,16 +56,16 @@ class NodeExclusion:
     def leave_out(self, inventory: Inventory) -> Inventory:
         """Return what a look has found without the GPUs that are left out and not in use."""
         exclusion = self._exclusion
-        found = without_excluded(inventory, exclusion, self._is_in_use)
+        left = without_excluded(inventory, exclusion, self._is_in_use)
         self._say(
             ExclusionNote(
                 setting=exclusion.setting,
                 label=exclusion.label,
-                excluded=tuple(map(_line, found.excluded)),
-                unmatched=found.unmatched,
+                excluded=tuple(map(_line, left.excluded)),
+                unmatched=left.unmatched,
             )
         )
-        return found
+        return left
 
     def reasons(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
         """Return why GPUs of an inventory are not to be published. Raises DriverError.
@@ -75,8 +75,8 @@ class NodeExclusion:
         if not self._is_known:
             self._take(self._labels.current())
         exclusion = self._exclusion
-        found = {gpu.uuid: exclusion.why(gpu) for gpu in inventory.gpus}
-        return {uuid: why for uuid, why in found.items() if why is not None}
+        reasons = {gpu.uuid: exclusion.why(gpu) for gpu in inventory.gpus}
+        return {uuid: why for uuid, why in reasons.items() if why is not None}
 
     def _take(self, labels: Labels) -> None:
         exclusion = Exclusion(setting=self._setting, label=labels.get(LABEL, ""))
@@ -102,8 +102,8 @@ class NodeExclusion:
             return False
         from dra_driver.claims.takeover import peer_claims  # noqa: PLC0415 (see checkpoint_file)
 
-        found = peer_claims.look(self._directory, None)
-        return found.problem is not None or gpu.minor in found.minors
+        peers = peer_claims.look(self._directory, None)
+        return peers.problem is not None or gpu.minor in peers.minors
 
     def _say(self, note: ExclusionNote) -> None:
         with self._lock:

@@ -131,9 +131,9 @@ class NodeHealth:
         """Return an inventory as it is published."""
         return self._tracker.published(inventory)
 
-    def tainted(self, found: Projection) -> Projection:
+    def tainted(self, projection: Projection) -> Projection:
         """Return what is published with the taints of what is not well."""
-        return tainted(found, self._tracker.in_force(), self._effects)
+        return tainted(projection, self._tracker.in_force(), self._effects)
 
     def of_device(self, record: ClaimRecord, device: Device) -> DeviceHealth:
         """Return how a device of a claim is doing now.
@@ -151,7 +151,7 @@ class NodeHealth:
 
     def _hear(self, event: GpuEvent) -> bool:
         excluded = self.watcher.current().excluded
-        if any(one.uuid == event.gpu and not one.is_in_use for one in excluded):
+        if any(gpu.uuid == event.gpu and not gpu.is_in_use for gpu in excluded):
             return False  # it is none of this driver's
         if event.xid is not None:
             self._metrics.xid_heard()
@@ -167,9 +167,9 @@ class NodeHealth:
 
     def _count(self) -> Mapping[tuple[str, str], int]:
         return Counter(
-            (str(one.finding.cause), str(one.finding.severity))
+            (str(condition.finding.cause), str(condition.finding.severity))
             for conditions in self._tracker.in_force().values()
-            for one in conditions
+            for condition in conditions
         )
 
 

@@ -93,7 +93,7 @@ class NodeOffers:
         )
         if reason := self._device_plugin.why_withheld():
             share = share.refusing_all(inventory, reason)
-        found = projection(
+        projected = projection(
             inventory,
             with_counters=with_counters,
             with_consumables=with_consumables,
@@ -103,9 +103,9 @@ class NodeOffers:
             gpu_order=GpuOrder(settings.gpu_order),
         )
         if with_counters:
-            found = self._memory_counters.added_to(found)
-        self.shares.published(found.devices)
-        return gpus.health.tainted(found)
+            projected = self._memory_counters.added_to(projected)
+        self.shares.published(projected.devices)
+        return gpus.health.tainted(projected)
 
     def look_at_divisions(self) -> None:
         """Have it published if claims that were prepared or ended leave other divisions by now."""

@@ -94,11 +94,11 @@ class NodeShares:
         state = self._configs.current()
         divided = self._of(inventory)
         gpus = frozenset(gpu.uuid for gpu in inventory.gpus)
-        found = divisions.offer(gpus, with_counters=with_counters)
-        refused = {part: why for part, why in divided.refused.items() if part not in found}
-        self._note(state, divided, inventory, found, divisions)
+        offered = divisions.offer(gpus, with_counters=with_counters)
+        refused = {part: why for part, why in divided.refused.items() if part not in offered}
+        self._note(state, divided, inventory, offered, divisions)
         offer = ShareOffer(
-            divisions=found,
+            divisions=offered,
             consumable=self._consumable,
             placement=self._placement,
             refused=refused,
@@ -113,7 +113,7 @@ class NodeShares:
 
     def published(self, devices: Iterable[Mapping[str, object]]) -> None:
         """Note which devices are published to be consumed in parts."""
-        consumables = tuple(map(_noted, filter(lambda one: one.get(ALLOWS_MULTIPLE), devices)))
+        consumables = tuple(_noted(device) for device in devices if device.get(ALLOWS_MULTIPLE))
         self._write(replace(self._notes, consumables=consumables))
 
     def _of(self, inventory: Inventory) -> ShareLayout:
@@ -135,7 +135,7 @@ class NodeShares:
         state: ShareConfigState,
         divided: ShareLayout,
         inventory: Inventory,
-        found: Mapping[Base, Division],
+        offered: Mapping[Base, Division],
         divisions: Divisions,
     ) -> None:
         names = _names(inventory)
@@ -147,14 +147,14 @@ class NodeShares:
             f"{names.get(part, part.gpu)}: a new config waits: {why}"
             for part, why in waiting.items()
         ]
-        remarks += self._cautions(inventory, found)
+        remarks += self._cautions(inventory, offered)
         notes = ShareNotes(
             origin=state.origin,
             problem=state.problem,
             remarks=tuple(remarks),
             devices=tuple(
                 self._device(part, division, gpus[part.gpu], names, waits=part in waiting)
-                for part, division in found.items()
+                for part, division in offered.items()
             ),
             consumables=self._notes.consumables,
         )
@@ -162,7 +162,7 @@ class NodeShares:
 
     def _cautions(self, inventory: Inventory, divisions: Mapping[Base, Division]) -> Iterator[str]:
         """Yield what may end the limits of those who share GPUs, each text once."""
-        found: dict[str, list[str]] = {}
+        cautions: dict[str, list[str]] = {}
         for gpu in inventory.gpus:
             is_divided = Whole(gpu=gpu.uuid) in divisions
             if gpu.mig_mode is MigMode.ENABLED or not (is_divided or self._consumable.is_enabled):
@@ -172,8 +172,8 @@ class NodeShares:
             except DriverError:  # `_device` and prepare say why
                 continue
             if caution is not None:
-                found.setdefault(caution, []).append(gpu_name(gpu.minor))
-        for caution, names in found.items():
+                cautions.setdefault(caution, []).append(gpu_name(gpu.minor))
+        for caution, names in cautions.items():
             yield f"{', '.join(names)}: {caution}"
 
     def _write(self, notes: ShareNotes) -> None:
@@ -226,9 +226,9 @@ def _names(inventory: Inventory) -> dict[Base, str]:
     names: dict[Base, str] = {}
     for gpu in inventory.gpus:
         names[Whole(gpu=gpu.uuid)] = gpu_name(gpu.minor)
-        for found in found_by_others(gpu):
-            if isinstance(found, MigDevice):
-                mig = mig_of(found)
+        for instance in found_by_others(gpu):
+            if isinstance(instance, MigDevice):
+                mig = mig_of(instance)
                 names[place_of(mig)] = name_of(gpu, Device(base=mig))
     return names
 
@@ -243,5 +243,5 @@ def _noted(device: Mapping[str, object]) -> NotedConsumable:
 
 def _amount(device: Mapping[str, object], name: str) -> int:
     """Return how much a published device has of a capacity; 0 if it has not that one."""
-    found = at(device, "capacity", name)
-    return quantity_bytes(str(found["value"])) if isinstance(found, Mapping) else 0
+    amount = at(device, "capacity", name)
+    return quantity_bytes(str(amount["value"])) if isinstance(amount, Mapping) else 0

@@ -99,7 +99,7 @@ def _dump(event: object, **_: object) -> str:
 def _printable(
     _logger: object, _method: str, event: structlog.types.EventDict
 ) -> structlog.types.EventDict:
-    return {key: printable(one) if isinstance(one, str) else one for key, one in event.items()}
+    return {key: printable(fact) if isinstance(fact, str) else fact for key, fact in event.items()}
 
 
 def _in_order(

@@ -260,11 +260,11 @@ class Metrics(_Registered):
         """Ask `series` at each scrape who uses the GPUs."""
         from dra_driver.ops.usage_metrics import UsageMetric  # noqa: PLC0415 (off by default)
 
-        gauges = [(one.full_name, one.value[1], ("driver", *one.value[2])) for one in UsageMetric]
+        gauges = [(use.full_name, use.value[1], ("driver", *use.value[2])) for use in UsageMetric]
 
         def samples() -> Iterator[_Sample]:
-            for one in series():
-                yield one.metric.full_name, (self._driver, *one.labels), one.value
+            for sample in series():
+                yield sample.metric.full_name, (self._driver, *sample.labels), sample.value
 
         self._registry.register(_AtScrape(gauges, samples))
 

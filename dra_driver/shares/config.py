@@ -62,17 +62,17 @@ def read_node_config(data: bytes, name: str) -> NodeConfig:
 def read_file(file: Path) -> NodeConfig:
     """Return what a file says that a person names. Raises ConfigError."""
     try:
-        found = read_whole(file)
+        contents = read_whole(file)
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
-    if found is None:
+    if contents is None:
         raise ConfigError(f"there is no file {file}: name the share config's path on this machine")
-    return read_node_config(found[0], str(file))
+    return read_node_config(contents[0], str(file))
 
 
-def _error(name: str, found: Sequence[tuple[Place, str]]) -> ConfigError:
+def _error(name: str, problems: Sequence[tuple[Place, str]]) -> ConfigError:
     texts = [
-        f"{name}:{place.line}:{place.column}: {text}" for place, text in found[:_MOST_PROBLEMS]
+        f"{name}:{place.line}:{place.column}: {text}" for place, text in problems[:_MOST_PROBLEMS]
     ]
-    more = len(found) - len(texts)
+    more = len(problems) - len(texts)
     return ConfigError("; ".join([*texts, f"and {more} more"] if more else texts))

@@ -72,11 +72,11 @@ def divide(config: NodeConfig, inventory: Inventory) -> ShareLayout:
                 "each; only those that exist are shared: make them by hand (--mig existing)"
             )
         chosen = _chosen(resource, candidates, missing)
-        reasons = {one: _why_not(config, resource, one, inventory) for one in chosen}
-        refused |= {one.place: reason for one, reason in reasons.items() if reason is not None}
-        fitting = [one for one, reason in reasons.items() if reason is None]
+        reasons = {each: _why_not(config, resource, each, inventory) for each in chosen}
+        refused |= {each.place: reason for each, reason in reasons.items() if reason is not None}
+        fitting = [each for each, reason in reasons.items() if reason is None]
         division = _division(config, resource, fitting)
-        divisions |= {one.place: division for one in fitting}
+        divisions |= {each.place: division for each in fitting}
     serving = {
         candidate.place: GPU
         for candidate in _candidates(GPU, config, inventory)
@@ -116,10 +116,10 @@ def _division(
 def _candidates(name: str, config: NodeConfig, inventory: Inventory) -> Iterator[_Candidate]:
     """Yield the devices of a resource, in NVML's order."""
     is_single = config.mig_strategy == _SINGLE
-    for gpu in sorted(inventory.gpus, key=lambda one: one.index):
+    for gpu in sorted(inventory.gpus, key=lambda each: each.index):
         if name == GPU and not gpu.was_put_in_mig_mode:
             yield _Candidate(gpu=gpu, base=Whole(gpu=gpu.uuid))
-        devices = [one for one in found_by_others(gpu) if isinstance(one, MigDevice)]
+        devices = [instance for instance in found_by_others(gpu) if isinstance(instance, MigDevice)]
         for index, device in enumerate(devices):
             if name == (GPU if is_single else _mig_name(device.profile.name)):
                 yield _Candidate(gpu=gpu, base=mig_of(device), mig=index)
@@ -141,11 +141,11 @@ def _chosen(
                 missing.append(f"{resource.name}: {count} to be divided, {len(candidates)} there")
             return islice(candidates, count)
         case DeviceList(references=references):
-            found = {reference: _referred(reference, candidates) for reference in references}
+            known = {reference: _referred(reference, candidates) for reference in references}
             missing += [
-                f"{resource.name}: no device {one}" for one, each in found.items() if each is None
+                f"{resource.name}: no device {name}" for name, each in known.items() if each is None
             ]
-            return {each.place: each for each in found.values() if each is not None}.values()
+            return {each.place: each for each in known.values() if each is not None}.values()
         case _:
             assert_never(resource.devices)
 
@@ -167,14 +167,14 @@ def _referred(reference: DeviceReference, candidates: Iterable[_Candidate]) -> _
 
 
 def _why_not(
-    config: NodeConfig, resource: SharedResource, one: _Candidate, inventory: Inventory
+    config: NodeConfig, resource: SharedResource, chosen: _Candidate, inventory: Inventory
 ) -> str | None:
     if config.shared_by is not SharedBy.MPS:
         return None
-    name = one.gpu.product_name
-    if one.gpu.cuda_compute_capability < _MPS:
+    name = chosen.gpu.product_name
+    if chosen.gpu.cuda_compute_capability < _MPS:
         return f"the share config wants it shared by MPS, which {name} does not support"
-    most = _most_clients(one, inventory)
+    most = _most_clients(chosen, inventory)
     if resource.replicas > most:
         return (
             f"the share config divides {resource.name} into {resource.replicas} replicas under "
@@ -183,10 +183,10 @@ def _why_not(
     return None
 
 
-def _most_clients(one: _Candidate, inventory: Inventory) -> int:
-    if one.gpu.cuda_compute_capability < _VOLTA:
+def _most_clients(chosen: _Candidate, inventory: Inventory) -> int:
+    if chosen.gpu.cuda_compute_capability < _VOLTA:
         return 16
     most = 60 if (inventory.cuda_version or (0, 0)) >= _MORE_CLIENTS else 48
-    if isinstance(one.base, Mig):
-        return max(1, most * profile_of(one.gpu, one.base).compute_slices // _COMPUTE_SLICES)
+    if isinstance(chosen.base, Mig):
+        return max(1, most * profile_of(chosen.gpu, chosen.base).compute_slices // _COMPUTE_SLICES)
     return most

@@ -39,10 +39,10 @@ def keep(path: Path, config: KeptConfig) -> None:
 def kept(path: Path) -> KeptConfig | None:
     """Return the config that is kept; None if there is none, or its file is damaged."""
     try:
-        found = read_whole(path)
-        if found is None:
+        contents = read_whole(path)
+        if contents is None:
             return None
-        payload = unseal(found[0])
+        payload = unseal(contents[0])
         return KeptConfig(
             data=str(payload["data"]).encode(errors="surrogateescape"),
             origin=str(payload["origin"]),

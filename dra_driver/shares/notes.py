@@ -74,7 +74,7 @@ def write_notes(directory: Path, notes: ShareNotes) -> None:
 def read_notes(directory: Path) -> ShareNotes:
     """Return the notes; empty ones where there are none, or they are damaged."""
     try:
-        found = read_whole(directory / FILE)
-        return ShareNotes() if found is None else value_of(unseal(found[0]), ShareNotes, "notes")
+        saved = read_whole(directory / FILE)
+        return ShareNotes() if saved is None else value_of(unseal(saved[0]), ShareNotes, "notes")
     except (OSError, StateError):
         return ShareNotes()

@@ -215,14 +215,14 @@ class ShareConfigs(Worker):
 
     def _before(self, state: ShareConfigState) -> ShareConfigState:
         """Return what stays when the newest cannot be taken: also of this driver's last life."""
-        found = None if state.is_known or self._kept is None else kept(self._kept)
-        if found is None:
+        last = None if state.is_known or self._kept is None else kept(self._kept)
+        if last is None:
             return state
         try:
-            config = _read_config(found.data, found.origin)
+            config = _read_config(last.data, last.origin)
         except ConfigError:
             return state  # of another version of this driver
-        return ShareConfigState(config=config, origin=found.origin, problem=None, is_known=True)
+        return ShareConfigState(config=config, origin=last.origin, problem=None, is_known=True)
 
     def _keep(self, config: KeptConfig) -> None:
         if self._kept is None:

@@ -40,7 +40,7 @@ def container_limits(
     by_container: dict[str, list[Unit]] = {}
     for unit in units:
         by_container.setdefault(_container(unit.request, names), []).append(unit)
-    found: dict[DeviceKey, ContainerLimits] = {}
+    by_device: dict[DeviceKey, ContainerLimits] = {}
     for members in by_container.values():
         requests: dict[str, list[Unit]] = {}
         for unit in members:
@@ -53,8 +53,8 @@ def container_limits(
         together = _together(each.values())
         for unit in members:
             is_alone = together == each[unit.request]
-            found[unit.key] = replace(together, is_of_several=not is_alone)
-    return found
+            by_device[unit.key] = replace(together, is_of_several=not is_alone)
+    return by_device
 
 
 def _container(request: str, all_requests: Iterable[str]) -> str:
@@ -75,7 +75,7 @@ def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
     """Return the limits of several requests for the same devices, as of one larger request."""
     members = list(each)
     percents = [member.active_thread_percentage for member in members]
-    known = [one for one in percents if one is not None]
+    known = [given for given in percents if given is not None]
     percent = min(ALL_THREADS, sum(known)) if len(known) == len(members) else ALL_THREADS
     uuids = [
         uuid
@@ -92,11 +92,11 @@ def _check_same_devices(
     requests: Mapping[str, Sequence[Unit]], each: Mapping[str, ContainerLimits]
 ) -> None:
     """Check that requests that a container may have together are for the same devices."""
-    devices = {name: frozenset(one.uuid for one in own) for name, own in requests.items()}
-    percents = {one.active_thread_percentage for one in each.values()}
+    devices = {name: frozenset(device.uuid for device in own) for name, own in requests.items()}
+    percents = {limit.active_thread_percentage for limit in each.values()}
     if len(set(devices.values())) == 1:
         return
-    if len(percents) == 1 and not any(one.memory_mib for one in each.values()):
+    if len(percents) == 1 and not any(limit.memory_mib for limit in each.values()):
         return
     places = "; ".join(f"{name}: {_names(own)}" for name, own in sorted(requests.items()))
     raise ConfigError(

@@ -72,12 +72,12 @@ class Mps(DomainDoer[MpsDomain]):
         for group in groups:
             config = _config(group)
             _check_cards((*group.wholes, *group.migs), config)
-            wholes |= {one.unit.uuid: one for one in _limited(group.wholes, config)}
+            wholes |= {share.unit.uuid: share for share in _limited(group.wholes, config)}
             migs += _limited(group.migs, config)
         claim = groups[0].claim
         of_wholes = [wholes[uuid] for uuid in sorted(wholes)]
         steps = [_step(DomainId(claim), of_wholes)] if of_wholes else []
-        steps += [_step(mig_domain(claim, number), [one]) for number, one in enumerate(migs)]
+        steps += [_step(mig_domain(claim, number), [mig]) for number, mig in enumerate(migs)]
         return tuple(steps)
 
     def edits(self, step: MpsDomain) -> Mapping[DeviceKey, Edits]:
@@ -107,7 +107,7 @@ class Mps(DomainDoer[MpsDomain]):
 
     def sweep(self, claim: str, deadline: float) -> None:
         """Ask for the end of all domains of a claim, and wait for it."""
-        self._end(sorted(one for one in self._requests.list() if claim_of(one) == claim), deadline)
+        self._end(sorted(own for own in self._requests.list() if claim_of(own) == claim), deadline)
 
     def _end(self, domains: Sequence[DomainId], deadline: float) -> None:
         for domain in domains:

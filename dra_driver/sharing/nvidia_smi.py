@@ -126,9 +126,9 @@ class NvidiaSmi:
         They are looked for again when one has gone, or another kernel driver runs.
         """
         running = running_driver(self._proc)
-        found_for, found = self._found
-        if found and found_for == running and all(path.exists() for path in found):
-            return found
+        found_for, files = self._found
+        if files and found_for == running and all(path.exists() for path in files):
+            return files
         program = find_program(self._root, NVIDIA_SMI)
         if program is None:
             raise DeviceError(
@@ -137,9 +137,9 @@ class NvidiaSmi:
                 "holds it, or point --nvidia-driver-root at where it is"
             )
         library = () if self._root == Path("/") else (find_library(self._root, running),)
-        found = (program.path, *library)
-        self._found = running, found
-        return found
+        files = (program.path, *library)
+        self._found = running, files
+        return files
 
     def _run(self, words: Sequence[str], deadline: float) -> _Outcome:
         program, *library = self._find()

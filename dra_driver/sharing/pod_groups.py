@@ -56,15 +56,15 @@ class PodGroups:
 
     def find(self, uid: str) -> PodGroup | None:
         """Return the group of a pod, None without one. Raises DeviceError if it has two."""
-        found = [group for top in self.tops() for group in _pod_groups(top, uid)]
-        if len(found) > 1:
+        paths = [group for top in self.tops() for group in _pod_groups(top, uid)]
+        if len(paths) > 1:
             raise DeviceError(
-                f"pod {uid} has two control groups, {found[0]} and {found[1]}; remove the one that"
+                f"pod {uid} has two control groups, {paths[0]} and {paths[1]}; remove the one that"
                 " is not the kubelet's (systemd-cgls shows what is in each)"
             )
-        if not found:
+        if not paths:
             return None
-        return PodGroup(path=found[0], containers=tuple(_folders(found[0])))
+        return PodGroup(path=paths[0], containers=tuple(_folders(paths[0])))
 
 
 def _find_tops(hierarchy: Path) -> Iterator[Path]:

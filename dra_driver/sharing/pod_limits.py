@@ -94,8 +94,8 @@ class PodLimits:
         group = self._groups.find(pod)
         if group is None:
             return True
-        found = self._hard_bytes(gpu, group.path)
-        return found is not None and max(0, size - MIB) < found <= size
+        limit = self._hard_bytes(gpu, group.path)
+        return limit is not None and max(0, size - MIB) < limit <= size
 
     def free_containers(self, pod: str, gpu: GpuUuid, size: int) -> tuple[Path, ...]:
         """Return the groups of a pod's containers that its limit does not bind.

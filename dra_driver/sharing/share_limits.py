@@ -51,7 +51,7 @@ def limits_of(
     Raises ConfigError if a request has several shares where it may have one, or a config asks for
     what the tenants of a shared device cannot have of their own.
     """
-    found: dict[DeviceKey, ShareLimits] = {}
+    limits: dict[DeviceKey, ShareLimits] = {}
     _check_one_strategy([unit for group in groups for unit in group.shares])
     for group in groups:
         for unit in group.shares:
@@ -61,8 +61,8 @@ def limits_of(
             requests.setdefault(unit.request, []).append(unit)
         for members in requests.values():
             _check_request(members)
-            found |= _of_request(members, group, is_limited)
-    return found
+            limits |= _of_request(members, group, is_limited)
+    return limits
 
 
 def _of_request(
@@ -76,7 +76,7 @@ def _of_request(
     memory: dict[str, int] = {}
     if all(map(_has_limits, members)):
         percents = [part.active_thread_percentage for part, _ in parts.values()]
-        percent = min((one for one in percents if one is not None), default=ALL_THREADS)
+        percent = min((each for each in percents if each is not None), default=ALL_THREADS)
     if all(map(is_limited, members)):
         memory = {uuid: mib for uuid, (_, mib) in parts.items() if mib is not None}
     sharing = group.config.sharing if group.config else None
@@ -106,7 +106,7 @@ def memory_by_gpu(
     limit may have all of the GPU's: pods for which nothing is set get none there.
     """
     requests = {(unit.request, unit.uuid): unit for unit in units}
-    found: dict[GpuUuid, int] = {}
+    by_gpu: dict[GpuUuid, int] = {}
     for (_, uuid), unit in requests.items():
         total = unit.gpu.memory_bytes
         whole = None if total is None else total // MIB
@@ -114,9 +114,9 @@ def memory_by_gpu(
         if memory is None and by(unit) is Backend.CONTROL_GROUPS:
             memory = whole
         if memory is not None:
-            sum_of = found.get(unit.gpu.uuid, 0) + memory
-            found[unit.gpu.uuid] = sum_of if whole is None else min(whole, sum_of)
-    return found
+            sum_of = by_gpu.get(unit.gpu.uuid, 0) + memory
+            by_gpu[unit.gpu.uuid] = sum_of if whole is None else min(whole, sum_of)
+    return by_gpu
 
 
 def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
@@ -130,7 +130,7 @@ def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
         limits = ShareLimits(taken=len(equal), count=count, active_thread_percentage=percent)
         return limits, None if total is None else memory_mib(total, len(equal), count)
     consumed = [share for share in shares if isinstance(share, ConsumedShare)]
-    memory, cores = [one.memory_mib for one in consumed], [one.cores for one in consumed]
+    memory, cores = [use.memory_mib for use in consumed], [use.cores for use in consumed]
     limits = ShareLimits(
         taken=len(consumed),
         count=None,
@@ -244,7 +244,7 @@ def _lowered_memory(
     group: Group, config: "MpsConfig", memory: Mapping[str, int], devices: Mapping[str, Unit]
 ) -> dict[str, int]:
     wanted = pinned_memory_mib(config, [*{unit.uuid: None for unit in group.shares}])
-    found = dict(memory)
+    lowered = dict(memory)
     for uuid, unit in devices.items():
         limit = wanted[uuid]
         if limit is None:
@@ -254,8 +254,8 @@ def _lowered_memory(
         else:
             what = "the pinned device memory limit"
             _check_lower(unit, what, limit, memory.get(uuid), "MiB")
-        found[uuid] = limit
-    return found
+        lowered[uuid] = limit
+    return lowered
 
 
 def _may_limit_itself(unit: Unit) -> bool:

@@ -81,12 +81,12 @@ class ShareMemory:
         """Return what may end the limits of a GPU's tenants, if anything. Raises as `choose`."""
         whole = Whole(gpu=gpu.uuid)
         by = self._present(whole) or self._best(gpu, whole, ShareStrategy.TIME_SLICING).by
-        found = self.groups.caution(gpu) if by is Backend.CONTROL_GROUPS else None
-        if found is None:
+        caution = self.groups.caution(gpu) if by is Backend.CONTROL_GROUPS else None
+        if caution is None:
             self._cautions.forget(gpu.uuid)
-        elif self._cautions.is_new(found, gpu.uuid):
-            log.warning("memory limits can be lost", gpu=gpu.uuid, reason=found)
-        return found
+        elif self._cautions.is_new(caution, gpu.uuid):
+            log.warning("memory limits can be lost", gpu=gpu.uuid, reason=caution)
+        return caution
 
     def part(
         self,
@@ -104,15 +104,15 @@ class ShareMemory:
         PodGroup, whose pods cannot be limited together; DeviceError or TransientError if a GPU does
         not say what it can do.
         """
-        found = MemoryPart(by=choice.by, of_device=choice.by, why=choice.why, claim=claim.claim)
+        part = MemoryPart(by=choice.by, of_device=choice.by, why=choice.why, claim=claim.claim)
         if choice.by is not Backend.CONTROL_GROUPS:
-            return found
+            return part
         if (why := self.groups.why_not_for(of_claim)) is not None:
             worst = _worst(
                 _without_groups(unit.gpu, share_of(unit).strategy, why) for unit in units
             )
-            return replace(found, by=worst.by, why=worst.why)
-        return replace(found, pod=_only_pod(claim), mib=mib) if mib else found
+            return replace(part, by=worst.by, why=worst.why)
+        return replace(part, pod=_only_pod(claim), mib=mib) if mib else part
 
     def _best(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
         why = self.groups.why_not(base)

@@ -161,15 +161,15 @@ class Memberships(DomainDoer[JoinDomain]):
             key: client_edits(
                 paths,
                 active_thread_percentage=_below(
-                    one.active_thread_percentage, domain.active_thread_percentage
+                    client.active_thread_percentage, domain.active_thread_percentage
                 ),
                 pinned_memory_mib={
                     uuid: mib
-                    for uuid, mib in one.memory_mib.items()
+                    for uuid, mib in client.memory_mib.items()
                     if _below(mib, own.get(uuid)) is not None
                 },
             )
-            for key, one in step.clients.items()
+            for key, client in step.clients.items()
         }
 
     def ensure(self, step: JoinDomain) -> None:

@@ -61,7 +61,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
     def is_about(self, device: Device) -> bool:
         """Tell whether a device is one of its own, whatever MIG device is at its place by now."""
-        return any((one.place, one.share) == (device.place, device.share) for one in self.devices)
+        return any((own.place, own.share) == (device.place, device.share) for own in self.devices)
 
     def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (most have words for each)
         """Return what the step means for one of its devices."""
@@ -297,10 +297,10 @@ class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
 
     def describe(self, key: DeviceKey) -> Description:
         """Return the domain, and what containers have by all of the claim's requests together."""
-        found = self.clients.get(key)
+        client = self.clients.get(key)
         words: tuple[str, ...] = ()
-        if found is not None and found.is_of_several:
-            percent, mib = found.active_thread_percentage, found.memory_mib.get(key_uuid(key))
+        if client is not None and client.is_of_several:
+            percent, mib = client.active_thread_percentage, client.memory_mib.get(key_uuid(key))
             limits = [f"{mib} MiB"] if mib is not None else []
             limits += [f"{percent} % of threads"] if percent is not None else []
             words = (f"with the claim's other requests {' and '.join(limits) or 'no limit'}",)

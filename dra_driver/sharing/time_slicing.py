@@ -64,13 +64,13 @@ class TimeSlicing(Doer[TimeSlice]):
             if group.config is not None and group.config.kind == "GpuConfig"
             for unit in group.wholes
         ]
-        for one in wanted:
-            if NUMBERS[one.interval] and one.gpu.cuda_compute_capability < _PREEMPTION:
+        for asked in wanted:
+            if NUMBERS[asked.interval] and asked.gpu.cuda_compute_capability < _PREEMPTION:
                 raise _cannot(
-                    _described(one.gpu), one.interval, "its architecture has no preemption"
+                    _described(asked.gpu), asked.interval, "its architecture has no preemption"
                 )
-        found = self._find(wanted, deadline)
-        steps = [self._step(one, slice_) for one, slice_ in zip(wanted, found, strict=True)]
+        intervals = self._find(wanted, deadline)
+        steps = [self._step(share, slice_) for share, slice_ in zip(wanted, intervals, strict=True)]
         migs = (unit.device for group in groups for unit in group.migs)
         return (*steps, *(TimeSlice(devices=(device,)) for device in migs))
 
@@ -94,56 +94,56 @@ class TimeSlicing(Doer[TimeSlice]):
         A mode that somebody else has set meanwhile stays.
         """
         for uuid in step.gpus:
-            found = step.found_interval or Interval.DEFAULT
+            former = step.found_interval or Interval.DEFAULT
             try:
-                if step.interval is not found:
-                    self._time_slices.set_time_slice(uuid, NUMBERS[found], deadline)
-                    log.info("time-slice reset", gpu=uuid, interval=str(found))
+                if step.interval is not former:
+                    self._time_slices.set_time_slice(uuid, NUMBERS[former], deadline)
+                    log.info("time-slice reset", gpu=uuid, interval=str(former))
             finally:
                 self._restore_mode(uuid, step.found_mode)
 
     def _find(self, wanted: Sequence["_Wanted"], deadline: float) -> list[Interval | None]:
         """Return the time-slice of each GPU; side by side, as one can take seconds."""
 
-        def find(one: _Wanted) -> Interval | None:
-            found = one.former
-            if found is None:
-                number = self._time_slices.recent(one.gpu.uuid)
+        def find(asked: _Wanted) -> Interval | None:
+            former = asked.former
+            if former is None:
+                number = self._time_slices.recent(asked.gpu.uuid)
                 # A claim's own is set, or read to stand; only the default is believed to.
-                if number is None or number == NUMBERS[one.interval] != 0:
-                    number = self._time_slices.time_slice(one.gpu.uuid, deadline)
-                found = None if number is None else _INTERVALS[number]
-            if NUMBERS[one.interval] and one.interval is not found:
-                self._check_able(one, found or Interval.DEFAULT, deadline)
-            return found
+                if number is None or number == NUMBERS[asked.interval] != 0:
+                    number = self._time_slices.time_slice(asked.gpu.uuid, deadline)
+                former = None if number is None else _INTERVALS[number]
+            if NUMBERS[asked.interval] and asked.interval is not former:
+                self._check_able(asked, former or Interval.DEFAULT, deadline)
+            return former
 
         if len(wanted) <= 1:
-            return [find(one) for one in wanted]
+            return [find(asked) for asked in wanted]
         with ThreadPoolExecutor(len(wanted), thread_name_prefix="ask") as pool:
             return list(pool.map(find, wanted))
 
-    def _check_able(self, one: "_Wanted", found: Interval, deadline: float) -> None:
+    def _check_able(self, asked: "_Wanted", former: Interval, deadline: float) -> None:
         """Check that a card lets time-slices be set, by setting the one that was found."""
-        uuid = one.gpu.uuid
+        uuid = asked.gpu.uuid
         if uuid in self._able:
             return
-        if not self._time_slices.set_time_slice(uuid, NUMBERS[found], deadline):
-            raise _cannot(_described(one.gpu), one.interval, "Not Supported")
+        if not self._time_slices.set_time_slice(uuid, NUMBERS[former], deadline):
+            raise _cannot(_described(asked.gpu), asked.interval, "Not Supported")
         self._able.add(uuid)
 
-    def _step(self, one: "_Wanted", found: Interval | None) -> TimeSlice:
-        mode = self._modes.compute_mode(one.gpu.uuid)
+    def _step(self, asked: "_Wanted", former: Interval | None) -> TimeSlice:
+        mode = self._modes.compute_mode(asked.gpu.uuid)
         return TimeSlice(
-            devices=_of_gpu(one.gpu.uuid),
-            interval=one.interval,
-            found_interval=found,
+            devices=_of_gpu(asked.gpu.uuid),
+            interval=asked.interval,
+            found_interval=former,
             found_mode=_DEFAULT_MODE if mode is None else mode,
-            card=_described(one.gpu),
+            card=_described(asked.gpu),
         )
 
-    def _restore_mode(self, uuid: str, found: int) -> None:
-        if found != _DEFAULT_MODE and self._modes.compute_mode(uuid) == _DEFAULT_MODE:
-            self._modes.set_compute_mode(uuid, found)
+    def _restore_mode(self, uuid: str, former: int) -> None:
+        if former != _DEFAULT_MODE and self._modes.compute_mode(uuid) == _DEFAULT_MODE:
+            self._modes.set_compute_mode(uuid, former)
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):

@@ -95,18 +95,18 @@ class Attributes(Struct):
 
 
 def describe(
-    one: NodeDevice,
+    source: NodeDevice,
     inventory: Inventory,
     attributes: Attributes,
     groups: Mapping[GpuUuid, Joined],
 ) -> None:
     """Gather the attributes of a device; a fact that it or its card lacks is left out."""
-    kind = one.device.kind
+    kind = source.device.kind
     attributes.text("type", str(kind))
-    _describe_device(one.device, attributes)
-    _describe_card(one.gpu, inventory, attributes)
+    _describe_device(source.device, attributes)
+    _describe_card(source.gpu, inventory, attributes)
     if kind is DeviceKind.GPU:  # MIG devices have no peer access over NVLink
-        _describe_joined(one.gpu, groups.get(one.gpu.uuid), attributes)
+        _describe_joined(source.gpu, groups.get(source.gpu.uuid), attributes)
 
 
 def _describe_joined(gpu: Gpu, groups: Joined | None, attributes: Attributes) -> None:

@@ -87,17 +87,17 @@ def consumable(
     capacity: Mapping[str, object], memory: int | None, setting: Consumable
 ) -> dict[str, object]:
     """Return a device's capacities for several claims from those for one; `memory` is in bytes."""
-    found: dict[str, object] = {
+    capacities: dict[str, object] = {
         name: {**value, REQUEST_POLICY: {"default": "0"}}
         for name, value in capacity.items()
         if isinstance(value, Mapping) and name != MEMORY
     }
     mib = 0 if memory is None else memory // _MIB
-    found[MEMORY] = _memory(mib * _MIB, setting.mode) if mib else _NONE_KNOWN
+    capacities[MEMORY] = _memory(mib * _MIB, setting.mode) if mib else _NONE_KNOWN
     if setting.mode is ConsumableMode.COUNT:
-        found[SHARES] = _ranged(str(setting.count), default="1", least="1", step="1")
-    found[CORES] = _ranged(str(_PERCENT), default="0", least="0", step="1")
-    return found
+        capacities[SHARES] = _ranged(str(setting.count), default="1", least="1", step="1")
+    capacities[CORES] = _ranged(str(_PERCENT), default="0", least="0", step="1")
+    return capacities
 
 
 def _memory(usable: int, mode: ConsumableMode) -> dict[str, object]:

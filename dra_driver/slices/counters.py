@@ -113,21 +113,21 @@ def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
     """
     there = most_engines(profiles)
     del there[MEMORY]  # instances that do not overlap have room in it
-    found = {name: amount for name, amount in there.items() if _most_used(name, profiles) > amount}
-    found |= {_memory_slice(number): 1 for number in range(_memory_slices(profiles))}
+    taken = {name: amount for name, amount in there.items() if _most_used(name, profiles) > amount}
+    taken |= {_memory_slice(number): 1 for number in range(_memory_slices(profiles))}
     for profile in profiles:
         if profile.instances < _most_by_engines(profile, there):
-            found[_profile(profile)] = profile.instances
-    return found
+            taken[_profile(profile)] = profile.instances
+    return taken
 
 
 def used(profile: MigProfile, placement: Placement, all_counters: Counters) -> dict[str, int]:
     """Return what a MIG device consumes of its card's counters."""
-    found = {name: amount for name, amount in engines(profile).items() if name in all_counters}
-    found |= {_memory_slice(number): 1 for number in placement.memory_slices}
+    taken = {name: amount for name, amount in engines(profile).items() if name in all_counters}
+    taken |= {_memory_slice(number): 1 for number in placement.memory_slices}
     if _profile(profile) in all_counters:
-        found[_profile(profile)] = 1
-    return found
+        taken[_profile(profile)] = 1
+    return taken
 
 
 def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, int]:

@@ -210,9 +210,9 @@ class MemoryCounters:
             " Kubernetes 1.37",
         )
 
-    def added_to(self, found: Projection) -> Projection:
+    def added_to(self, projection: Projection) -> Projection:
         """Return what is published, with a counter set for every GPU if that is wanted."""
         if not self._are_wanted:
-            return found
+            return projection
         self._warning.give()
-        return with_memory_counters(found)
+        return with_memory_counters(projection)

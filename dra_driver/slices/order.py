@@ -87,7 +87,7 @@ def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, 
     """
     if packed:
         return tuple(chain.from_iterable(offered))
-    rows = zip_longest(*([(one,) for one in each] for each in offered), fillvalue=())
+    rows = zip_longest(*([(part,) for part in each] for each in offered), fillvalue=())
     return tuple(chain.from_iterable(chain.from_iterable(rows)))
 
 

@@ -137,12 +137,12 @@ def _arranged(
     whole = [offers[gpu.minor] for gpu in order.in_whole_order(undivided, divided, gpu_order)]
     published = [offer.whole for offer in whole if offer.whole is not None]
     published += _shares_in_order([offer.shares for offer in whole], share)
-    published += [one for offer in filled for one in offer.existing]
-    published += _shares_in_order([one for each in filled for one in each.existing_shares], share)
-    published += [one for offer in filled for one in offer.partitions]
+    published += [device for offer in filled for device in offer.existing]
+    published += _shares_in_order([part for each in filled for part in each.existing_shares], share)
+    published += [part for offer in filled for part in offer.partitions]
     return Projection(
-        devices=tuple(one.as_published() for one in published),
-        sources=tuple(one.source for one in published),
+        devices=tuple(device.as_published() for device in published),
+        sources=tuple(device.source for device in published),
         counter_sets=tuple(
             counters.counter_set(counters.counter_set_name(offer.gpu), offer.counters)
             for offer in filled
@@ -163,37 +163,37 @@ def _shares_in_order(
     divisions = {
         division
         for each in offered
-        for one in each
-        if (division := one.source.device.division) is not None
+        for device in each
+        if (division := device.source.device.division) is not None
     }
     return order.in_share_order(offered, packed=any(map(share.is_packed, divisions)))
 
 
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
     """Return the refusal of a switch that is still to be made, or of MIG devices in MIG mode."""
-    found = refused.get(gpu.uuid)
-    if found is None or (found.is_of_mode and gpu.mig_mode is MigMode.ENABLED):
+    refusal = refused.get(gpu.uuid)
+    if refusal is None or (refusal.is_of_mode and gpu.mig_mode is MigMode.ENABLED):
         return None
-    return found
+    return refusal
 
 
-def with_memory_counters(found: Projection) -> Projection:
+def with_memory_counters(projected: Projection) -> Projection:
     """Return what is published, with a counter set for every GPU whose memory is known.
 
     A GPU without one gets a set with `memory` alone, which all its devices consume: Kueue admits no
     claim whose device consumes nothing of the counter that its quota is by (KEP-2941).
     """
-    there = {counter_set["name"] for counter_set in found.counter_sets}
+    there = {counter_set["name"] for counter_set in projected.counter_sets}
     added: dict[str, dict[str, object]] = {}
     devices: list[WireDevice] = []
-    for device, source in zip(found.devices, found.sources, strict=True):
+    for device, source in zip(projected.devices, projected.sources, strict=True):
         name = counters.counter_set_name(source.gpu)
         memory = 0 if name in there else counters.memory(source.gpu)
         if memory:
             added[name] = counters.counter_set(name, {counters.MEMORY: memory})
         devices.append(device | _consumed(name, source) if memory else device)
     return replace(
-        found, devices=tuple(devices), counter_sets=(*found.counter_sets, *added.values())
+        projected, devices=tuple(devices), counter_sets=(*projected.counter_sets, *added.values())
     )
 
 
@@ -215,14 +215,14 @@ class Offered(Struct, frozen=True, kw_only=True):
 
     def projection(self, inventory: Inventory) -> Projection:
         """Return what is published of these GPUs."""
-        found = projection(
+        projected = projection(
             inventory,
             mig=self.mig,
             refused=self.refused,
             share=self.share,
             gpu_order=self.gpu_order,
         )
-        return with_memory_counters(found) if self.memory_counters else found
+        return with_memory_counters(projected) if self.memory_counters else projected
 
 
 OF_DEFAULTS = Offered()

@@ -56,45 +56,45 @@ def conditions_of(source: NodeDevice, conditions: GpuConditions) -> GpuCondition
 
 
 def tainted(
-    found: Projection, conditions: Mapping[str, GpuConditions], effects: Effects
+    slices: Projection, conditions: Mapping[str, GpuConditions], effects: Effects
 ) -> Projection:
     """Return what is published with the taints devices have now; `conditions` are by GPU UUID."""
     if not conditions:
-        return found
+        return slices
     devices = tuple(
         _tainted(device, conditions_of(source, conditions.get(source.gpu.uuid, ())), effects)
-        for device, source in zip(found.devices, found.sources, strict=True)
+        for device, source in zip(slices.devices, slices.sources, strict=True)
     )
-    return replace(found, devices=devices)
+    return replace(slices, devices=devices)
 
 
-def without_taints(found: Projection) -> Projection:
+def without_taints(slices: Projection) -> Projection:
     """Return what is published where taints are not stored: nothing of a GPU that is not well.
 
     Nothing at all of it: a partition uses its GPU's counters only as long as it is published.
     """
     bad: dict[int, set[str]] = {}
-    for device, source in zip(found.devices, found.sources, strict=True):
+    for device, source in zip(slices.devices, slices.sources, strict=True):
         taints = objects(device, TAINTS)
         keys = {str(taint["key"]) for taint in taints if Effect(str(taint["effect"])).keeps_away}
         if keys:
             bad.setdefault(source.gpu.index, set()).update(keys)
     kept = [
         ({key: value for key, value in device.items() if key != TAINTS}, source)
-        for device, source in zip(found.devices, found.sources, strict=True)
+        for device, source in zip(slices.devices, slices.sources, strict=True)
         if source.gpu.index not in bad
     ]
-    gone = {counter_set_name(one.gpu) for one in found.sources if one.gpu.index in bad}
+    gone = {counter_set_name(sick.gpu) for sick in slices.sources if sick.gpu.index in bad}
     withheld = [
         Withheld(index=index, reason=_WITHHELD.format(", ".join(sorted(keys))))
         for index, keys in sorted(bad.items())
     ]
     return replace(
-        found,
+        slices,
         devices=tuple(device for device, _ in kept),
         sources=tuple(source for _, source in kept),
-        counter_sets=tuple(one for one in found.counter_sets if one["name"] not in gone),
-        withheld=(*found.withheld, *withheld),
+        counter_sets=tuple(each for each in slices.counter_sets if each["name"] not in gone),
+        withheld=(*slices.withheld, *withheld),
     )
 
 
@@ -124,11 +124,11 @@ def _taints_of(conditions: Sequence[GpuCondition], effects: Effects) -> Iterator
         yield {**taint, "effect": str(effect), "timeAdded": began.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
-def _has(source: NodeDevice, one: GpuCondition) -> bool:
+def _has(source: NodeDevice, condition: GpuCondition) -> bool:
     base = source.device.base
     instances: Sequence[Instance] = source.gpu.mig_instances
     return isinstance(base, Mig) and any(
-        instance.slot == base.slot and instance.gpu_instance == one.instance.gpu_instance
+        instance.slot == base.slot and instance.gpu_instance == condition.instance.gpu_instance
         for instance in instances
-        if one.instance is not None
+        if condition.instance is not None
     )

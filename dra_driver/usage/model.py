@@ -174,11 +174,11 @@ def _device(
     daemons = {(daemon.pid, daemon.start_ticks) for daemon in known.daemons}
     parents = {pid for pid, _ in daemons}
     servers = [
-        (one, who)
-        for one, who in mine
+        (process, who)
+        for process, who in mine
         if (who.pid, who.start_ticks) in daemons or who.parent in parents
     ]
-    of_pods = [(one, who) for one, who in mine if who.pod is not None and (one, who) not in servers]
+    of_pods = [pair for pair in mine if pair[1].pod is not None and pair not in servers]
     others = [pair for pair in mine if pair not in servers and pair not in of_pods]
     return DeviceUse(
         name=_name(load, mig, held),
@@ -186,17 +186,17 @@ def _device(
         kind=kind,
         memory=(load if mig is None else mig).memory,
         users=tuple(_users(of_pods, held, known)),
-        servers=tuple(_process(one, who) for one, who in servers),
-        others=tuple(_process(one, who) for one, who in others),
+        servers=tuple(_process(process, who) for process, who in servers),
+        others=tuple(_process(process, who) for process, who in others),
     )
 
 
 def _name(load: GpuLoad, mig: MigLoad | None, held: Sequence[_Held]) -> str:
     if mig is None:
         return gpu_name(load.minor)
-    for one in held:
-        if one.entry.device.share is None:
-            return one.entry.name
+    for holder in held:
+        if holder.entry.device.share is None:
+            return holder.entry.name
     number = mig.compute_instance and f".{mig.compute_instance}"
     return f"{gpu_name(load.minor)} MIG {mig.gpu_instance}{number or ''}"
 
@@ -212,13 +212,13 @@ def _users(
     of_pods: Sequence[tuple[GpuProcess, SeenProcess]], held: Sequence[_Held], known: Known
 ) -> Iterator[User]:
     groups: dict[tuple[str, str], list[Process]] = {}
-    for one, who in of_pods:
+    for process, who in of_pods:
         if who.pod is not None:
             key = (who.pod.pod_uid, who.pod.container_id or "")
-            groups.setdefault(key, []).append(_process(one, who))
+            groups.setdefault(key, []).append(_process(process, who))
     users = [
-        _user(uid, container, tuple(found), held, known)
-        for (uid, container), found in groups.items()
+        _user(uid, container, tuple(processes), held, known)
+        for (uid, container), processes in groups.items()
     ]
     yield from sorted(users, key=_order)
     told = {(claim, user.pod_uid) for user in users for claim in user.claims}
@@ -236,12 +236,12 @@ def _user(
 ) -> User:
     name = known.names.get(container)
     by = _claims_of(uid, name.namespace if name else "", held)
-    pod = next((found for one in by if (found := one.name_of(uid))), "")
+    pod = next((pod_name for claim in by if (pod_name := claim.name_of(uid))), "")
     namespace = by[0].record.ref.namespace if by else ""
     return User(
-        claims=tuple(sorted({str(one.record.ref) for one in by})),
-        pod_groups=tuple(sorted({name for one in by for name in one.groups})),
-        devices=tuple(sorted({one.entry.name for one in by})),
+        claims=tuple(sorted({str(claim.record.ref) for claim in by})),
+        pod_groups=tuple(sorted({name for claim in by for name in claim.groups})),
+        devices=tuple(sorted({claim.entry.name for claim in by})),
         namespace=name.namespace if name else namespace,
         pod=name.pod if name else pod,
         pod_uid=uid,
@@ -253,30 +253,29 @@ def _user(
 
 
 def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
-    own = [one for one in held if one.name_of(uid) is not None]
+    own = [claim for claim in held if claim.name_of(uid) is not None]
     if own:
         return own
-    near = [
-        one for one in held if one.record.ref.namespace == namespace and not one.entry.admin_access
-    ]
+    seen = [claim for claim in held if not claim.entry.admin_access]
+    near = [claim for claim in seen if claim.record.ref.namespace == namespace]
     # A claim of a PodGroup names none of its pods; one that names its pods names all of them.
-    near = [one for one in near if one.groups or not one.reserved] or near
-    return near if len({one.record.ref.uid for one in near}) == 1 else []
+    near = [claim for claim in near if claim.groups or not claim.reserved] or near
+    return near if len({claim.record.ref.uid for claim in near}) == 1 else []
 
 
 def _idle(held: Sequence[_Held], told: set[tuple[str, str]], busy: set[str]) -> Iterator[User]:
     """Return the pods of a claim that have no process there; the claim itself if it has none."""
-    one = held[0]
-    claim = str(one.record.ref)
-    pods = [(pod.uid, pod.name) for pod in one.present if (claim, pod.uid) not in told]
-    if not one.present and claim not in busy:
+    first = held[0]
+    claim = str(first.record.ref)
+    pods = [(pod.uid, pod.name) for pod in first.present if (claim, pod.uid) not in told]
+    if not first.present and claim not in busy:
         pods = [("", "")]
     for uid, name in pods:
         yield User(
             claims=(claim,),
-            pod_groups=tuple(one.groups),
+            pod_groups=tuple(first.groups),
             devices=tuple(sorted({each.entry.name for each in held})),
-            namespace=one.record.ref.namespace,
+            namespace=first.record.ref.namespace,
             pod=name,
             pod_uid=uid,
             limit_bytes=_limit(held),
@@ -286,11 +285,11 @@ def _idle(held: Sequence[_Held], told: set[tuple[str, str]], busy: set[str]) -> 
 def _limit(held: Sequence[_Held]) -> int | None:
     """Return how many bytes claims may use together; None if one has no limit that can be read."""
     claims: dict[ClaimUid, list[_Held]] = {}
-    for one in held:
-        claims.setdefault(one.record.ref.uid, []).append(one)
+    for holder in held:
+        claims.setdefault(holder.record.ref.uid, []).append(holder)
     try:
         limits = [
-            memory_limit(mine[0].record, [one.entry for one in mine]) for mine in claims.values()
+            memory_limit(mine[0].record, [each.entry for each in mine]) for mine in claims.values()
         ]
     except StateError:
         return None
@@ -298,9 +297,9 @@ def _limit(held: Sequence[_Held]) -> int | None:
     return None if total is None else total * _MIB
 
 
-def _process(one: GpuProcess, who: SeenProcess) -> Process:
+def _process(proc: GpuProcess, who: SeenProcess) -> Process:
     return Process(
-        pid=one.pid, name=who.name, kind=str(one.kind), memory_bytes=one.memory_bytes, sm=one.sm
+        pid=proc.pid, name=who.name, kind=str(proc.kind), memory_bytes=proc.memory_bytes, sm=proc.sm
     )
 
 

@@ -91,14 +91,14 @@ class NodeLook:
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
         late = f"it has not answered in {self._answer_seconds:g} s"
-        found = {index: answers.get(index, late) for index in range(count)}
-        loads = [one for one in found.values() if isinstance(one, GpuLoad)]
-        return loads, {index: one for index, one in found.items() if isinstance(one, str)}
+        answered = {index: answers.get(index, late) for index in range(count)}
+        loads = [load for load in answered.values() if isinstance(load, GpuLoad)]
+        return loads, {index: why for index, why in answered.items() if isinstance(why, str)}
 
     def _see(self, loads: Sequence[GpuLoad], before: int) -> Mapping[int, SeenProcess]:
-        pids = {one.pid for load in loads for one in load.processes}
-        found = {pid: self._processes.see(pid, before=before) for pid in sorted(pids)}
-        return {pid: who for pid, who in found.items() if who is not None}
+        pids = {process.pid for load in loads for process in load.processes}
+        seen = {pid: self._processes.see(pid, before=before) for pid in sorted(pids)}
+        return {pid: who for pid, who in seen.items() if who is not None}
 
 
 def known_below(
@@ -113,7 +113,7 @@ def known_below(
     may be mounted; the first with the kubelet's notes on containers is taken. Raises StateError if
     the records cannot be read.
     """
-    found = tuple(stored_records(directory).records if records is None else records())
+    stored = tuple(stored_records(directory).records if records is None else records())
     requests = DomainRequests(directory / "mps", lambda: 0.0)
     daemons = []
     for domain in requests.list():
@@ -124,8 +124,8 @@ def known_below(
         if status is not None and status.daemon is not None:
             daemons.append(status.daemon)
     return Known(
-        records=found,
-        reserved={} if reserved is None else reserved.of(found),
+        records=stored,
+        reserved={} if reserved is None else reserved.of(stored),
         names=container_names(*(root / FOLDER for root in roots)),
         daemons=tuple(daemons),
     )

@@ -157,11 +157,11 @@ def pod_process(text: str) -> PodProcess | None:
     It is of cgroup v1, v2, or both. Where the paths of several hierarchies name different pods,
     none of them is believed.
     """
-    found = {one for line in text.split("\n") if (one := _of_path(line.split(":", 2)[-1]))}
-    if len({one.pod_uid for one in found}) != 1:
+    places = {place for line in text.split("\n") if (place := _of_path(line.split(":", 2)[-1]))}
+    if len({at.pod_uid for at in places}) != 1:
         return None
-    containers = {one.container_id for one in found if one.container_id is not None}
-    (uid,) = {one.pod_uid for one in found}
+    containers = {at.container_id for at in places if at.container_id is not None}
+    (uid,) = {at.pod_uid for at in places}
     return PodProcess(pod_uid=uid, container_id=containers.pop() if len(containers) == 1 else None)
 
 

@@ -70,7 +70,7 @@ class ReservedPods:
     def of(self, records: Sequence[ClaimRecord]) -> Mapping[ClaimUid, Sequence[ConsumerPod]]:
         """Return the pods of claims, as far as they are known; none of a claim that has none."""
         uids = {record.ref.uid for record in records}
-        self._answers = {uid: one for uid, one in self._answers.items() if uid in uids}
+        self._answers = {uid: answer for uid, answer in self._answers.items() if uid in uids}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
         self._refused_until = {uid: at for uid, at in self._refused_until.items() if uid in uids}
         self._ask(
@@ -83,9 +83,9 @@ class ReservedPods:
     def _ask(self, records: Iterable[ClaimRecord]) -> None:
         """Ask for those whose answer is old, the longest untried first, until the time is over."""
         now = self._clock()
-        due = [one for one in records if self._is_due(one, now)]
+        due = [each for each in records if self._is_due(each, now)]
         end = now + self._timing.look
-        for record in sorted(due, key=lambda one: self._tried.get(one.ref.uid, _NEVER)):
+        for record in sorted(due, key=lambda each: self._tried.get(each.ref.uid, _NEVER)):
             left = end - self._clock()
             if left <= 0 or self._clock() < self._paused_until:
                 return

@@ -48,8 +48,8 @@ class Sampler:
     def current(self) -> NodeUse | None:
         """Return who uses the GPUs, as of a few seconds ago at most; None: not known in time."""
         with self._changed:
-            if (found := self._fresh()) is not None:
-                return found
+            if (usage := self._fresh()) is not None:
+                return usage
             if not self._is_looking:
                 self._is_looking = True
                 threading.Thread(target=self._run, name="usage", daemon=True).start()
@@ -63,16 +63,16 @@ class Sampler:
         return use if self._clock() - at <= self._fresh_seconds else None
 
     def _run(self) -> None:
-        found, reason = None, ""
+        usage, reason = None, ""
         try:
-            found = self._look()
+            usage = self._look()
         except DriverError as error:
             reason = str(error)
         finally:
             with self._changed:
                 self._is_looking = False
-                if found is not None:
-                    self._latest = self._clock(), found
+                if usage is not None:
+                    self._latest = self._clock(), usage
                 self._changed.notify_all()
         if not reason:
             self._once.forget()

@@ -26,25 +26,25 @@ def series(use: NodeUse | None, *, most: int = MOST_CONTAINERS) -> Iterator[Usag
         for user in device.users
         if user.pod_uid
     ]
-    users.sort(key=lambda one: -(one[2].memory_bytes or 0))
+    users.sort(key=lambda place: -(place[2].memory_bytes or 0))
     for gpu in use.gpus:
         yield UsageSeries(UsageMetric.UP, (str(gpu.load.index),), 1)
         for device in gpu.devices:
             yield from _of_device(gpu, device)
     yield from _together(
-        one for gpu, device, user in users[:most] for one in _of_user(user, _place(gpu, device))
+        each for gpu, device, user in users[:most] for each in _of_user(user, _place(gpu, device))
     )
     yield UsageSeries(UsageMetric.LEFT_OUT, (), max(len(users) - most, 0))
 
 
-def _together(found: Iterable[UsageSeries]) -> Iterator[UsageSeries]:
+def _together(samples: Iterable[UsageSeries]) -> Iterator[UsageSeries]:
     """Return one series for all that have the same labels, as a container and its successor do."""
     values: dict[tuple[UsageMetric, tuple[str, ...]], float] = {}
-    for one in found:
-        key = (one.metric, tuple(one.labels))
+    for sample in samples:
+        key = (sample.metric, tuple(sample.labels))
         before = values.get(key, 0.0)
-        is_limit = one.metric is UsageMetric.CONTAINER_LIMIT
-        values[key] = max(before, one.value) if is_limit else before + one.value
+        is_limit = sample.metric is UsageMetric.CONTAINER_LIMIT
+        values[key] = max(before, sample.value) if is_limit else before + sample.value
     for (metric, labels), value in values.items():
         yield UsageSeries(metric, labels, value)
 

@@ -199,7 +199,7 @@ class MemoryWatch(Worker):
                 if tenant.pod == part.pod
             )
             free = self._pods.free_containers(part.pod, gpu, size)
-            try_all(partial(self._bind, record, part.pod, one, gpu, size) for one in free)
+            try_all(partial(self._bind, record, part.pod, path, gpu, size) for path in free)
 
     def _bind(
         self, record: ClaimRecord, pod: str, container: Path, gpu: GpuUuid, size: int

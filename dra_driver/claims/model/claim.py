@@ -191,8 +191,8 @@ def is_pod_group(user: Mapping[str, Any]) -> bool:
 
 def _pod_claim_name(annotations: Mapping[str, object]) -> str:
     """Return what a pod calls its claim; nothing for what can be no such name."""
-    found = annotations.get(_POD_CLAIM_NAME)
-    return found if isinstance(found, str) and is_label(found) else ""
+    name = annotations.get(_POD_CLAIM_NAME)
+    return name if isinstance(name, str) and is_label(name) else ""
 
 
 def _result(entry: Mapping[str, Any]) -> Result:
@@ -215,8 +215,8 @@ def _asked_parts(results: Iterable[Result], spec: Mapping[str, Any]) -> Iterator
     asked: dict[str, Mapping[str, str]] = {}
     for request in (spec.get("devices") or {}).get("requests") or ():
         asked[request["name"]] = _amounts(request.get("exactly"))
-        for one in request.get("firstAvailable") or ():
-            asked[f"{request['name']}/{one['name']}"] = _amounts(one)
+        for subrequest in request.get("firstAvailable") or ():
+            asked[f"{request['name']}/{subrequest['name']}"] = _amounts(subrequest)
     for result in results:
         amounts = asked.get(result.request)
         if amounts and result.share_id is None:
@@ -243,7 +243,7 @@ def _configs(
     devices: Mapping[str, Any], spec: Mapping[str, Any], driver: str
 ) -> tuple[OpaqueConfig, ...]:
     """Return this driver's configs, classes first: what comes later overrides."""
-    found: dict[ConfigSource, list[OpaqueConfig]] = {source: [] for source in ConfigSource}
+    configs: dict[ConfigSource, list[OpaqueConfig]] = {source: [] for source in ConfigSource}
     written = _written(devices, spec)
     of_claim = 0
     for entry in devices.get("config") or ():
@@ -265,8 +265,8 @@ def _configs(
                 parameters=opaque.get("parameters"),
                 origin=origin,
             )
-            found[source].append(config)
-    return tuple(found[ConfigSource.CLASS] + found[ConfigSource.CLAIM])
+            configs[source].append(config)
+    return tuple(configs[ConfigSource.CLASS] + configs[ConfigSource.CLAIM])
 
 
 def _written(
@@ -278,17 +278,19 @@ def _written(
     requests, and configs for sub-requests that were not chosen. Nothing is returned where the two
     do not go together: then the allocation alone counts.
     """
-    copied = [one for one in devices.get("config") or () if one.get("source") == ConfigSource.CLAIM]
-    got = {name for one in devices.get("results") or () for name in _names(one["request"])}
+    copied = [
+        copy for copy in devices.get("config") or () if copy.get("source") == ConfigSource.CLAIM
+    ]
+    got = {name for result in devices.get("results") or () for name in _names(result["request"])}
     written = [
-        (index, tuple(map(_text, one.get("requests") or ())), one)
-        for index, one in enumerate((spec.get("devices") or {}).get("config") or ())
-        if not one.get("requests") or got.intersection(one["requests"])
+        (index, tuple(map(_text, config.get("requests") or ())), config)
+        for index, config in enumerate((spec.get("devices") or {}).get("config") or ())
+        if not config.get("requests") or got.intersection(config["requests"])
     ]
     pairs = list(zip(written, copied, strict=False))
     agree = len(written) == len(copied) and all(
-        _driver(one) == _driver(copy) and (copy.get("requests") or list(names)) == list(names)
-        for (_, names, one), copy in pairs
+        _driver(config) == _driver(copy) and (copy.get("requests") or list(names)) == list(names)
+        for (_, names, config), copy in pairs
     )
     return [(index, names) for index, names, _ in written] if agree else []
 

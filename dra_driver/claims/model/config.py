@@ -119,15 +119,15 @@ def _check_holds(
             f"{origin}: the {kind} has no effect: request {names} has adminAccess, which sees "
             "devices and never changes them; remove the config"
         )
-    if any(choice.fits(kinds[one.device]) or one.subrequest for one in changed):
+    if any(choice.fits(kinds[each.device]) or each.subrequest for each in changed):
         return
     for result in without:
         if choice.is_for(result):
-            found = kinds[result.device]
+            kind_here = kinds[result.device]
             raise ConfigError(
                 f"{origin}: the {kind} has no effect: it does not fit the devices of this claim: "
-                f'"{result.device}" (request: {result.request}) is of type "{found}"; write a '
-                f"{_kind_for(found)}, or remove the config"
+                f'"{result.device}" (request: {result.request}) is of type "{kind_here}"; write a '
+                f"{_kind_for(kind_here)}, or remove the config"
             )
 
 

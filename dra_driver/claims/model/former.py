@@ -21,7 +21,7 @@ def lifted(payload: Mapping[str, Any]) -> _Json:
     """
     devices, uid = [_entry(device) for device in payload["devices"]], payload["claim"]["uid"]
     bases = [device["device"]["base"] for device in devices]
-    found: _Json = {
+    current: _Json = {
         "ref": payload["claim"],
         "bootId": payload["bootID"],
         "state": payload["state"],
@@ -31,14 +31,14 @@ def lifted(payload: Mapping[str, Any]) -> _Json:
             *(step for plan in payload["plans"] for step in _sharing_steps(plan, bases)),
         ],
         "pending": [
-            one for each in payload["pendingCleanups"] for one in _pending(each, bases, uid)
+            step for each in payload["pendingCleanups"] for step in _pending(each, bases, uid)
         ],
         "pods": payload["pods"],
         "groups": payload.get("podGroups", []),
         "takenOver": payload.get("takenOver", False),
         "askedParts": payload.get("askedParts", []),
     }
-    return found | {"podClaimName": payload.get("podClaimName")}
+    return current | {"podClaimName": payload.get("podClaimName")}
 
 
 def _entry(value: Mapping[str, Any]) -> _Json:
@@ -201,18 +201,18 @@ def _share_steps(changes: Mapping[str, Any], devices: list[_Json]) -> Iterator[_
     by_mps = memory["by"] == "MPS"
     clients = {
         key: {
-            "activeThreadPercentage": one["activeThreadPercentage"],
-            "memoryMib": one["memoryMib"] if by_mps else {},
+            "activeThreadPercentage": limit["activeThreadPercentage"],
+            "memoryMib": limit["memoryMib"] if by_mps else {},
         }
-        for key, one in limits.items()
+        for key, limit in limits.items()
     }
     clients |= {
         key: {
-            "activeThreadPercentage": one["activeThreadPercentage"],
-            "memoryMib": one["memoryMiB"],
+            "activeThreadPercentage": limit["activeThreadPercentage"],
+            "memoryMib": limit["memoryMiB"],
             "isOfSeveral": True,
         }
-        for key, one in several.items()
+        for key, limit in several.items()
     }
     yield {
         "step": "joinDomain",

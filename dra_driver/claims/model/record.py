@@ -148,8 +148,8 @@ def encode(record: ClaimRecord, writer: str = "") -> bytes:
 
 def written_by(data: bytes) -> str | None:
     """Return the version of the driver that wrote a record of whatever version; None: not said."""
-    found = _WRITTEN_BY.search(data)
-    return found[1].decode() if found else None
+    match = _WRITTEN_BY.search(data)
+    return match[1].decode() if match else None
 
 
 def decode(data: bytes) -> ClaimRecord:

@@ -52,7 +52,7 @@ def allocation_of(
     is not there now, and this driver is still looking.
     """
     # Configs first: their authors should not have to wait for hardware to hear of a mistake.
-    groups = group_by_config(claim, {one.device: kind_named(one.device) for one in claim.results})
+    groups = group_by_config(claim, {got.device: kind_named(got.device) for got in claim.results})
     # Without a config it is time-slicing, which needs nothing to be set.
     strategies = {
         result.allocation_id: ShareStrategy.MPS
@@ -114,7 +114,7 @@ def allocated_devices(
     `strategies` are those of consumed shares, by allocation id; time-slicing for others. Raises
     as `allocation_of`.
     """
-    found: dict[str, Device] = {}
+    devices: dict[str, Device] = {}
     for result in results:
         if result.pool != pool:
             raise ConfigError(
@@ -131,8 +131,8 @@ def allocated_devices(
         if device is None:
             raise _absent(f'device "{result.device}"', _kind(name), inventory)
         strategy = strategies.get(result.allocation_id, ShareStrategy.TIME_SLICING)
-        found[result.allocation_id] = consumed(device, result, strategy)
-    return found
+        devices[result.allocation_id] = consumed(device, result, strategy)
+    return devices
 
 
 def consumed(device: Device, result: Result, strategy: ShareStrategy) -> Device:
@@ -160,7 +160,7 @@ def _device(
     if parsed is None:
         return None
     of = parsed.of if isinstance(parsed, ShareName) else parsed
-    gpu = next((one for one in inventory.gpus if one.minor == of.minor), None)
+    gpu = next((known for known in inventory.gpus if known.minor == of.minor), None)
     base = None if gpu is None else _base(of, gpu)
     if gpu is None or base is None:
         return None
@@ -174,7 +174,7 @@ def _device(
 def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
     """Return the GPU behind a name if it is left out."""
     of = name.of if isinstance(name, ShareName) else name
-    return next((one for one in inventory.excluded if of and one.minor == of.minor), None)
+    return next((gpu for gpu in inventory.excluded if of and gpu.minor == of.minor), None)
 
 
 def _base(name: GpuName | MigName, gpu: Gpu) -> Base | None:
@@ -204,14 +204,14 @@ def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict
     Raises DeviceError if one is gone, TransientError while this driver is still looking for it.
     """
     known = {gpu.uuid: gpu for gpu in inventory.gpus}
-    found: dict[GpuUuid, Gpu] = {}
+    gpus: dict[GpuUuid, Gpu] = {}
     for entry in devices:
         gpu = known.get(entry.device.gpu)
         if gpu is None:
             what = f"{entry.device.gpu} (prepared as {entry.name})"
             raise _absent(what, DeviceKind.GPU, inventory)
-        found[gpu.uuid] = gpu
-    return found
+        gpus[gpu.uuid] = gpu
+    return gpus
 
 
 def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:

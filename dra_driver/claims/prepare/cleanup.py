@@ -200,8 +200,8 @@ class Cleanup:
 
     def count_pending(self) -> Mapping[str, int]:
         """Return how many cleanups are pending, by name."""
-        found = self._records.readable()
-        return Counter(cleanup.of.name for record in found for cleanup in record.pending)
+        records = self._records.readable()
+        return Counter(cleanup.of.name for record in records for cleanup in record.pending)
 
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Take back what of a claim has outlived a reboot; return whether all of it is gone.
@@ -232,7 +232,7 @@ class Cleanup:
             for step in steps
             if (user := users.get(id(step))) is not None
         ]
-        failed = self._steps.undo([one for one in steps if not users.get(id(one))], deadline)
+        failed = self._steps.undo([known for known in steps if not users.get(id(known))], deadline)
         for step, _ in failed:
             self._on_failed(step.name)
         return (
@@ -261,10 +261,10 @@ class Cleanup:
         now = time.time()  # noqa: TID251 (records tell drivers of later)
 
         def since(cleanup: PendingCleanup) -> float:
-            known = [one.since for one in record.pending if one.of == cleanup.of and one.since]
+            known = [told.since for told in record.pending if told.of == cleanup.of and told.since]
             return min([now, *known])  # the node's clock may have been set back
 
-        return tuple(replace(one, since=since(one)) for one in left)
+        return tuple(replace(cleanup, since=since(cleanup)) for cleanup in left)
 
     def _rewrite(self, record: ClaimRecord) -> None:
         """Write a record of which less is left to undo; the longer one is right as well."""
@@ -274,7 +274,7 @@ class Cleanup:
             log.warning("record not shortened", claim=str(record.ref), reason=str(error))
 
     def _say_new(self, record: ClaimRecord, left: Sequence[PendingCleanup]) -> None:
-        known = {(one.of.name, one.of.gpus, one.reason) for one in record.pending}
+        known = {(told.of.name, told.of.gpus, told.reason) for told in record.pending}
         for cleanup in left:
             if (cleanup.of.name, cleanup.of.gpus, cleanup.reason) not in known:
                 log.warning(

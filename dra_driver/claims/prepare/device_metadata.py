@@ -134,11 +134,11 @@ def _folder(record: ClaimRecord) -> str | None:
 
 def _requests(record: ClaimRecord) -> dict[str, list[DeviceRecord]]:
     """Return the devices of a claim by request, in their order."""
-    found: dict[str, list[DeviceRecord]] = {}
+    entries: dict[str, list[DeviceRecord]] = {}
     for entry in record.devices:
         for name in filter(is_label, entry.request_names):
-            found.setdefault(name, []).append(entry)
-    return found
+            entries.setdefault(name, []).append(entry)
+    return entries
 
 
 def _full_name(request: str, entry: DeviceRecord) -> str:
@@ -184,8 +184,8 @@ class MetadataFiles:
         """
         folder = self._root / check_uid(uid)
         try:
-            for one in (self._root, folder):
-                _make_folder(one)
+            for part in (self._root, folder):
+                _make_folder(part)
         except OSError as error:
             raise disk_refused(f"write device metadata {folder}", error) from error
         files = {self.path(uid, request): document for request, document in documents.items()}
@@ -215,11 +215,11 @@ class MetadataFiles:
             return set()
         except OSError as error:
             raise disk_refused(f"read device metadata {self._root}", error) from error
-        found: set[ClaimUid] = set()
+        uids: set[ClaimUid] = set()
         for name in names:
             with suppress(ConfigError):  # nothing of a claim's
-                found.add(check_uid(name))
-        return found
+                uids.add(check_uid(name))
+        return uids
 
     def complete(self) -> set[ClaimUid]:
         """Return the claims whose folder has each file written to it. Raises StateError."""
@@ -227,21 +227,21 @@ class MetadataFiles:
 
     def _is_complete(self, uid: ClaimUid) -> bool:
         try:
-            names = {one.name for one in (self._root / uid).iterdir()}
+            names = {path.name for path in (self._root / uid).iterdir()}
         except OSError:  # a file in its place, for one: the next writer says what is wrong
             return False
         return self._written.get(uid, set()) <= names
 
     def _write(self, path: Path, document: Document) -> bool:
-        found, mode = _read(path)
-        generation = _generation_of(found)
+        stored, mode = _read(path)
+        generation = _generation_of(stored)
         data = document.render(generation)
         try:
-            if found == data:
+            if stored == data:
                 if mode != _FILE_MODE:
                     path.chmod(_FILE_MODE)
                 return True
-            if found is not None:
+            if stored is not None:
                 data = document.render(generation + 1)
             try:
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
@@ -250,7 +250,7 @@ class MetadataFiles:
                 write_whole(path, data, mode=_FILE_MODE, durable=False)
         except OSError as error:
             failed = disk_refused(f"write device metadata {path}", error)
-            if found is None:
+            if stored is None:
                 raise failed from error
             # Of the same devices, and of an earlier day: no reason to keep a container from them.
             log.warning("device metadata left as it was", reason=str(failed))
@@ -261,9 +261,9 @@ class MetadataFiles:
 def _read(path: Path) -> tuple[bytes | None, int]:
     """Return what a file has, and its permission bits; None for what is no such file."""
     with suppress(OSError):
-        found = read_whole(path)
-        if found is not None:
-            return found[0], stat.S_IMODE(found[1].st_mode)
+        contents = read_whole(path)
+        if contents is not None:
+            return contents[0], stat.S_IMODE(contents[1].st_mode)
     return None, 0
 
 
@@ -298,8 +298,8 @@ def _remove(path: Path) -> None:
         return
     try:
         # Files alone, as we leave it: rmtree, which looks at each, takes thrice as long.
-        for one in path.iterdir():
-            one.unlink()
+        for file in path.iterdir():
+            file.unlink()
         path.rmdir()
     except OSError:
         shutil.rmtree(path)

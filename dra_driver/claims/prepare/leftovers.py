@@ -93,7 +93,7 @@ class Leftovers:
         the GPU nothing is known; where it is in the way, `MigDevices.make_room` finds it. Raises
         TransientError if something is still there, StateError if the disk refused.
         """
-        whole = {one.gpu for one in wanted.held if isinstance(one.base, Whole)}
+        whole = {device.gpu for device in wanted.held if isinstance(device.base, Whole)}
         marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
         if marked and not self.sweep(uid, self.made_for(uid)):
             raise TransientError(

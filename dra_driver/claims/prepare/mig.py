@@ -84,14 +84,14 @@ class MigDevices:
     def find(self, entry: DeviceRecord, place: Mig, gpu: Gpu, uid: ClaimUid) -> Mig:
         """Return the MIG device that is there, or the place where one is to be made."""
         owner = self._ownership.maker(place.slot)
-        found = self._hardware.find(place.slot)
+        instance = self._hardware.find(place.slot)
         if entry.admin_access:
-            return mig_of(_present(entry, found))
-        if owner is None and isinstance(found, MigDevice):
-            return mig_of(found)
-        if owner is None and isinstance(found, BareInstance):
+            return mig_of(_present(entry, instance))
+        if owner is None and isinstance(instance, MigDevice):
+            return mig_of(instance)
+        if owner is None and isinstance(instance, BareInstance):
             raise DeviceError(
-                f'device "{entry.name}": GPU instance {found.gpu_instance} is there, which this '
+                f'device "{entry.name}": GPU instance {instance.gpu_instance} is there, which this '
                 "driver did not make, but it is not a whole MIG device; give it one compute "
                 "instance of its full size, or destroy it (nvidia-smi mig)"
             )
@@ -154,12 +154,12 @@ class MigDevices:
         """
         if mig.instance is None:
             raise StateError(f'the record of device "{entry.name}" has no MIG device')
-        former, found = mig.instance, self._hardware.find(mig.slot)
-        if not isinstance(found, MigDevice) and former.made_here:
+        former, instance = mig.instance, self._hardware.find(mig.slot)
+        if not isinstance(instance, MigDevice) and former.made_here:
             log.warning("mig device made again", claim=str(record.ref), device=entry.name)
             now: Mig | None = self._make(mig.slot, record.ref.uid)
-        elif isinstance(found, MigDevice):
-            now = mig_of(replace(found, made_here=former.made_here))
+        elif isinstance(instance, MigDevice):
+            now = mig_of(replace(instance, made_here=former.made_here))
         else:
             now = None
         if now is None or now.instance is None:
@@ -283,13 +283,13 @@ class MigDevices:
 
     def _place(self, slot: MigSlot) -> Mig | None:
         gpus = self._inventory.current().gpus
-        gpu = next((one for one in gpus if one.uuid == slot.gpu), None)
+        gpu = next((known for known in gpus if known.uuid == slot.gpu), None)
         return None if gpu is None else partition_named(gpu, slot.profile_id, slot.start)
 
 
-def _present(entry: DeviceRecord, found: Instance | None) -> MigDevice:
-    if isinstance(found, MigDevice):
-        return found
+def _present(entry: DeviceRecord, instance: Instance | None) -> MigDevice:
+    if isinstance(instance, MigDevice):
+        return instance
     raise TransientError(
         f'device "{entry.name}" is not there now, and a claim with admin access does not make '
         "it: it can be seen while another claim has it"

@@ -282,19 +282,19 @@ class ClaimPreparer:
         timeout = min(max(0.1, end - self._clock()), longest)
         try:
             with waiting():
-                found = self._api.get_claim(ref.namespace, ref.name, timeout=timeout)
+                stored = self._api.get_claim(ref.namespace, ref.name, timeout=timeout)
         except NotFoundError as error:
             raise NotFoundError(
                 f"claim {ref} no longer exists; delete the pod if it does not end by itself",
                 status=error.status,
             ) from error
-        uid = uid_of(found)
+        uid = uid_of(stored)
         if uid != ref.uid:
             raise ConflictError(
                 f"claim {ref} was replaced: its UID is {uid} now, and the pod was given UID "
                 f"{ref.uid}; delete the pod so that it gets the new claim"
             )
-        claim = parse_claim(found, DRIVER_NAME)
+        claim = parse_claim(stored, DRIVER_NAME)
         structlog.contextvars.bind_contextvars(pods=[pod.name for pod in claim.pods])
         if claim.groups:
             groups = [group.name for group in claim.groups]
@@ -323,13 +323,13 @@ class ClaimPreparer:
         if former and former.state is not RecordState.RELEASED:
             inventory = admitting(inventory, set(former.held_gpus))
         boot_id = self._claims.holdings.boot_id
-        found = allocation_of(claim, self._pool, inventory, self._divisions, boot_id)
-        draft = found.draft
+        allocation = allocation_of(claim, self._pool, inventory, self._divisions, boot_id)
+        draft = allocation.draft
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is gone.
             draft = replace(draft, pending=self._release(former, end))
             self._claims.cleanup.check_free(draft.pending, draft)
-            found = replace(found, draft=draft)
+            allocation = replace(allocation, draft=draft)
         if not draft.devices:
             return ()
         try:
@@ -338,7 +338,7 @@ class ClaimPreparer:
                 if neighbours.rival is None:
                     self._clear(neighbours.former, draft, end)
                     begun = self._claims.transaction.begin(
-                        found, deadline=end, lost=neighbours.lost
+                        allocation, deadline=end, lost=neighbours.lost
                     )
             if neighbours.rival is not None:
                 raise self._conflict(neighbours.rival, end)

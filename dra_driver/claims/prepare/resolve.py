@@ -73,24 +73,24 @@ def _found(mig: MigDevices, entry: DeviceRecord, gpu: Gpu, uid: ClaimUid) -> Bas
                 raise _in_mig_mode(entry, gpu)
             return device.base
         case Mig():
-            found = mig.find(entry, device.base, gpu, uid)
-            if device.share is not None and found.instance is None:
+            mig_device = mig.find(entry, device.base, gpu, uid)
+            if device.share is not None and mig_device.instance is None:
                 raise DeviceError(
                     f'device "{entry.name}": the MIG device that it is a share of is not there '
                     "any more; delete the pod and its claim so that they are scheduled again"
                 )
-            return found
+            return mig_device
         case _:
             assert_never(device.base)
 
 
 def _to_turn_off(
-    mig: MigDevices, found: Iterable[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
+    mig: MigDevices, entries: Iterable[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
 ) -> Iterator[TurnMigModeOff]:
     """Yield the GPUs whose MIG mode is in the way of their use as a whole."""
     whole = {
         entry.device.base: entry
-        for entry in found
+        for entry in entries
         if isinstance(entry.device.base, Whole) and not entry.admin_access
     }
     for base, entry in whole.items():
@@ -119,13 +119,13 @@ def _with_base(entry: DeviceRecord, base: Base) -> DeviceRecord:
 
 
 def _to_make(
-    found: Sequence[DeviceRecord], gpus: Iterable[GpuUuid], uid: ClaimUid
+    entries: Sequence[DeviceRecord], gpus: Iterable[GpuUuid], uid: ClaimUid
 ) -> Iterator[MakeMigDevices]:
     """Yield for each GPU the MIG devices that have to be made on it."""
     for gpu in gpus:
         places = {
             place_of(entry.device.base): None
-            for entry in found
+            for entry in entries
             if not entry.device.exists and entry.device.gpu == gpu
         }
         if places:

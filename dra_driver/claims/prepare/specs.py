@@ -99,15 +99,15 @@ class ClaimSpecs:
         A container that gets a request gets all of its devices: its file comes with the first of
         them.
         """
-        found: dict[str, tuple[Mount, ...]] = {}
+        mounts: dict[str, tuple[Mount, ...]] = {}
         paths = container_paths(record) if self._metadata.is_on else {}
         for request, path in paths.items():
             first = next(device for device in record.devices if request in device.request_names)
             name = _device_name(record.ref.uid, first)
             source = str(self._metadata.path(record.ref.uid, request))
             mount = Mount(host_path=source, container_path=path, options=_MOUNT_OPTIONS)
-            found[name] = (*found.get(name, ()), mount)
-        return found
+            mounts[name] = (*mounts.get(name, ()), mount)
+        return mounts
 
     def write(self, record: ClaimRecord, spec: Spec) -> None:
         """Write the device metadata of a claim, then its spec, which mounts that.
@@ -118,8 +118,8 @@ class ClaimSpecs:
         uid, known, is_new = record.ref.uid, self._look(), True
         if self._metadata.is_on:
             gpus = recorded_gpus(record.devices, known.inventory)
-            found = documents(record, gpus, known.inventory, known.groups)
-            is_new = self._metadata.write(uid, found)
+            metadata = documents(record, gpus, known.inventory, known.groups)
+            is_new = self._metadata.write(uid, metadata)
         self._step("described")
         self.files.write(uid, spec)
         self._step("specified")
@@ -155,8 +155,8 @@ class ClaimSpecs:
 
     def complete(self) -> set[ClaimUid]:
         """Return the claims of which everything is there that containers need."""
-        found = set(map(ClaimUid, self.files.uids()))
-        return found & self._metadata.complete() if self._metadata.is_on else found
+        uids = set(map(ClaimUid, self.files.uids()))
+        return uids & self._metadata.complete() if self._metadata.is_on else uids
 
     def traced(self) -> set[str]:
         """Return the claims of which any file is there."""
@@ -175,5 +175,5 @@ class ClaimSpecs:
 def _device_name(uid: ClaimUid, entry: DeviceRecord) -> str:
     """Return the name by which the kubelet was told of a device, or the one it has by itself."""
     ours = f"{KIND}="
-    told = (one.removeprefix(ours) for one in entry.cdi_device_ids if one.startswith(ours))
+    told = (cdi_id.removeprefix(ours) for cdi_id in entry.cdi_device_ids if cdi_id.startswith(ours))
     return next(told, claim_device_name(uid, entry.name, entry.share_id))

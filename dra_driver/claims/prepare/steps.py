@@ -126,11 +126,11 @@ class Steps:
 
     def edits(self, steps: Sequence[ClaimStep]) -> dict[DeviceKey, Edits]:
         """Return what containers get for the steps, by the device they use."""
-        found: dict[DeviceKey, Edits] = {}
+        by_key: dict[DeviceKey, Edits] = {}
         for step in sharing_steps(steps):
             for key, edits in self._sharing.doer(step).edits(step).items():
-                found[key] = found.get(key, Edits()) + edits
-        return found
+                by_key[key] = by_key.get(key, Edits()) + edits
+        return by_key
 
     def do(self, steps: Sequence[ClaimStep], deadline: float) -> list[Mig]:
         """Bring steps about; return the MIG devices that were made.
@@ -183,7 +183,7 @@ class Steps:
                     failed.append((step, error))
             return failed
 
-        return [one for each in _all_or_error(_lanes(steps), lane) for one in each]
+        return [left for each in _all_or_error(_lanes(steps), lane) for left in each]
 
     def claims(self) -> set[str]:
         """Return the UIDs of claims for which something is there that lives by itself."""
@@ -214,10 +214,10 @@ def sharing_steps(steps: Iterable[ClaimStep]) -> list[SharingStep]:
 
 def _lanes(steps: Sequence[ClaimStep]) -> Sequence[Sequence[ClaimStep]]:
     """Return steps by the GPU that they begin on, in their order."""
-    found: dict[GpuUuid, list[ClaimStep]] = {}
+    lanes: dict[GpuUuid, list[ClaimStep]] = {}
     for step in steps:
-        found.setdefault(step.devices[0].gpu, []).append(step)
-    return list(found.values())
+        lanes.setdefault(step.devices[0].gpu, []).append(step)
+    return list(lanes.values())
 
 
 def _by_strategy(

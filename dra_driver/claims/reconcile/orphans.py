@@ -82,15 +82,15 @@ class ClaimNames:
         if not unknown:
             return set()
         try:
-            found = _those_there(self._api, unknown, timeout)
+            refs = _those_there(self._api, unknown, timeout)
         except AccessError as error:
             log.info("claims kept without a name", claims=sorted(unknown), reason=str(error))
             return set()
         except UnavailableError as error:
             log.debug("claims not named yet", reason=str(error))
             return unknown
-        self._gone |= unknown - found.keys()
-        return {uid for uid, ref in found.items() if not self._named(ref, lock_deadline)}
+        self._gone |= unknown - refs.keys()
+        return {uid for uid, ref in refs.items() if not self._named(ref, lock_deadline)}
 
     def _named(self, ref: ClaimRef, lock_deadline: float) -> bool:
         try:
@@ -163,7 +163,7 @@ class OrphanedSpecs:
         if not unknown:
             return gone
         try:
-            found = _those_there(self._api, unknown, self._timing.request_timeout)
+            refs = _those_there(self._api, unknown, self._timing.request_timeout)
         except AccessError as error:
             log.info("specs without a record kept", claims=sorted(unknown), reason=str(error))
             return gone
@@ -171,10 +171,10 @@ class OrphanedSpecs:
             log.debug("specs not compared", reason=str(error))
             left |= unknown
             return gone
-        self._found |= found
-        if found:
-            log.info("specs without a record kept", claims=sorted(found), reason="claims exist")
-        return gone | unknown.difference(found)
+        self._found |= refs
+        if refs:
+            log.info("specs without a record kept", claims=sorted(refs), reason="claims exist")
+        return gone | unknown.difference(refs)
 
     def _deleted(self, uid: ClaimUid) -> bool:
         if self._clock() - self._gone_since[uid] < self._timing.grace:

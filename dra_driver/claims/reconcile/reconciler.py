@@ -131,9 +131,9 @@ class Reconciler(Worker):
             _Round(self.mend_unfinished, self._timing.retry),
         ]
         while not self._stop.is_set():
-            for one in rounds:
-                one.run_when_due(self._clock, self._timing.retry)
-            due = min(one.due for one in rounds)
+            for due_round in rounds:
+                due_round.run_when_due(self._clock, self._timing.retry)
+            due = min(each.due for each in rounds)
             self._stop.wait(max(0.0, due - self._clock()))
 
     def compare_orphans(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:

@@ -87,11 +87,11 @@ def entries(
     record: ClaimRecord, inventory: Inventory, conditions: Conditions = prepared
 ) -> tuple[Entry, ...]:
     """Return what is to be said of the devices of a prepared claim, in a fixed order."""
-    found: dict[Key, Entry] = {}
+    told: dict[Key, Entry] = {}
     # A device can be there twice, with admin access and without; its entry is one.
-    for device in sorted(record.devices, key=lambda one: one.admin_access):
+    for device in sorted(record.devices, key=lambda entry: entry.admin_access):
         key = (DRIVER_NAME, device.pool, device.name, device.share_id or "")
-        found.setdefault(
+        told.setdefault(
             key,
             Entry(
                 key=key,
@@ -99,7 +99,7 @@ def entries(
                 conditions=_distinct(conditions(record, device)),
             ),
         )
-    return tuple(found[key] for key in sorted(found))
+    return tuple(told[key] for key in sorted(told))
 
 
 def applied(
@@ -127,7 +127,7 @@ def applied(
     }
 
 
-def merged(body: Object, found: Mapping[str, Any]) -> Object:
+def merged(body: Object, stored: Mapping[str, Any]) -> Object:
     """Return what is to be merged into a claim's status in the place of a body to be applied.
 
     To apply, the API server writes the whole status again, sorts the keys of opaque configs in the
@@ -135,8 +135,8 @@ def merged(body: Object, found: Mapping[str, Any]) -> Object:
     they are. It takes all entries as one, so those of other drivers are in it as they were found,
     and it is for the claim as it was found alone.
     """
-    others = [entry for entry in _all_entries(found) if entry.get("driver") != DRIVER_NAME]
-    version = str(found["metadata"].get("resourceVersion", ""))
+    others = [entry for entry in _all_entries(stored) if entry.get("driver") != DRIVER_NAME]
+    version = str(stored["metadata"].get("resourceVersion", ""))
     return {
         **body,
         "metadata": {**body["metadata"], "resourceVersion": version},
@@ -167,7 +167,7 @@ def _all_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
 
 def kept(wanted: Sequence[Entry], stored: Iterable[Object]) -> tuple[Entry, ...]:
     """Return entries with what the GPU does not say now as it was written before."""
-    before = {key_of(one): understood(one) for one in stored}
+    before = {key_of(entry): understood(entry) for entry in stored}
 
     def completed(entry: Entry) -> Entry:
         data = before.get(entry.key, {})
@@ -182,15 +182,15 @@ def kept(wanted: Sequence[Entry], stored: Iterable[Object]) -> tuple[Entry, ...]
 def are_stored(wanted: Iterable[Entry], stored: Iterable[Object]) -> bool:
     """Tell whether an API server has these entries and no other of this driver."""
 
-    def facts(one: Object) -> object:
+    def facts(entry: Object) -> object:
         conditions = {
             (each.get("type"), each.get("status"), each.get("reason"), each.get("message", ""))
-            for each in one.get("conditions") or ()
+            for each in entry.get("conditions") or ()
         }
-        return one.get("data") or {}, conditions
+        return entry.get("data") or {}, conditions
 
     asked = {key_of(device): facts(device) for device in _devices(wanted, {}, "")}
-    return asked == {key_of(one): facts(one) for one in stored}
+    return asked == {key_of(entry): facts(entry) for entry in stored}
 
 
 def key_of(entry: Mapping[str, Any]) -> Key:
@@ -205,23 +205,23 @@ def _devices(
     wanted: Iterable[Entry], since: Mapping[tuple[Key, object, object], str], now: str
 ) -> list[Object]:
 
-    def condition(key: Key, one: Condition) -> Object:
-        status = "Unknown" if one.status is None else str(one.status)
+    def condition(key: Key, told: Condition) -> Object:
+        status = "Unknown" if told.status is None else str(told.status)
         return {
-            "type": one.type,
+            "type": told.type,
             "status": status,
-            "reason": one.reason,
-            "message": _cut(printable(one.message), _LONGEST_MESSAGE),
-            "lastTransitionTime": since.get((key, one.type, status)) or now,
+            "reason": told.reason,
+            "message": _cut(printable(told.message), _LONGEST_MESSAGE),
+            "lastTransitionTime": since.get((key, told.type, status)) or now,
         }
 
     return [
         {
-            **_identity(one.key),
-            "conditions": [condition(one.key, each) for each in one.conditions],
-            "data": dict(one.data),
+            **_identity(entry.key),
+            "conditions": [condition(entry.key, each) for each in entry.conditions],
+            "data": dict(entry.data),
         }
-        for one in wanted
+        for entry in wanted
     ]
 
 
@@ -232,22 +232,22 @@ def _distinct(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
 
 def _identity(key: Key) -> Object:
     driver, pool, device, share = key
-    found = {"driver": driver, "pool": pool, "device": device}
-    return found | ({"shareID": share} if share else {})
+    identity = {"driver": driver, "pool": pool, "device": device}
+    return identity | ({"shareID": share} if share else {})
 
 
 def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:
-    found: Object = {"version": DATA_VERSION, "type": str(device.device.kind)}
+    data: Object = {"version": DATA_VERSION, "type": str(device.device.kind)}
     if device.device.uuid is not None:
-        found["uuid"] = device.device.uuid
-    gpu = next((one for one in inventory.gpus if one.uuid == device.device.gpu), None)
+        data["uuid"] = device.device.uuid
+    gpu = next((known for known in inventory.gpus if known.uuid == device.device.gpu), None)
     if gpu is not None:
-        found |= {"productName": gpu.product_name, "pciBusID": gpu.pci_address}
+        data |= {"productName": gpu.product_name, "pciBusID": gpu.pci_address}
         if inventory.driver_version is not None:
-            found["driverVersion"] = inventory.driver_version
-    found |= _part(device.device)
-    found["sharing"] = _sharing(record, device)
-    return found
+            data["driverVersion"] = inventory.driver_version
+    data |= _part(device.device)
+    data["sharing"] = _sharing(record, device)
+    return data
 
 
 def _part(device: Device) -> Object:
@@ -266,16 +266,16 @@ def _part(device: Device) -> Object:
 
 
 def _mig(mig: Mig) -> Object:
-    found: Object = {
+    data: Object = {
         "parentUUID": mig.gpu,
         "profile": mig.profile,
         "start": mig.placement.start,
         "size": mig.placement.size,
     }
     if mig.instance is not None:
-        found["gpuInstanceID"] = mig.instance.gpu_instance
-        found["computeInstanceID"] = mig.instance.compute_instance
-    return found
+        data["gpuInstanceID"] = mig.instance.gpu_instance
+        data["computeInstanceID"] = mig.instance.compute_instance
+    return data
 
 
 def _share(share: Share) -> Object:
@@ -296,12 +296,12 @@ def _share(share: Share) -> Object:
 def _sharing(record: ClaimRecord, device: DeviceRecord) -> Object:
     """Return how the device is shared, and with what limits: as `dra-driver status` has it."""
     share = device.device.share
-    found: Object = {
+    sharing: Object = {
         "strategy": strategy_of(record, device) if share is None else str(share.strategy)
     }
     for name, value in description_of(record, device).settings.items():
-        found[name] = "nothing" if value is None else value
-    return found
+        sharing[name] = "nothing" if value is None else value
+    return sharing
 
 
 def _fitting(data: Object) -> Object:
@@ -316,7 +316,7 @@ def _fitting(data: Object) -> Object:
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _bounded(one) for name, one in value.items()}
+        return {str(name): _bounded(member) for name, member in value.items()}
     if isinstance(value, str):
         return _cut(value, _LONGEST_TEXT)
     return value

@@ -73,14 +73,14 @@ def health_of(
     not there any more (devices/health/presence.py).
     """
     wrong = [
-        one
-        for one in conditions.get(device.gpu, ())
-        if concerns(one, device) and one.finding.severity is not Severity.REMARK
+        ill
+        for ill in conditions.get(device.gpu, ())
+        if concerns(ill, device) and ill.finding.severity is not Severity.REMARK
     ]
     base = device.base
     if isinstance(base, Mig) and base.instance is not None and is_gone(base):
         return _destroyed(base, base.instance, wrong)
-    if any(one.finding.severity is not Severity.WARNING for one in wrong):
+    if any(ill.finding.severity is not Severity.WARNING for ill in wrong):
         return _ailing(Wellness.SICK, wrong)
     if inventory.problem is not None:
         message = f"the GPU's health is unknown: {inventory.problem}"
@@ -92,12 +92,12 @@ def health_of(
     return _ailing(Wellness.WELL, wrong) if wrong else WELL
 
 
-def concerns(one: GpuCondition, device: Device) -> bool:
+def concerns(told: GpuCondition, device: Device) -> bool:
     """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
-    if one.instance is None:
+    if told.instance is None:
         return True
     ids = device.base.instance if isinstance(device.base, Mig) else None
-    return ids is not None and ids.gpu_instance == one.instance.gpu_instance
+    return ids is not None and ids.gpu_instance == told.instance.gpu_instance
 
 
 def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ...]:
@@ -105,14 +105,14 @@ def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ..
 
     Several claims can have one device: shares by capacity have its name, and so has admin access.
     """
-    found: dict[tuple[str, str], DeviceHealth] = {}
+    worst: dict[tuple[str, str], DeviceHealth] = {}
     for record in records:
         for entry in record.devices:
             key, health = (entry.pool, entry.name), judge(record, entry.device)
-            if key not in found or found[key].wellness < health.wellness:
-                found[key] = health
+            if key not in worst or worst[key].wellness < health.wellness:
+                worst[key] = health
     return tuple(
-        Reported(pool=pool, device=name, health=found[pool, name]) for pool, name in sorted(found)
+        Reported(pool=pool, device=name, health=worst[pool, name]) for pool, name in sorted(worst)
     )
 
 
@@ -143,7 +143,7 @@ def _destroyed(device: Mig, ids: MigIds, wrong: Iterable[GpuCondition]) -> Devic
         "reset, or something destroyed it; delete the pods that have it, so that they get a new "
         "one"
     )
-    others = dict.fromkeys(_capitalized(one.finding.text) for one in wrong)
+    others = dict.fromkeys(_capitalized(ill.finding.text) for ill in wrong)
     return DeviceHealth(
         wellness=Wellness.SICK,
         reason="MigDeviceMissing",
@@ -152,7 +152,7 @@ def _destroyed(device: Mig, ids: MigIds, wrong: Iterable[GpuCondition]) -> Devic
 
 
 def _ailing(wellness: Wellness, wrong: Iterable[GpuCondition]) -> DeviceHealth:
-    findings = [one.finding for one in wrong]
+    findings = [ill.finding for ill in wrong]
     words = f"{findings[0].cause}-{findings[0].value}".rstrip("-").split("-")
     # What is wrong with a GPU and with the instance alone can be the same.
     texts = dict.fromkeys(finding.text for finding in findings)
@@ -165,7 +165,7 @@ def _ailing(wellness: Wellness, wrong: Iterable[GpuCondition]) -> DeviceHealth:
 
 def _missing(device: Device, inventory: Inventory) -> DeviceHealth:
     """Return it of a device whose GPU the look did not find, and that was not known to be ill."""
-    sick = "; ".join(f"at index {one.index}: {one.reason}" for one in inventory.sick)
+    sick = "; ".join(f"at index {gpu.index}: {gpu.reason}" for gpu in inventory.sick)
     others = f"NVML cannot describe the GPU {sick}" if sick else "it was removed from the machine"
     return DeviceHealth(
         wellness=Wellness.SICK,

@@ -78,7 +78,7 @@ class MpsEvents(Worker):
         listed = sorted(self._domains.list())
         reported = {domain: before.get(domain, 0) for domain in listed}
         self._faulted.intersection_update(listed)
-        self._reported_at = {one: at for one, at in self._reported_at.items() if one[0] in reported}
+        self._reported_at = {key: at for key, at in self._reported_at.items() if key[0] in reported}
         try:
             try_all(partial(self._look_at, domain, reported) for domain in listed)
         finally:

@@ -293,13 +293,13 @@ class StatusWriter(Worker):
 
     def _write(self, told: _Told, record: ClaimRecord, wanted: tuple[Entry, ...]) -> None:
         """Have the API server say this of a prepared claim."""
-        found = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
-        claim = allocated(found)
-        if found is not None and claim is not None and has_devices_of(claim, record):
-            stored = stored_entries(found)
+        body = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
+        claim = allocated(body)
+        if body is not None and claim is not None and has_devices_of(claim, record):
+            stored = stored_entries(body)
             complete = kept(wanted, stored)
             if not are_stored(complete, stored):
-                answer = self._send(applied(told.ref, complete, stored, _now()), found)
+                answer = self._send(applied(told.ref, complete, stored, _now()), body)
                 self._look_at_dropped(is_dropped=not stored_entries(answer))
         # Of a claim that is gone or has other devices now there is nothing to say.
         told.entries = wanted
@@ -315,17 +315,17 @@ class StatusWriter(Worker):
 
     def _withdraw(self, uid: ClaimUid, told: _Told) -> None:
         """Have the API server say nothing more of a claim that was unprepared."""
-        found = None
+        stored = None
         if told.entries:
-            found = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
+            stored = stored_claim(self._api, told.ref, timeout=_REQUEST_TIMEOUT)
         ours = {entry.key for entry in told.entries or ()}
-        if found is not None and any(key_of(one) in ours for one in stored_entries(found)):
+        if stored is not None and any(key_of(entry) in ours for entry in stored_entries(stored)):
             # Not if it was allocated again in between: then others may have spoken of it.
-            version = str(found["metadata"].get("resourceVersion", ""))
-            self._send(applied(told.ref, (), (), _now(), version), found)
+            version = str(stored["metadata"].get("resourceVersion", ""))
+            self._send(applied(told.ref, (), (), _now(), version), stored)
         del self._told[uid]
 
-    def _send(self, body: dict[str, Any], found: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _send(self, body: dict[str, Any], stored: Mapping[str, Any]) -> Mapping[str, Any]:
         """Apply a status to the claim that was found, or merge it where it cannot be applied."""
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
         try:
@@ -343,7 +343,7 @@ class StatusWriter(Worker):
         return self._api.merge_status(
             RESOURCE_CLAIMS,
             name,
-            merged(body, found),
+            merged(body, stored),
             namespace=namespace,
             manager=MANAGER,
             timeout=_REQUEST_TIMEOUT,

@@ -118,7 +118,7 @@ def _whole(record: ClaimRecord) -> str | None:
 
 def _too_high(record: ClaimRecord) -> str | None:
     """Return which limits of MPS are more than the device has; None if none is."""
-    found = [
+    limits = [
         f"{asked} MiB for {entry.name}, which has {step.memory_mib(key)} MiB"
         for step in record.steps
         if isinstance(step, MpsDomain)
@@ -126,23 +126,23 @@ def _too_high(record: ClaimRecord) -> str | None:
         for entry in record.devices
         if entry.device.key == key and not entry.admin_access
     ]
-    if not found:
+    if not limits:
         return None
     return (
-        f"the pinned device memory limit is {'; '.join(found)}: programs may use all of its "
+        f"the pinned device memory limit is {'; '.join(limits)}: programs may use all of its "
         "memory. Set a lower limit in the claim's mpsConfig"
     )
 
 
 def _not_limited(record: ClaimRecord) -> str | None:
     """Return what a claim is to be told; None if something limits the memory of all its shares."""
-    found = [step for step in share_steps(record) if step.memory.by is Backend.NOTHING]
+    loose = [step for step in share_steps(record) if step.memory.by is Backend.NOTHING]
     names = [
-        entry.name for entry in record.devices if any(step.is_about(entry.device) for step in found)
+        entry.name for entry in record.devices if any(step.is_about(entry.device) for step in loose)
     ]
     if not names:
         return None
-    reasons = "; ".join(dict.fromkeys(step.memory.why for step in found))
+    reasons = "; ".join(dict.fromkeys(step.memory.why for step in loose))
     return (
         f"nothing limits the GPU memory that this claim uses with {', '.join(names)}: {reasons}. "
         "Each tenant can take the memory of all others. For a limit, share by MPS (Volta or newer),"

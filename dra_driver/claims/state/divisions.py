@@ -68,23 +68,23 @@ class Divisions:
 
         Raises TransientError if nobody has a share of it, and the share config is not read yet.
         """
-        found = self._holding([device.gpu], with_counters=True).get(device)
-        reason = None if found else self._config.why_unknown()
+        division = self._holding([device.gpu], with_counters=True).get(device)
+        reason = None if division else self._config.why_unknown()
         if reason is not None:
             raise TransientError(f"it is not known yet how {device.gpu} is shared: {reason}")
-        return found
+        return division
 
     def on(self, gpus: Iterable[GpuUuid], *, with_counters: bool = True) -> Mapping[Base, Division]:
         """Return the divisions by which shares of some GPUs' devices may be offered now."""
-        found = self._holding(gpus, with_counters=with_counters)
-        return {part: one for part, one in found.items() if not self._is_consumed(part)}
+        divided = self._holding(gpus, with_counters=with_counters)
+        return {part: how for part, how in divided.items() if not self._is_consumed(part)}
 
     def waiting(self, gpus: Iterable[GpuUuid]) -> Mapping[Base, str]:
         """Return the devices that claims keep from being divided as wanted, and which these are."""
         chosen = set(gpus)
         last = self._offered
         now = self.on(chosen, with_counters=last is None or last.with_counters)
-        wanted = {part: one for part, one in self._config.wanted().items() if part.gpu in chosen}
+        wanted = {part: how for part, how in self._config.wanted().items() if part.gpu in chosen}
         return {
             part: self._holders_named(part, wanted.get(part), now.get(part))
             for part in sorted(now.keys() | wanted.keys(), key=_order)
@@ -96,9 +96,9 @@ class Divisions:
 
         `with_counters` says whether the API server stores counters.
         """
-        found = self.on(gpus, with_counters=with_counters)
-        self._offered = _Offered(divisions=found, with_counters=with_counters)
-        return found
+        divisions = self.on(gpus, with_counters=with_counters)
+        self._offered = _Offered(divisions=divisions, with_counters=with_counters)
+        return divisions
 
     def is_outdated(self) -> bool:
         """Tell whether other divisions hold by now than those that were offered last."""
@@ -127,9 +127,9 @@ class Divisions:
                 return not any(map(self._is_held_otherwise, served))
             return True
 
-        free = {part: one for part, one in wanted.items() if is_free(part, one)}
-        found = free | in_use
-        return {part: division for part, division in found.items() if part.gpu in chosen}
+        free = {part: how for part, how in wanted.items() if is_free(part, how)}
+        divisions = free | in_use
+        return {part: division for part, division in divisions.items() if part.gpu in chosen}
 
     def _in_use(self, gpus: Iterable[GpuUuid]) -> Iterator[tuple[Base, Division]]:
         """Yield the divisions of which claims have shares."""

@@ -119,7 +119,7 @@ class Holdings:
             if entry.admin_access:
                 continue
             device = entry.device
-            for other in (one for gpu in device.served for one in others[gpu].records):
+            for other in (user for gpu in device.served for user in others[gpu].records):
                 if self.holds(other) and overlap([device], other.held):
                     return Neighbours(rival=Rival(device=entry, holder=other))
         former = {
@@ -272,8 +272,8 @@ class HeldDevices:
     def beside(self, offer: MigOffer, inventory: Inventory) -> MigOffer:
         """Return what is offered of an inventory's GPUs, with what claims have of them."""
         if offer.source is MigSource.AUTO:  # no other one follows the modes of GPUs
-            found = {gpu.uuid: self._held(gpu.uuid) for gpu in inventory.gpus if gpu.mig}
-            offer = replace(offer, held=found)
+            held = {gpu.uuid: self._held(gpu.uuid) for gpu in inventory.gpus if gpu.mig}
+            offer = replace(offer, held=held)
         self.keeps_any = any(
             offer.keeps_whole(gpu) or offer.keeps_parts(gpu) for gpu in inventory.gpus
         )

@@ -79,14 +79,14 @@ class Ownership:
 
     def made(self, gpu: GpuUuid | None = None) -> dict[MigSlot, ClaimUid]:
         """Return for whom each MIG device was made here, or is being made, on one GPU or on all."""
-        found: dict[MigSlot, ClaimUid] = {}
+        owners: dict[MigSlot, ClaimUid] = {}
         for uuid in self._noted_gpus() if gpu is None else [gpu]:
             for name in _names(self._notes / _checked(uuid)):
                 slot = _slot(uuid, name)
                 owner = None if slot is None else self.maker(slot)
                 if slot is not None and owner is not None:
-                    found[slot] = owner
-        return found
+                    owners[slot] = owner
+        return owners
 
     def maker(self, slot: MigSlot) -> ClaimUid | None:
         """Return the claim that the MIG device at a place was made for; None if not made here."""
@@ -140,15 +140,15 @@ class Ownership:
 
     def refusals(self) -> dict[GpuUuid, Refusal]:
         """Return which GPUs cannot be switched to MIG mode, as the driver that runs has noted."""
-        found: dict[GpuUuid, Refusal] = {}
+        refusals: dict[GpuUuid, Refusal] = {}
         for gpu in self._noted_gpus():
             with suppress(OSError):
                 text = (self._notes / gpu / _REFUSED).read_text(errors="replace")
                 reason, *names = text.split("\n")
                 slots = (_slot(gpu, name) for name in names)
                 waiting = frozenset(slot for slot in slots if slot is not None)
-                found[gpu] = Refusal(reason=reason, waiting=waiting)
-        return found
+                refusals[gpu] = Refusal(reason=reason, waiting=waiting)
+        return refusals
 
     def forget_other_boots(self) -> None:
         """Remove the notes of earlier boots."""

@@ -94,15 +94,15 @@ class RecordStore:
         Needs the claim's lock: a record that another one is writing is not to be moved. Raises
         VersionError if a newer version of this driver prepared the claim.
         """
-        found = self._current(uid)
-        if not isinstance(found, _Damaged):
-            return found
-        if found.is_empty:
+        record = self._current(uid)
+        if not isinstance(record, _Damaged):
+            return record
+        if record.is_empty:
             # A power cut came between its name and its bytes. There is nothing to look at.
             log.warning("record without content deleted", claim_uid=uid)
             self.delete(uid)
         else:
-            self._move_aside(self._path(uid), found.reason)
+            self._move_aside(self._path(uid), record.reason)
         return None
 
     def peek(self, uid: ClaimUid) -> ClaimRecord | None:
@@ -110,8 +110,8 @@ class RecordStore:
 
         Raises VersionError as `read`.
         """
-        found = self._current(uid)
-        return None if isinstance(found, _Damaged) else found
+        record = self._current(uid)
+        return None if isinstance(record, _Damaged) else record
 
     def _current(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
         """Return what is stored, the very object of the call before if that was left alone."""
@@ -121,12 +121,12 @@ class RecordStore:
         known = self._peeked.get(uid)
         if seen is not None and known is not None and known[0] == seen:
             return known[1]
-        found = self._look(uid)
-        if isinstance(found, _Damaged) or found is None:
+        record = self._look(uid)
+        if isinstance(record, _Damaged) or record is None:
             self._peeked.pop(uid, None)
         else:
-            self._keep(found, seen)
-        return found
+            self._keep(record, seen)
+        return record
 
     def _keep(self, record: ClaimRecord, seen: Look | None) -> None:
         if len(self._peeked) >= _MOST_PEEKED:
@@ -223,19 +223,19 @@ class RecordStore:
     def _look(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
         path = self._path(uid)
         try:
-            found = read_whole(path)
+            contents = read_whole(path)
         except OSError as error:
             raise disk_refused(f"read {path}", error) from error
-        if found is None:
+        if contents is None:
             return None
-        if not found[0]:
+        if not contents[0]:
             return _Damaged(reason="it is empty", is_empty=True)
         try:
-            record = _as_stored(*found)
+            record = _as_stored(*contents)
         except VersionError as error:
             raise VersionError(
                 f"a newer version of this driver prepared claim UID {uid} "
-                f"({_newer(found[0], error)}); its record "
+                f"({_newer(contents[0], error)}); its record "
                 f"{path} and its devices are left as they are: install that version again, or "
                 "drain the node with it before an older one is installed"
             ) from error
@@ -303,17 +303,17 @@ def stored_records(directory: Path) -> StoredRecords:
             if name.startswith("."):
                 continue
             try:
-                found = read_whole(folder / name)
+                contents = read_whole(folder / name)
             except OSError as error:
                 damaged[name] = str(disk_refused(f"read {folder / name}", error))
                 continue
-            if found is None or not found[0]:
+            if contents is None or not contents[0]:
                 continue  # unprepared meanwhile, or written just before a power cut
             try:
-                record = _as_stored(*found)
+                record = _as_stored(*contents)
             except VersionError as error:
                 newer.add(name)
-                damaged[name] = f"not damaged, but of a newer version: {_newer(found[0], error)}"
+                damaged[name] = f"not damaged, but of a newer version: {_newer(contents[0], error)}"
                 continue
             except StateError as error:
                 damaged[name] = str(error)

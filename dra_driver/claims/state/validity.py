@@ -25,17 +25,17 @@ def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str 
     if not record.ref.name:
         raise UnavailableError("a claim that was taken over has not been looked up by its UID yet")
     try:
-        found = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
+        stored = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
     except NotFoundError:
         return "no longer exists"
-    uid = uid_of(found)
+    uid = uid_of(stored)
     if uid is not None and uid != record.ref.uid:
         return f"was replaced by one of UID {uid}"
-    status = found.get("status")
+    status = stored.get("status")
     if uid and (not status or (isinstance(status, Mapping) and status.get("allocation") is None)):
         return "is no longer allocated"
     try:
-        claim = parse_claim(found, DRIVER_NAME)
+        claim = parse_claim(stored, DRIVER_NAME)
     except ConfigError as error:
         # Only what is plainly not there is gone: a claim that cannot be read keeps its devices.
         raise UnavailableError(f"claim {record.ref}: {error}") from error
@@ -48,16 +48,16 @@ def stored_claim(claims: KubeClient, ref: ClaimRef, *, timeout: float) -> Mappin
     `timeout` is in seconds. Raises DriverError if the API server does not say.
     """
     try:
-        found = claims.get_claim(ref.namespace, ref.name, timeout=timeout)
+        stored = claims.get_claim(ref.namespace, ref.name, timeout=timeout)
     except NotFoundError:
         return None
-    return found if uid_of(found) == ref.uid else None
+    return stored if uid_of(stored) == ref.uid else None
 
 
-def allocated(found: Mapping[str, Any] | None) -> Claim | None:
+def allocated(stored: Mapping[str, Any] | None) -> Claim | None:
     """Return a claim that is there and has devices; None for one that is not, or has none."""
     with suppress(ConfigError):
-        return None if found is None else parse_claim(found, DRIVER_NAME)
+        return None if stored is None else parse_claim(stored, DRIVER_NAME)
     return None
 
 

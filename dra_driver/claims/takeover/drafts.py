@@ -71,11 +71,11 @@ class Drafts:
         self._mps_folder = mps_folder
         self._makes_mig = makes_mig
         migs = [
-            one.device
+            device.device
             for claim in checkpoint.claims
             for group in claim.groups
-            for one in group.devices
-            if isinstance(one.device, PeerMig)
+            for device in group.devices
+            if isinstance(device.device, PeerMig)
         ]
         self._claimed = {live.uuid for _, live in map(self._find, migs) if live is not None}
         self._is_on_demand = any(mig.is_made_for_claims for mig in migs)
@@ -126,29 +126,29 @@ class Drafts:
                 steps += _time_slices(mine, configs)
         return devices, steps
 
-    def _prepared_entry(self, one: PeerDevice, unused: list[Result]) -> DeviceRecord:
+    def _prepared_entry(self, peer: PeerDevice, unused: list[Result]) -> DeviceRecord:
         """Return the record of a device, and strike off the result that it was prepared for."""
         asked = (
             entry
             for entry in unused
-            if entry.device == one.name
-            and (entry.request in one.requests or entry.base_request in one.requests)
+            if entry.device == peer.name
+            and (entry.request in peer.requests or entry.base_request in peer.requests)
         )
         result = next(asked, None)
         if result is None:
             raise StateError(
-                f"it was prepared with device {one.name!r} for a request to which it was not "
+                f"it was prepared with device {peer.name!r} for a request to which it was not "
                 "allocated"
             )
         unused.remove(result)
-        kind = parse_device_name(one.name)
-        if isinstance(one.device, PeerMig) and isinstance(kind, MigName):
-            base: Base = self._mig(one.device, kind)
-        elif isinstance(kind, GpuName) and not isinstance(one.device, PeerMig):
-            base = Whole(gpu=one.device)
+        kind = parse_device_name(peer.name)
+        if isinstance(peer.device, PeerMig) and isinstance(kind, MigName):
+            base: Base = self._mig(peer.device, kind)
+        elif isinstance(kind, GpuName) and not isinstance(peer.device, PeerMig):
+            base = Whole(gpu=peer.device)
         else:
-            raise StateError(f"it has a device of another kind than {one.name}")
-        return _entry(result, base, one.pool, one.cdi_device_ids)
+            raise StateError(f"it has a device of another kind than {peer.name}")
+        return _entry(result, base, peer.pool, peer.cdi_device_ids)
 
     def _mig(self, mig: PeerMig, name: MigName) -> Mig:
         gpu, live = self._find(mig)
@@ -226,7 +226,7 @@ class Drafts:
             if config is not None and strategy_name(config) == SharingStrategy.MPS:
                 served.setdefault(id(config), []).append(entry)
         for together in served.values():
-            uuids = sorted(str(one.device.uuid or "") for one in together)
+            uuids = sorted(str(device.device.uuid or "") for device in together)
             digest = sha256(",".join(uuids).encode()).hexdigest()
             daemon = f"{claim.uid}-{digest[:5]}"
             if (self._mps_folder / daemon).is_dir():
@@ -254,10 +254,10 @@ class Drafts:
     ) -> DeviceRecord | None:
         base: Base = Whole(gpu=gpu.uuid)
         if isinstance(name, MigName):
-            found = partition_named(gpu, name.profile_id, name.start)
-            if found is None:
+            partition = partition_named(gpu, name.profile_id, name.start)
+            if partition is None:
                 return None
-            base = self._half_made(gpu, found)
+            base = self._half_made(gpu, partition)
         cdi_device_id = claim_device_id(claim.uid, result.device, None)
         return _entry(result, base, result.pool, (cdi_device_id,))
 
@@ -310,7 +310,7 @@ class Drafts:
             return mig.instance.made_here
         gpu = self._gpu(mig.gpu)
         there = () if gpu is None else gpu.mig_instances
-        is_there = any(one.slot == mig.slot and isinstance(one, BareInstance) for one in there)
+        is_there = any(bare.slot == mig.slot and isinstance(bare, BareInstance) for bare in there)
         return is_there and self._was_made()
 
     def _mps_daemon(self, daemon: str, entries: Sequence[DeviceRecord]) -> NvidiaMpsDaemon:

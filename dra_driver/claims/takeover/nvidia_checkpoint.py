@@ -132,12 +132,12 @@ def read_checkpoint(file: Path) -> bytes | None:
     try:
         if file.stat().st_size > _LARGEST:
             raise StateError(f"it is larger than {_LARGEST} bytes")
-        found = read_whole(file)
+        contents = read_whole(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StateError(f"it cannot be read: {error.strerror or error}") from error
-    return None if found is None else found[0]
+    return None if contents is None else contents[0]
 
 
 def parse_checkpoint(data: bytes) -> PeerCheckpoint:
@@ -189,10 +189,10 @@ def without(data: bytes, uids: Collection[str]) -> bytes:
 
 def checksum(text: str) -> int:
     """Return the checksum of JSON text as the kubelet's checkpointmanager computes it."""
-    found = 0x811C9DC5
+    total = 0x811C9DC5
     for byte in f"([]uint8)[{' '.join(map(str, text.encode()))}]".encode():
-        found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return found
+        total = (total ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return total
 
 
 def _members(text: str) -> dict[str, str]:
@@ -205,21 +205,21 @@ def _members(text: str) -> dict[str, str]:
             raise ValueError(f"{expected!r} is missing at {start}")
         return _blank(text, start + 1)
 
-    found: dict[str, str] = {}
+    members: dict[str, str] = {}
     at = skip(0, "{")
     while text[at : at + 1] != "}":
-        if found:
+        if members:
             at = skip(at, ",")
         name, at = decoder.raw_decode(text, at)
         start = skip(at, ":")
         _, at = decoder.raw_decode(text, start)
-        if not isinstance(name, str) or name in found:
+        if not isinstance(name, str) or name in members:
             raise ValueError(f"member {name!r} is there twice, or has no name")
-        found[name] = text[start:at]
+        members[name] = text[start:at]
         at = _blank(text, at)
     if _blank(text, at + 1) != len(text):
         raise ValueError("something follows it")
-    return found
+    return members
 
 
 def _joined(members: Mapping[str, str]) -> str:
@@ -280,17 +280,17 @@ def _claims(
     content: Mapping[str, Any], *, newest: bool
 ) -> tuple[tuple[PeerClaim, ...], tuple[UnreadClaim, ...]]:
     claims: Mapping[str, Any] = content.get("preparedClaims") or {}
-    found: list[PeerClaim] = []
+    read: list[PeerClaim] = []
     unread: list[UnreadClaim] = []
     for uid in sorted(claims):
         try:
-            found.append(_claim(uid, claims[uid], newest=newest))
+            read.append(_claim(uid, claims[uid], newest=newest))
         except DriverError as error:
             unread.append(_unread(uid, claims[uid], str(error)))
         except MALFORMED as error:
             reason = f"its content is not that of a claim: {error!r:.200}"
             unread.append(_unread(uid, claims[uid], reason))
-    return tuple(found), tuple(unread)
+    return tuple(read), tuple(unread)
 
 
 def _unread(uid: str, value: object, reason: str) -> UnreadClaim:
@@ -377,7 +377,7 @@ def _mig(entry: Mapping[str, Any]) -> PeerMig:
 def _each(form: re.Pattern[str], value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r:.80} is no list")
-    return tuple(_matching(form, one) for one in value)
+    return tuple(_matching(form, member) for member in value)
 
 
 def _number(value: object) -> int:

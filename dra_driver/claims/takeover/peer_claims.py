@@ -41,11 +41,11 @@ class PeerClaims(Struct, frozen=True, kw_only=True):
         if self.file is None or not self.is_of_this_boot:
             return []
         there = specs.peers()
-        found = [named(claim) for claim in self.claims if claim.uid in there]
-        found += [named(one) for one in self.unread if one.uid in there]
+        names = [named(claim) for claim in self.claims if claim.uid in there]
+        names += [named(claim) for claim in self.unread if claim.uid in there]
         if self.problem is not None:
-            found = [f"claim UID {uid}" for uid in sorted(there)]
-        return [f"{one} of NVIDIA's DRA driver" for one in found]
+            names = [f"claim UID {uid}" for uid in sorted(there)]
+        return [f"{name} of NVIDIA's DRA driver" for name in names]
 
     @property
     def minors(self) -> frozenset[int]:

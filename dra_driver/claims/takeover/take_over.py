@@ -185,14 +185,14 @@ class TakeOver:
 
     def _say_left(self, checkpoint: PeerCheckpoint, left: dict[str, DriverError]) -> None:
         """Log why claims were left, each reason once."""
-        left = {**left, **{one.uid: StateError(one.reason) for one in checkpoint.unread}}
-        for one in checkpoint.all:
-            error = left.get(one.uid)
-            if error is not None and str(error) != str(self._left.get(one.uid)):
+        left = {**left, **{claim.uid: StateError(claim.reason) for claim in checkpoint.unread}}
+        for peer in checkpoint.all:
+            error = left.get(peer.uid)
+            if error is not None and str(error) != str(self._left.get(peer.uid)):
                 log.error(
                     "claim not taken over from nvidia's driver",
-                    claim_uid=one.uid[:_MOST_SAID],
-                    pods=list(one.pods),
+                    claim_uid=peer.uid[:_MOST_SAID],
+                    pods=list(peer.pods),
                     reason=str(error),
                     advice=_advice(error),
                 )
@@ -245,8 +245,8 @@ class TakeOver:
                 _say(record)
             elif made_for(former) != made_for(record):
                 return True  # it was taken back meanwhile, or made again
-            for one in made_for(record):
-                ownership.note(one, uid)
+            for slot in made_for(record):
+                ownership.note(slot, uid)
                 self._step("noted")
             for gpu in drafts.turned_on(record):
                 ownership.note_mode(gpu)

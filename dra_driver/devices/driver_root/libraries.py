@@ -71,8 +71,8 @@ class Found(Struct, frozen=True):
 
 def version_of(path: str) -> str | None:
     """Return the version in a library's name, such as 550.54.15; a SONAME's number is none."""
-    found = _VERSION.search(path)
-    return found[1] if found else None
+    match = _VERSION.search(path)
+    return match[1] if match else None
 
 
 def locate(root: Path, pattern: str) -> tuple[str, ...]:
@@ -82,15 +82,15 @@ def locate(root: Path, pattern: str) -> tuple[str, ...]:
     first those in the folders, as Debian's lead to the driver that its alternatives chose, then
     those in the loader's cache.
     """
-    found = _existing(root, _in_folders(root, pattern))
-    if not found:
+    files = _existing(root, _in_folders(root, pattern))
+    if not files:
         stem = pattern.partition(".so")[0]
         named_otherwise = (
             *_in_folders(root, f"{stem}.so*"),
             *(path for name, path in _cached(root) if fnmatch.fnmatchcase(_stem(name), stem)),
         )
-        found = tuple(one for one in _existing(root, named_otherwise) if one.named(pattern))
-    return tuple(dict.fromkeys(one.source for one in found))
+        files = tuple(file for file in _existing(root, named_otherwise) if file.named(pattern))
+    return tuple(dict.fromkeys(file.source for file in files))
 
 
 def find_all(root: Path, stems: re.Pattern[str]) -> tuple[Found, ...]:
@@ -114,8 +114,8 @@ def _in_folders(root: Path, pattern: str) -> Iterator[str]:
 
 def _existing(root: Path, paths: Iterable[str]) -> tuple[Found, ...]:
     chains = (rooted.chain(root, path) for path in dict.fromkeys(paths))
-    found = dict.fromkeys(Found(chain) for chain in chains if chain)
-    return tuple(one for one in found if rooted.outside(root, one.source).is_file())
+    files = dict.fromkeys(Found(chain) for chain in chains if chain)
+    return tuple(file for file in files if rooted.outside(root, file.source).is_file())
 
 
 def _stem(name: str) -> str:

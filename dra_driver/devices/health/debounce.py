@@ -61,13 +61,13 @@ GpuConditions = tuple[GpuCondition, ...]
 
 def in_force(conditions: Iterable[GpuCondition]) -> GpuConditions:
     """Return what is wrong now, the gravest first, and then what began first."""
-    found = (condition for condition in conditions if condition.is_in_force)
-    return tuple(sorted(found, key=lambda one: (-one.finding.severity.rank, one.since)))
+    known = (condition for condition in conditions if condition.is_in_force)
+    return tuple(sorted(known, key=lambda held: (-held.finding.severity.rank, held.since)))
 
 
 def after_look(
     conditions: GpuConditions,
-    found: Examination,
+    look: Examination,
     instances: Collection[int] | None,
     now: int,
     settle: int,
@@ -77,14 +77,14 @@ def after_look(
     `instances` are the ids of the GPU instances that there are; None if that is not known.
     """
     looked_at = (
-        _looked_at(_by_now(condition, now), found, now, settle)
+        _looked_at(_by_now(condition, now), look, now, settle)
         for condition in conditions
         if condition.instance is None
         or instances is None
         or condition.instance.gpu_instance in instances
     )
-    result = tuple(one for one in looked_at if one is not None)
-    for finding in found.findings:
+    result = tuple(condition for condition in looked_at if condition is not None)
+    for finding in look.findings:
         result = with_finding(result, finding, None, now, settle)
     return result
 
@@ -122,49 +122,49 @@ def with_finding(
     return tuple(after if condition is before else condition for condition in conditions)
 
 
-def _by_now(one: GpuCondition, now: int) -> GpuCondition:
+def _by_now(was: GpuCondition, now: int) -> GpuCondition:
     """Return it as if no wait had begun later; what counts keeps the time that was told."""
-    absent = one.absent_since
+    absent = was.absent_since
     return replace(
-        one,
-        since=one.since if one.counts else min(one.since, now),
+        was,
+        since=was.since if was.counts else min(was.since, now),
         absent_since=None if absent is None else min(absent, now),
-        passed_at=None if one.passed_at is None else min(one.passed_at, now),
+        passed_at=None if was.passed_at is None else min(was.passed_at, now),
     )
 
 
-def _looked_at(one: GpuCondition, found: Examination, now: int, settle: int) -> GpuCondition | None:
+def _looked_at(was: GpuCondition, look: Examination, now: int, settle: int) -> GpuCondition | None:
     """Return a condition after a look that may have found it; None once it is forgotten."""
-    if one.passed_at is not None:
-        return one if now - one.passed_at < SETTLE_MOST else None
-    if not found.answered:
-        one = replace(one, was_away=True)
-    if any(finding.key == one.finding.key for finding in found.findings):
-        return one  # `with_finding` takes it on
-    if not _seems_passed(one, found):
-        return replace(one, absent_since=None)
-    return _absent(one, now, settle) if one.counts else None
+    if was.passed_at is not None:
+        return was if now - was.passed_at < SETTLE_MOST else None
+    if not look.answered:
+        was = replace(was, was_away=True)
+    if any(finding.key == was.finding.key for finding in look.findings):
+        return was  # `with_finding` takes it on
+    if not _seems_passed(was, look):
+        return replace(was, absent_since=None)
+    return _absent(was, now, settle) if was.counts else None
 
 
-def _absent(one: GpuCondition, now: int, settle: int) -> GpuCondition:
-    if one.absent_since is None:
-        return replace(one, absent_since=now)
-    if now - one.absent_since < _settle(one, settle):
-        return one
-    return replace(one, passed_at=now, absent_since=None)
+def _absent(was: GpuCondition, now: int, settle: int) -> GpuCondition:
+    if was.absent_since is None:
+        return replace(was, absent_since=now)
+    if now - was.absent_since < _settle(was, settle):
+        return was
+    return replace(was, passed_at=now, absent_since=None)
 
 
-def _seems_passed(one: GpuCondition, found: Examination) -> bool:
+def _seems_passed(was: GpuCondition, look: Examination) -> bool:
     """Tell whether a look that does not name a condition means that it is over."""
-    cause = one.finding.cause
+    cause = was.finding.cause
     if cause in UNREACHED:
-        return found.answered or any(other.cause in UNREACHED for other in found.findings)
+        return look.answered or any(other.cause in UNREACHED for other in look.findings)
     if cause is Cause.XID:
-        by_itself = one.finding.remedy is Remedy.NONE
-        return found.answered and (by_itself or found.says_well or one.was_away)
-    return cause not in found.unanswered
+        by_itself = was.finding.remedy is Remedy.NONE
+        return look.answered and (by_itself or look.says_well or was.was_away)
+    return cause not in look.unanswered
 
 
-def _settle(one: GpuCondition, settle: int) -> int:
-    doubled: int = settle * 2 ** min(one.relapses, 16)
+def _settle(was: GpuCondition, settle: int) -> int:
+    doubled: int = settle * 2 ** min(was.relapses, 16)
     return min(doubled, max(settle, SETTLE_MOST))

@@ -279,23 +279,23 @@ class Examination(Struct, frozen=True, kw_only=True):
 
 def examined(vitals: Vitals) -> Examination:
     """Return what is wrong with a GPU that answers."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if vitals.recovery_action:
-        found.append(RECOVERY_ACTIONS.get(vitals.recovery_action, UNKNOWN_ACTION))
+        findings.append(RECOVERY_ACTIONS.get(vitals.recovery_action, UNKNOWN_ACTION))
     if vitals.rows_failed:
-        found.append(ROWS_FAILED)
+        findings.append(ROWS_FAILED)
     if vitals.rows_pending:
-        found.append(ROWS_PENDING)
+        findings.append(ROWS_PENDING)
     if vitals.uncorrected:
-        found.append(UNCORRECTED)
+        findings.append(UNCORRECTED)
     bits = vitals.slowdown or 0
-    found += [one for bit, one in SLOWDOWNS.items() if bits & bit]
+    findings += [slowdown for bit, slowdown in SLOWDOWNS.items() if bits & bit]
     if joining := FABRIC_STATES.get(vitals.fabric_state or 0):
-        found.append(joining)
+        findings.append(joining)
     elif vitals.fabric_state == FABRIC_DONE and vitals.fabric_status:
-        found.append(FABRIC_FAILED)
+        findings.append(FABRIC_FAILED)
     return Examination(
-        findings=tuple(found),
+        findings=tuple(findings),
         unanswered=_unanswered(vitals),
         says_well=vitals.recovery_action == 0,
     )

@@ -56,29 +56,29 @@ class Presence:
 
     def end(self, number: int, inventory: Inventory) -> None:
         """Take what the look of that number has found."""
-        listed, found = set(), set()
+        listed, present = set(), set()
         for gpu in inventory.gpus:
             if gpu.mig is None or gpu.mig.problem is None:
                 listed.add(gpu.uuid)
-                found |= {
+                present |= {
                     instance.uuid
                     for instance in gpu.mig_instances
                     if isinstance(instance, MigDevice)
                 }
         with self._lock:
-            held = {key: one for key, one in self._asked.items() if self._still_holds(one.record)}
+            held = {key: ask for key, ask in self._asked.items() if self._still_holds(ask.record)}
             self._asked = held
             changed = {}
-            for (_, uuid), one in held.items():
-                is_gone = uuid not in found
-                if one.gpu in listed and one.after < number and is_gone != one.is_gone:
-                    one.is_gone = is_gone
-                    changed[uuid] = one
-        for uuid, one in changed.items():
-            if one.is_gone:
-                log.warning("mig device of a claim is gone", mig_device=uuid, gpu=one.gpu)
+            for (_, uuid), asked in held.items():
+                is_gone = uuid not in present
+                if asked.gpu in listed and asked.after < number and is_gone != asked.is_gone:
+                    asked.is_gone = is_gone
+                    changed[uuid] = asked
+        for uuid, asked in changed.items():
+            if asked.is_gone:
+                log.warning("mig device of a claim is gone", mig_device=uuid, gpu=asked.gpu)
             else:
-                log.info("mig device of a claim is back", mig_device=uuid, gpu=one.gpu)
+                log.info("mig device of a claim is back", mig_device=uuid, gpu=asked.gpu)
 
     def is_gone(self, device: MigUuid, gpu: GpuUuid, *, claim: str, record: object) -> bool:
         """Tell whether a MIG device that a prepared claim has is not there any more.
@@ -86,8 +86,8 @@ class Presence:
         `claim` is the claim's UID, `record` its record as it was read.
         """
         with self._lock:
-            one = self._asked.get((claim, device))
-            if one is None or one.record is not record:
-                one = _Asked(record=record, gpu=gpu, after=self._begun)
-                self._asked[claim, device] = one
-            return one.is_gone
+            asked = self._asked.get((claim, device))
+            if asked is None or asked.record is not record:
+                asked = _Asked(record=record, gpu=gpu, after=self._begun)
+                self._asked[claim, device] = asked
+            return asked.is_gone

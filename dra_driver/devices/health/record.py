@@ -59,8 +59,8 @@ def read_health(directory: Path) -> HealthRecord | None:
     """
     path = directory / FILE
     try:
-        found = read_whole(path)
-        return None if found is None else _record(unseal(found[0]))
+        contents = read_whole(path)
+        return None if contents is None else _record(unseal(contents[0]))
     except VersionError:
         raise
     except (OSError, StateError, *MALFORMED) as error:
@@ -94,7 +94,7 @@ class HealthFile:
     def read(self) -> Mapping[str, GpuHealth]:
         """Return what was wrong in this boot, by UUID; a file that is damaged is put aside."""
         try:
-            found = read_health(self._directory)
+            record = read_health(self._directory)
         except VersionError as error:
             self._is_newer = True
             log.warning("health record left to a newer version", reason=str(error))
@@ -104,16 +104,16 @@ class HealthFile:
                 (self._directory / FILE).replace(self._directory / DAMAGED)
             log.warning("health record damaged", reason=str(error), kept=DAMAGED)
             return {}
-        if found is None:
+        if record is None:
             return {}
-        if found.boot_id != self._boot_id:
-            log.info("gpus healed by the reboot", gpus=sorted(found.gpus))
+        if record.boot_id != self._boot_id:
+            log.info("gpus healed by the reboot", gpus=sorted(record.gpus))
             return {}
-        return found.gpus
+        return record.gpus
 
     def write(self, gpus: Mapping[str, GpuHealth]) -> bool:
         """Write what is wrong, if that differs from what was written; return whether it is."""
-        sick = {uuid: lasting(one) for uuid, one in gpus.items() if lasting(one).conditions}
+        sick = {uuid: lasting(gpu) for uuid, gpu in gpus.items() if lasting(gpu).conditions}
         data = seal(_json(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE
         if data == self._written or (not sick and not path.exists()):
@@ -138,30 +138,30 @@ def _json(record: HealthRecord) -> dict[str, object]:
         "bootID": record.boot_id,
         "gpus": {
             uuid: {
-                "name": one.name,
-                "index": one.index,
-                "pciAddress": one.pci_address,
-                "ailments": [_condition_json(condition) for condition in one.conditions],
+                "name": gpu.name,
+                "index": gpu.index,
+                "pciAddress": gpu.pci_address,
+                "ailments": [_condition_json(condition) for condition in gpu.conditions],
             }
-            for uuid, one in sorted(record.gpus.items())
+            for uuid, gpu in sorted(record.gpus.items())
         },
     }
 
 
-def _condition_json(one: GpuCondition) -> dict[str, object]:
-    instance = one.instance
+def _condition_json(condition: GpuCondition) -> dict[str, object]:
+    instance = condition.instance
     return {
-        "cause": str(one.finding.cause),
-        "value": one.finding.value,
-        "reason": one.finding.reason,
+        "cause": str(condition.finding.cause),
+        "value": condition.finding.value,
+        "reason": condition.finding.reason,
         "gpuInstance": None if instance is None else instance.gpu_instance,
         "computeInstance": None if instance is None else instance.compute_instance,
-        "since": one.since,
-        "counts": one.counts,
-        "absentSince": one.absent_since,
-        "passedAt": one.passed_at,
-        "relapses": one.relapses,
-        "wasAway": one.was_away,
+        "since": condition.since,
+        "counts": condition.counts,
+        "absentSince": condition.absent_since,
+        "passedAt": condition.passed_at,
+        "relapses": condition.relapses,
+        "wasAway": condition.was_away,
     }
 
 
@@ -170,32 +170,32 @@ def _record(payload: Mapping[str, Any]) -> HealthRecord:
         boot_id=str(payload["bootID"]),
         gpus={
             str(uuid): GpuHealth(
-                name=str(one["name"]),
-                index=int(one["index"]),
-                pci_address=str(one["pciAddress"]),
-                conditions=tuple(map(_condition, one["ailments"])),
+                name=str(gpu["name"]),
+                index=int(gpu["index"]),
+                pci_address=str(gpu["pciAddress"]),
+                conditions=tuple(map(_condition, gpu["ailments"])),
             )
-            for uuid, one in payload["gpus"].items()
+            for uuid, gpu in payload["gpus"].items()
         },
     )
 
 
-def _condition(one: Mapping[str, Any]) -> GpuCondition:
-    found = finding_of(Cause(one["cause"]), str(one["value"]))
-    instance = one["gpuInstance"]
+def _condition(stored: Mapping[str, Any]) -> GpuCondition:
+    finding = finding_of(Cause(stored["cause"]), str(stored["value"]))
+    instance = stored["gpuInstance"]
     return GpuCondition(
-        finding=replace(found, reason=str(one["reason"])),
+        finding=replace(finding, reason=str(stored["reason"])),
         instance=None
         if instance is None
         else InstanceId(
-            gpu_instance=int(instance), compute_instance=_number(one["computeInstance"])
+            gpu_instance=int(instance), compute_instance=_number(stored["computeInstance"])
         ),
-        since=int(one["since"]),
-        counts=bool(one["counts"]),
-        absent_since=_number(one["absentSince"]),
-        passed_at=_number(one["passedAt"]),
-        relapses=int(one["relapses"]),
-        was_away=bool(one["wasAway"]),
+        since=int(stored["since"]),
+        counts=bool(stored["counts"]),
+        absent_since=_number(stored["absentSince"]),
+        passed_at=_number(stored["passedAt"]),
+        relapses=int(stored["relapses"]),
+        was_away=bool(stored["wasAway"]),
     )
 
 

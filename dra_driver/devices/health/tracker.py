@@ -113,13 +113,13 @@ class HealthTracker:
             after: dict[str, GpuHealth] = {
                 gpu.uuid: self._examined(before.get(gpu.uuid), gpu) for gpu in inventory.gpus
             }
-            away = {uuid: one for uuid, one in before.items() if uuid not in after}
+            away = {uuid: health for uuid, health in before.items() if uuid not in after}
             at_places = at_their_places(inventory.sick, away)
             for uuid, sick in at_places.items():
                 after[uuid] = self._missed(away[uuid], sick)
-            for uuid, one in away.items():
-                if uuid not in at_places and one.conditions:
-                    after[uuid] = replace(one, conditions=debounce.after_absence(one.conditions))
+            for uuid, gone in away.items():
+                if uuid not in at_places and gone.conditions:
+                    after[uuid] = replace(gone, conditions=debounce.after_absence(gone.conditions))
             described = self._described | {gpu.uuid: gpu for gpu in inventory.gpus}
             described = {uuid: gpu for uuid, gpu in described.items() if uuid in after}
             if described != self._described:
@@ -142,7 +142,7 @@ class HealthTracker:
 
     def _with_kept(self, inventory: Inventory) -> Inventory:
         there = {gpu.uuid for gpu in inventory.gpus}
-        away = {uuid: one for uuid, one in self._known().items() if uuid not in there}
+        away = {uuid: health for uuid, health in self._known().items() if uuid not in there}
         kept = {
             sick.index: self._described[uuid]
             for uuid, sick in at_their_places(inventory.sick, away).items()
@@ -201,24 +201,24 @@ class HealthTracker:
             was = _keys(before.get(uuid))
             now = _keys(after.get(uuid))
             gpu = after.get(uuid) or before[uuid]
-            begun += [(uuid, gpu, one) for key, one in now.items() if key not in was]
-            passed += [(uuid, gpu, one) for key, one in was.items() if key not in now]
+            begun += [(uuid, gpu, ill) for key, ill in now.items() if key not in was]
+            passed += [(uuid, gpu, ill) for key, ill in was.items() if key not in now]
         return begun, passed
 
     def _tell(self, begun: Sequence[News], passed: Sequence[News]) -> None:
-        for uuid, gpu, one in passed:
-            if one.finding.severity is not Severity.REMARK:
-                log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(one))
-        for uuid, gpu, one in begun:
-            if one.finding.severity is Severity.REMARK:
-                log.info("xid remarked", gpu=uuid, device=gpu.name, reason=one.finding.reason)
+        for uuid, gpu, ill in passed:
+            if ill.finding.severity is not Severity.REMARK:
+                log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(ill))
+        for uuid, gpu, ill in begun:
+            if ill.finding.severity is Severity.REMARK:
+                log.info("xid remarked", gpu=uuid, device=gpu.name, reason=ill.finding.reason)
                 continue
-            write = log.warning if one.finding.severity is Severity.WARNING else log.error
-            reason, remedy = one.finding.reason, str(one.finding.remedy)
+            write = log.warning if ill.finding.severity is Severity.WARNING else log.error
+            reason, remedy = ill.finding.reason, str(ill.finding.remedy)
             write(
-                "gpu sick", gpu=uuid, device=gpu.name, **_words(one), reason=reason, remedy=remedy
+                "gpu sick", gpu=uuid, device=gpu.name, **_words(ill), reason=reason, remedy=remedy
             )
-            self._on_begin(uuid, gpu, one)
+            self._on_begin(uuid, gpu, ill)
         if begun or passed:
             self._on_change()
 
@@ -231,26 +231,26 @@ def at_their_places(
     NVML counts in the order of PCI addresses. So if as many are missing as are sick, they are the
     same in that order; if not, those that had the same index, for GPUs that went move the others.
     """
-    in_order = sorted(sick, key=lambda one: one.index)
-    placed = (uuid for uuid, one in away.items() if one.index >= 0)  # else only heard of
+    in_order = sorted(sick, key=lambda gpu: gpu.index)
+    placed = (uuid for uuid, gpu in away.items() if gpu.index >= 0)  # else only heard of
     missing = sorted(placed, key=lambda uuid: pci_order(away[uuid].pci_address))
     if len(in_order) == len(missing):
         return dict(zip(missing, in_order, strict=True))
     by_index = {away[uuid].index: uuid for uuid in missing}
-    return {by_index[one.index]: one for one in in_order if one.index in by_index}
+    return {by_index[gpu.index]: gpu for gpu in in_order if gpu.index in by_index}
 
 
 def _keys(gpu: GpuHealth | None) -> dict[object, GpuCondition]:
-    found = () if gpu is None else debounce.in_force(gpu.conditions)
-    return {(one.key, one.since): one for one in found}
+    conditions = () if gpu is None else debounce.in_force(gpu.conditions)
+    return {(condition.key, condition.since): condition for condition in conditions}
 
 
-def _words(one: GpuCondition) -> dict[str, object]:
+def _words(ill: GpuCondition) -> dict[str, object]:
     words: dict[str, object] = {
-        "cause": str(one.finding.cause),
-        "value": one.finding.value,
-        "severity": str(one.finding.severity),
+        "cause": str(ill.finding.cause),
+        "value": ill.finding.value,
+        "severity": str(ill.finding.severity),
     }
-    if one.instance is not None:
-        words["gpu_instance"] = one.instance.gpu_instance
+    if ill.instance is not None:
+        words["gpu_instance"] = ill.instance.gpu_instance
     return words

@@ -79,13 +79,13 @@ class MigInstances:
         would need a reset.
         """
         with self._told_who(place.gpu, MigMode.ENABLED), self._calls() as calls:
-            found = _at(calls, place.slot)
-            if isinstance(found, MigDevice):
-                return mig_of(replace(found, made_here=True))
-            if found is None:
+            instance = _at(calls, place.slot)
+            if isinstance(instance, MigDevice):
+                return mig_of(replace(instance, made_here=True))
+            if instance is None:
                 _check_room(calls, place)
             with ExitStack() as undo:
-                ids = _make(calls, place, found, undo)
+                ids = _make(calls, place, instance, undo)
                 undo.pop_all()
         log.info(
             "mig device made",
@@ -102,18 +102,18 @@ class MigInstances:
         TransientError: processes use it.
         """
         with self._calls() as calls:
-            found = _at(calls, slot)
-            match found:
+            there = _at(calls, slot)
+            match there:
                 case None:
                     return
                 case MigDevice():
-                    inside: tuple[int, ...] = (found.compute_instance,)
+                    inside: tuple[int, ...] = (there.compute_instance,)
                 case BareInstance():
-                    inside = found.compute_instances
+                    inside = there.compute_instances
             for compute_instance in inside:
-                calls.destroy_compute_instance(slot.gpu, found.gpu_instance, compute_instance)
-            calls.destroy_gpu_instance(slot.gpu, found.gpu_instance)
-        log.info("mig device destroyed", gpu=slot.gpu, profile=found.profile.name, start=slot.start)
+                calls.destroy_compute_instance(slot.gpu, there.gpu_instance, compute_instance)
+            calls.destroy_gpu_instance(slot.gpu, there.gpu_instance)
+        log.info("mig device destroyed", gpu=slot.gpu, profile=there.profile.name, start=slot.start)
 
     @contextmanager
     def _told_who(self, gpu: GpuUuid, mode: MigMode) -> Iterator[None]:
@@ -144,23 +144,23 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
     return f"{cause}{advice}"
 
 
-def _make(calls: MigCalls, place: Mig, found: BareInstance | None, undo: ExitStack) -> MigIds:
+def _make(calls: MigCalls, place: Mig, instance: BareInstance | None, undo: ExitStack) -> MigIds:
     """Do what is left to do, and register the undo of each step once it is done."""
     gpu = place.gpu
     if calls.mode(gpu) is not MigMode.ENABLED:
         calls.set_mode(gpu, MigMode.ENABLED)
         undo.callback(_try, calls.set_mode, gpu, MigMode.DISABLED)
         log.info("mig mode changed", gpu=gpu, mode=str(MigMode.ENABLED))
-    if found is None:
+    if instance is None:
         number = calls.create_gpu_instance(gpu, place.profile_id, place.placement)
         undo.callback(_try, calls.destroy_gpu_instance, gpu, number)
-    elif found.compute_instances:
+    elif instance.compute_instances:
         raise DeviceError(
-            f"{_listed((found,))} of {gpu} is divided among several compute instances; destroy"
+            f"{_listed((instance,))} of {gpu} is divided among several compute instances; destroy"
             " them on the node (nvidia-smi mig -dci)"
         )
     else:
-        number = found.gpu_instance
+        number = instance.gpu_instance
     compute_instance, uuid = calls.create_compute_instance(gpu, number)
     return MigIds(gpu_instance=number, compute_instance=compute_instance, uuid=uuid, made_here=True)
 

@@ -145,7 +145,7 @@ class Refusals(Worker):
         with self._lock:
             refusing = self._gpus.items()
             over = [
-                uuid for uuid, one in refusing if uuid not in (there if one.minor is None else off)
+                uuid for uuid, why in refusing if uuid not in (there if why.minor is None else off)
             ]
         for uuid in over:
             self._forget(uuid, "it is in MIG mode, or gone")

@@ -70,7 +70,7 @@ def read_vitals(handle: object, fabric: Fabric | None = None) -> Vitals:
 
 def _field_values(handle: object) -> dict[int, int]:
     """Return the fields that the card has, of one call for all."""
-    values = told(lambda one: pynvml.nvmlDeviceGetFieldValues(one, list(_FIELDS)), handle)
+    values = told(lambda gpu: pynvml.nvmlDeviceGetFieldValues(gpu, list(_FIELDS)), handle)
     return {
         int(value.fieldId): field_number(value)
         for value in values or ()

@@ -95,22 +95,22 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
     """
     try:
         own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
-        found = own or libraries.locate(driver_root, LIBRARY)
+        paths = own or libraries.locate(driver_root, LIBRARY)
     except OSError as error:
         raise DeviceError(
             f"{driver_root} cannot be searched for {LIBRARY}: {error.strerror}"
             f" ({error.filename}); check the mount of the driver root"
         ) from error
-    if not found:
+    if not paths:
         raise DeviceError(
             f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
             " install the GPU driver, or point --nvidia-driver-root at where it is"
         )
-    fitting = own or [path for path in found if not running or libraries.version_of(path) is None]
+    fitting = own or [path for path in paths if not running or libraries.version_of(path) is None]
     if not fitting:
         raise DeviceError(
             f"{_STEM}.so.{running} of the running GPU driver {running} is not under"
-            f" {driver_root}, which has {found[0]}; complete the driver's upgrade or reboot the"
+            f" {driver_root}, which has {paths[0]}; complete the driver's upgrade or reboot the"
             " node, or point --nvidia-driver-root at the libraries of the running driver"
         )
     return rooted.outside(driver_root, fitting[0])

@@ -73,19 +73,19 @@ def read_load(handle: Any, index: int) -> GpuLoad:
 
 def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProcess, ...]:
     """Merge the lists: a process that is in two of them has its memory once."""
-    found: dict[tuple[int, int | None, int | None], GpuProcess] = {}
+    processes: dict[tuple[int, int | None, int | None], GpuProcess] = {}
     for kind, ask in _LISTS:
-        for one in _again(ask, handle) or ():
-            if one.pid == 0:
+        for process in _again(ask, handle) or ():
+            if process.pid == 0:
                 continue
             key = (
-                int(one.pid),
-                instance_number(one.gpuInstanceId),
-                instance_number(one.computeInstanceId),
+                int(process.pid),
+                instance_number(process.gpuInstanceId),
+                instance_number(process.computeInstanceId),
             )
-            known = found.get(key)
-            amounts = [known.memory_bytes if known else None, one.usedGpuMemory]
-            found[key] = GpuProcess(
+            known = processes.get(key)
+            amounts = [known.memory_bytes if known else None, process.usedGpuMemory]
+            processes[key] = GpuProcess(
                 pid=key[0],
                 kind=kind,
                 memory_bytes=max((int(each) for each in amounts if each is not None), default=None),
@@ -93,7 +93,7 @@ def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProces
                 gpu_instance=key[1],
                 compute_instance=key[2],
             )
-    return tuple(found[key] for key in sorted(found, key=lambda key: key[0]))
+    return tuple(processes[key] for key in sorted(processes, key=lambda key: key[0]))
 
 
 def _busy(kind: ProcessKind, samples: dict[int, float] | None, pid: int) -> float | None:
@@ -107,7 +107,7 @@ def _samples(handle: Any) -> dict[int, float] | None:
     """Return how busy processes were of late; None if NVML does not say so of this GPU."""
     since = int((time.time() - SAMPLED_SECONDS) * 1e6)  # noqa: TID251 (as NVML has it)
     try:
-        samples = _again(lambda one: pynvml.nvmlDeviceGetProcessUtilization(one, since), handle)
+        samples = _again(lambda gpu: pynvml.nvmlDeviceGetProcessUtilization(gpu, since), handle)
     except pynvml.NVMLError as error:
         if error.value in _NOTHING_NEW:
             return {}
@@ -115,11 +115,11 @@ def _samples(handle: Any) -> dict[int, float] | None:
     if samples is None:
         return None
     latest: dict[int, tuple[int, float]] = {}
-    for one in samples:
-        share = _share(int(one.smUtil))
-        if one.timeStamp > since and share is not None:
-            known = latest.get(int(one.pid), (0, 0.0))
-            latest[int(one.pid)] = max(known, (int(one.timeStamp), share))
+    for sample in samples:
+        share = _share(int(sample.smUtil))
+        if sample.timeStamp > since and share is not None:
+            known = latest.get(int(sample.pid), (0, 0.0))
+            latest[int(sample.pid)] = max(known, (int(sample.timeStamp), share))
     return {pid: share for pid, (_, share) in latest.items()}
 
 
@@ -194,7 +194,7 @@ def read_busy(handle: object) -> Busy:
 
 
 def _clock(call: Callable[[Any, int], Any], handle: object, which: int) -> int | None:
-    return _number(optional(lambda one: call(one, which), handle))
+    return _number(optional(lambda gpu: call(gpu, which), handle))
 
 
 def _number(value: Any) -> int | None:

@@ -96,15 +96,15 @@ def write_limit(handle: object, group: Path, hard_bytes: int | None) -> MemoryLi
     doing = f"limiting the memory of {group}"
     with _limit_errors(doing):
         _set(handle, group, 0, _NONE if hard_bytes is None else hard_bytes)
-    found = read_limits(handle, group)
-    if found is None or not _is_met(hard_bytes, found.hard_bytes):
-        now = "none" if found is None or found.hard_bytes is None else f"{found.hard_bytes} bytes"
-        used = 0 if found is None else found.used_bytes
+    limit = read_limits(handle, group)
+    if limit is None or not _is_met(hard_bytes, limit.hard_bytes):
+        now = "none" if limit is None or limit.hard_bytes is None else f"{limit.hard_bytes} bytes"
+        used = 0 if limit is None else limit.used_bytes
         raise DeviceError(
             f"{doing} to {_words(hard_bytes)}: the limit in force is {now}, though NVML reported"
             f" success, and processes there have {used} bytes; end them, and try again"
         )
-    return found
+    return limit
 
 
 def obstacle(handle: object, group: Path) -> str | None:
@@ -136,10 +136,10 @@ def _set(handle: object, group: Path, soft: int, hard: int) -> None:
     pynvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
 
 
-def _is_met(wanted: int | None, found: int | None) -> bool:
-    if wanted is None or found is None:
-        return wanted is found
-    return wanted - _MIB < found <= wanted
+def _is_met(wanted: int | None, is_set: int | None) -> bool:
+    if wanted is None or is_set is None:
+        return wanted is is_set
+    return wanted - _MIB < is_set <= wanted
 
 
 def _words(hard_bytes: int | None) -> str:

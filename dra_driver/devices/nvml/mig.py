@@ -86,10 +86,10 @@ class MigCalls:
 
     def profiles(self, handle: object, gpu: GpuUuid) -> tuple[MigProfile, ...]:
         """Return what a card can be divided into; nothing if it does not say."""
-        found = self._profiles.get(gpu)
-        if found is None:
-            found = self._profiles[gpu] = _profiles(handle)
-        return found
+        profiles = self._profiles.get(gpu)
+        if profiles is None:
+            profiles = self._profiles[gpu] = _profiles(handle)
+        return profiles
 
     def look(self, handle: object, gpu: GpuUuid) -> tuple[tuple[Instance, ...], str | None]:
         """Return the GPU instances of a GPU in MIG mode, or none and why they cannot be read.
@@ -120,10 +120,10 @@ class MigCalls:
             handle = self.gpus.handle(gpu)
             if mig_mode(handle) is not MigMode.ENABLED:
                 return ()
-            found, problem = self.look(handle, gpu)
+            instances, problem = self.look(handle, gpu)
         if problem is not None:
             raise TransientError(f"MIG devices of {gpu} cannot be listed: {problem}")
-        return found
+        return instances
 
     @_in_time
     def mode(self, gpu: GpuUuid) -> MigMode:
@@ -190,7 +190,7 @@ class MigCalls:
             handle = self.gpus.handle(gpu)
             parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
             shape = pynvml.nvmlGpuInstanceGetInfo(parent).profileId
-            profile = next(one for one in self.profiles(handle, gpu) if one.id == shape)
+            profile = next(each for each in self.profiles(handle, gpu) if each.id == shape)
             shape = _compute_profile(parent, profile.compute_slices)
             with _barred(gpu):
                 made = pynvml.nvmlGpuInstanceCreateComputeInstance(parent, shape)
@@ -207,16 +207,16 @@ class MigCalls:
         with nvml_errors(f"{doing} of {gpu}"), _gone_is_fine():
             handle = self.gpus.handle(gpu)
             parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
-            found = pynvml.nvmlGpuInstanceGetComputeInstanceById(parent, compute_instance)
-            pynvml.nvmlComputeInstanceDestroy(found)
+            instance = pynvml.nvmlGpuInstanceGetComputeInstanceById(parent, compute_instance)
+            pynvml.nvmlComputeInstanceDestroy(instance)
 
     @_in_time
     def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
         """Destroy a GPU instance that has no compute instance; one that is gone is fine."""
         with nvml_errors(f"destroying GPU instance {gpu_instance} of {gpu}"), _gone_is_fine():
             handle = self.gpus.handle(gpu)
-            found = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
-            pynvml.nvmlGpuInstanceDestroy(found)
+            instance = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
+            pynvml.nvmlGpuInstanceDestroy(instance)
 
 
 def mig_mode(handle: object) -> MigMode:
@@ -264,15 +264,15 @@ def _undone_by(destroy: Callable[[Any], object], made: object) -> Iterator[None]
 
 
 def _profiles(handle: object) -> tuple[MigProfile, ...]:
-    found: dict[int, MigProfile] = {}
+    profiles: dict[int, MigProfile] = {}
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         info = _on_this_card(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, number)
-        if info is None or info.id in found:
+        if info is None or info.id in profiles:
             continue
         placements = _placements(handle, info.id)
         if placements:
-            found[info.id] = _profile(info, placements)
-    return tuple(found.values())
+            profiles[info.id] = _profile(info, placements)
+    return tuple(profiles.values())
 
 
 def _placements(handle: object, profile_id: int) -> tuple[Placement, ...]:
@@ -280,9 +280,9 @@ def _placements(handle: object, profile_id: int) -> tuple[Placement, ...]:
     ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
     if _on_this_card(ask, handle, profile_id, None, byref(count)) is None or not count.value:
         return ()
-    found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    ask(handle, profile_id, byref(found), byref(count))
-    places = {Placement(start=place.start, size=place.size) for place in found[: count.value]}
+    array = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    ask(handle, profile_id, byref(array), byref(count))
+    places = {Placement(start=place.start, size=place.size) for place in array[: count.value]}
     return tuple(sorted(places))
 
 
@@ -312,13 +312,13 @@ def _instances(
         compute = int(pynvml.nvmlDeviceGetComputeInstanceId(device))
         uuid = MigUuid(pynvml.nvmlDeviceGetUUID(device))
         devices.setdefault(parent, set()).add((compute, uuid, _is_undivided(device)))
-    found: list[Instance] = []
+    instances: list[Instance] = []
     for profile in profiles:
         for info in gpu_instances(handle, profile.id, profile.instances):
             place = Placement(start=int(info.placement.start), size=int(info.placement.size))
             inside = sorted(devices.get(int(info.id), ()))
-            found.append(_instance(gpu, profile, place, int(info.id), inside))
-    return tuple(sorted(found, key=lambda each: (each.placement, each.gpu_instance)))
+            instances.append(_instance(gpu, profile, place, int(info.id), inside))
+    return tuple(sorted(instances, key=lambda each: (each.placement, each.gpu_instance)))
 
 
 def _instance(
@@ -350,9 +350,9 @@ def _instance(
 def gpu_instances(handle: object, profile_id: int, most: int) -> Iterator[Any]:
     """Yield what NVML says of each GPU instance of a profile, `most` at the most."""
     count = c_uint(most)
-    found = (pynvml.c_nvmlGpuInstance_t * most)()
-    pynvml.nvmlDeviceGetGpuInstances(handle, profile_id, byref(found), byref(count))
-    for entry in found[: count.value]:
+    array = (pynvml.c_nvmlGpuInstance_t * most)()
+    pynvml.nvmlDeviceGetGpuInstances(handle, profile_id, byref(array), byref(count))
+    for entry in array[: count.value]:
         yield pynvml.nvmlGpuInstanceGetInfo(entry)
 
 

@@ -79,8 +79,8 @@ class NvLinkReader:
         except DeviceError:  # tried again at the next look
             return Wiring(links=known.links if known is not None else (), fabric=fabric)
         self._looks[uuid] = LOOKS - 1
-        self._known[uuid] = found = Wiring(links=links, fabric=fabric)
-        return found
+        self._known[uuid] = wiring = Wiring(links=links, fabric=fabric)
+        return wiring
 
 
 def read_fabric(handle: object) -> Fabric | None:
@@ -123,19 +123,19 @@ def _numbers(handle: object) -> list[int]:
 
     To be asked for that has a link brought up that is still at rest, so this comes first.
     """
-    found = []
+    numbers = []
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             if pynvml.nvmlDeviceGetNvLinkCapability(
                 handle, number, pynvml.NVML_NVLINK_CAP_P2P_SUPPORTED
             ):
-                found.append(number)
+                numbers.append(number)
         except pynvml.NVMLError as error:
             if error.value in LOST_CODES:
                 raise
             if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 break
-    return found
+    return numbers
 
 
 def _states(handle: object, numbers: list[int]) -> dict[int, bool]:
@@ -143,7 +143,7 @@ def _states(handle: object, numbers: list[int]) -> dict[int, bool]:
         return {}
     field = pynvml.NVML_FI_DEV_NVLINK_GET_STATE
     wanted = [(field, number) for number in numbers]
-    values = told(lambda one: pynvml.nvmlDeviceGetFieldValues(one, wanted), handle) or ()
+    values = told(lambda gpu: pynvml.nvmlDeviceGetFieldValues(gpu, wanted), handle) or ()
     states = {
         int(value.scopeId): value.value.uiVal == pynvml.NVML_FEATURE_ENABLED
         for value in values
@@ -160,10 +160,10 @@ def _link(handle: object, number: int, *, is_active: bool) -> NvLink | None:
     """Return a link; None for one that leads to a processor."""
     if not is_active:
         return NvLink(number=number, is_active=False)
-    kind = told(lambda one: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(one, number), handle)
+    kind = told(lambda gpu: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, number), handle)
     if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU:
         return None
-    pci = told(lambda one: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(one, number), handle)
+    pci = told(lambda gpu: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, number), handle)
     return NvLink(
         number=number,
         is_active=True,

@@ -89,15 +89,15 @@ def survey(calls: NvmlCalls) -> Document:
 
 
 def _topology(calls: NvmlCalls, number: int) -> Iterator[Answer]:
-    def level(one: int, other: int) -> int:
-        handles = (pynvml.nvmlDeviceGetHandleByIndex(index) for index in (one, other))
+    def level(first: int, other: int) -> int:
+        handles = (pynvml.nvmlDeviceGetHandleByIndex(index) for index in (first, other))
         return int(pynvml.nvmlDeviceGetTopologyCommonAncestor(*handles))
 
-    for one in range(number):
-        asked = _Asked(calls, str(one))
-        for other in range(one + 1, number):
-            answer = asked("", level, one, other)
-            yield {"gpus": [one, other], "nvmlDeviceGetTopologyCommonAncestor": answer}
+    for here in range(number):
+        asked = _Asked(calls, str(here))
+        for other in range(here + 1, number):
+            answer = asked("", level, here, other)
+            yield {"gpus": [here, other], "nvmlDeviceGetTopologyCommonAncestor": answer}
 
 
 class _Asked:
@@ -144,9 +144,9 @@ class _Gpu:
 
     def look(self) -> Document:
         """Return its answers."""
-        found = self._asked("nvmlDeviceGetHandleByIndex_v2", self._find)
+        handle = self._asked("nvmlDeviceGetHandleByIndex_v2", self._find)
         document: Document = {"index": self._index, "calls": self._asked.answers}
-        if found.get("code") != _SUCCESS:
+        if handle.get("code") != _SUCCESS:
             return document
         self._ask_plain()
         document["fields"] = self._asked(
@@ -222,8 +222,8 @@ class _Gpu:
 
     def _compute_profiles(self, instances: Iterable[Document]) -> Iterator[Document]:
         """Yield what each GPU instance can be divided into, by NVML's enumeration."""
-        found = (one["nvmlDeviceGetGpuInstances"].get("value") or () for one in instances)
-        for number in sorted(instance["id"] for each in found for instance in each):
+        lists = (answers["nvmlDeviceGetGpuInstances"].get("value") or () for answers in instances)
+        for number in sorted(instance["id"] for each in lists for instance in each):
             for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
                 answer = self._ask(_compute_profile, number, index)
                 yield {
@@ -277,13 +277,13 @@ def _memory_limits(handle: Any) -> None:
 
 def _field_values(handle: Any, wanted: Iterable[Any]) -> list[Document]:
     values = pynvml.nvmlDeviceGetFieldValues(handle, list(wanted))
-    found = []
+    fields = []
     for value in values:
         field: Document = {"field": int(value.fieldId), "code": int(value.nvmlReturn)}
         if value.nvmlReturn == _SUCCESS:
             field["value"] = field_number(value)
-        found.append(field)
-    return found
+        fields.append(field)
+    return fields
 
 
 def _remote(handle: Any, number: int) -> Document:
@@ -299,9 +299,9 @@ def _profile(handle: Any, number: int) -> Document:
 def _placements(handle: Any, profile: int) -> list[list[int]]:
     count = c_uint()
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile, None, byref(count))
-    found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile, byref(found), byref(count))
-    return sorted([int(one.start), int(one.size)] for one in found[: count.value])
+    array = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile, byref(array), byref(count))
+    return sorted([int(place.start), int(place.size)] for place in array[: count.value])
 
 
 def _instances(handle: Any, profile: int, most: int) -> list[Document]:

@@ -207,7 +207,7 @@ class Control:
                 " or point --nvidia-driver-root at where it is"
             )
         server = find_program(self._root, MPS_SERVER) or control
-        there = [rooted.outside(view.driver_root, one.source) for one in (server, control)]
+        there = [rooted.outside(view.driver_root, program.source) for program in (server, control)]
         folders = dict.fromkeys(str(path.parent) for path in there)
         return there[1], {"PATH": os.pathsep.join(folders), "LC_ALL": "C"}
 
@@ -239,13 +239,13 @@ class Control:
     def _libraries(self) -> Mapping[str, str]:
         """Return the libraries of the running driver: name to path inside the driver root."""
         try:
-            found = find_driver_libraries(self._root, running_driver(self._proc))
+            libraries = find_driver_libraries(self._root, running_driver(self._proc))
         except OSError as error:
             raise DeviceError(
                 f"the GPU driver's libraries under {self._root} cannot be read: "
                 f"{error.strerror} ({error.filename}); check the mount of the driver root"
             ) from error
-        return found.by_name()
+        return libraries.by_name()
 
 
 def ask_daemon(
@@ -339,7 +339,7 @@ def _users_options(domain: Domain) -> list[list[str]]:
     """
     if not domain.multi_user:
         return [[]]
-    several = [[one] for one in _MULTI_USER]
+    several = [[option] for option in _MULTI_USER]
     return [*several, []] if is_shared(domain.id) else several
 
 

@@ -252,9 +252,9 @@ class HangWatch:
         A server that hangs may keep one that is dead on its list.
         """
         probe = self._probe.pid if self._probe is not None else None
-        found = {pid: self._process_at(pid) for pid in pids if pid != probe}
-        clients = frozenset(one for one in found.values() if one is not None)
-        dead = frozenset(pid for pid, one in found.items() if one is None)
+        processes = {pid: self._process_at(pid) for pid in pids if pid != probe}
+        clients = frozenset(process for process in processes.values() if process is not None)
+        dead = frozenset(pid for pid, process in processes.items() if process is None)
         if self._clients - clients or dead - self._dead:
             self._is_suspect = True
         self._clients, self._dead = clients, dead

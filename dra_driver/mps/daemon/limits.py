@@ -71,14 +71,14 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
             f"the MPS control daemon did not take the limits: {len(settings)} queries have the "
             f"answers {said!r}"
         )
-    for one, text in zip(settings, said, strict=True):
-        if not one.is_right(text):
+    for limit, text in zip(settings, said, strict=True):
+        if not limit.is_right(text):
             raise LimitsError(
-                f"the MPS control daemon has {one.subject} of {text.strip()} where {one.value} was "
-                "set"
+                f"the MPS control daemon has {limit.subject} of {text.strip()} where "
+                f"{limit.value} was set"
             )
     limits = ((device.uuid, device.pinned_memory_mib) for device in domain.devices)
-    memory = tuple((uuid, limit) for uuid, limit in limits if limit is not None)
+    memory = tuple((uuid, mib) for uuid, mib in limits if mib is not None)
     return Limits(active_thread_percentage=_percentage(said[0]), pinned_memory_mib=memory)
 
 
@@ -93,13 +93,12 @@ def restore_limits(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str
         answers = ask([f"get_{setting.name} {pid}{setting.place}" for setting in settings])
         if len(answers) != len(settings):
             continue
-        for one, said in zip(settings, answers, strict=True):
+        for limit, said in zip(settings, answers, strict=True):
             with suppress(LimitsError):
-                if not one.is_right(said):
-                    ask([f"set_{one.name} {pid}{one.place} {one.value}"])
-                    changed.append(
-                        f"server {pid} had {one.name}{one.place} {said} instead of {one.value}"
-                    )
+                if not limit.is_right(said):
+                    ask([f"set_{limit.name} {pid}{limit.place} {limit.value}"])
+                    wrong = f"server {pid} had {limit.name}{limit.place} {said}"
+                    changed.append(f"{wrong} instead of {limit.value}")
     return changed
 
 

@@ -41,8 +41,8 @@ def layers(folder: Path) -> int:
 def hides_mounts(folder: Path) -> bool:
     """Tell whether a folder is a mount whose inner mounts nobody else sees (not Bidirectional)."""
     point = _escaped(folder.resolve())
-    found = [fields for fields in _mount_lines() if fields[_MOUNT_POINT] == point]
-    return bool(found) and not any(one.startswith("shared:") for one in found[-1][_OPTIONAL:])
+    mounts = [fields for fields in _mount_lines() if fields[_MOUNT_POINT] == point]
+    return bool(mounts) and not any(field.startswith("shared:") for field in mounts[-1][_OPTIONAL:])
 
 
 def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int = 0o1777) -> None:
@@ -63,11 +63,11 @@ def limit_files(folder: Path, files: int) -> bool:
     DeviceError, also where somebody has just made more.
     """
     try:
-        found = os.statvfs(folder)
+        usage = os.statvfs(folder)
     except OSError as error:
         raise DeviceError(f"cannot look at {folder}: {error.strerror}") from error
-    most = max(files, found.f_files - found.f_ffree)
-    if found.f_files != most:
+    most = max(files, usage.f_files - usage.f_ffree)
+    if usage.f_files != most:
         _mount("tmpfs", folder, "tmpfs", _TENANTS | _MS_REMOUNT, f"nr_inodes={most}")
     return most == files
 

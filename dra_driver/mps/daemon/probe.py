@@ -205,14 +205,14 @@ def place_in(log: bytes, pid: int) -> Place:
     Clients can have the daemon log what they like: a domain's tenants can deny that one of their
     own waits in the queue, and nothing else.
     """
-    found = Place.UNKNOWN
+    place = Place.UNKNOWN
     for number, said in _NEW_CLIENT.findall(log):
         if int(number) == pid:
             if _TAKEN in said:
-                found = Place.SERVER
+                place = Place.SERVER
             elif _QUEUED in said:
-                found = Place.QUEUE
-    return found
+                place = Place.QUEUE
+    return place
 
 
 def _tail(path: Path) -> bytes:

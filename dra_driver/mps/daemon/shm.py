@@ -74,7 +74,7 @@ class _Folder(Struct, kw_only=True):
     """A folder on the way: its name in the one above, as it was found, and what is left to do."""
 
     name: str
-    found: os.stat_result
+    status: os.stat_result
     makers: frozenset[str] | None
     names: Iterator[str]
     was_pruned: bool = False
@@ -86,7 +86,7 @@ class _Look:
     def __init__(self, top: int, before: Mapping[int, _Seen], members: frozenset[str]) -> None:
         self.pruned = 0
         self._top = top
-        self._top_found = os.fstat(top)
+        self._top_status = os.fstat(top)
         self._before = before
         self._members = members
         self._seen: dict[int, _Seen] = {}
@@ -97,14 +97,14 @@ class _Look:
     def go(self) -> None:
         """See and remove."""
         for name in self._names(self._top):
-            found = _found(self._top, name)
-            if found is not None and stat.S_ISDIR(found.st_mode):
+            status = _found(self._top, name)
+            if status is not None and stat.S_ISDIR(status.st_mode):
                 try:
-                    self._tree(name, found)
+                    self._tree(name, status)
                 except OSError:
                     self._is_whole = False
-            elif found is not None:
-                self._visit(self._top, name, found)
+            elif status is not None:
+                self._visit(self._top, name, status)
 
     def seen_by(self, members: frozenset[str]) -> dict[int, _Seen]:
         """Return what is there now; what is new may be the work of all these members."""
@@ -124,7 +124,7 @@ class _Look:
         self._is_whole &= self._names_left > 0
         return iter(names)
 
-    def _tree(self, name: str, found: os.stat_result) -> None:
+    def _tree(self, name: str, status: os.stat_result) -> None:
         """Go through a folder of the top, and all below it, whatever is moved meanwhile.
 
         Raises OSError if a folder cannot be entered, or is not where it was.
@@ -132,13 +132,13 @@ class _Look:
         way: list[_Folder] = []
         here = os.dup(self._top)
         try:
-            here = self._entered(here, name, found, way)
+            here = self._entered(here, name, status, way)
             while way:
                 folder = way[-1]
                 child = next(folder.names, None)
                 if child is None:
                     way.pop()
-                    above = way[-1].found if way else self._top_found
+                    above = way[-1].status if way else self._top_status
                     here = _moved(here, "..", above)
                     was_removed = self._leave(here, folder)
                     if way:
@@ -152,18 +152,18 @@ class _Look:
         finally:
             os.close(here)
 
-    def _entered(self, here: int, name: str, found: os.stat_result, way: list[_Folder]) -> int:
-        if found.st_dev != self._top_found.st_dev:
+    def _entered(self, here: int, name: str, status: os.stat_result, way: list[_Folder]) -> int:
+        if status.st_dev != self._top_status.st_dev:
             return here
-        inside = _moved(here, name, found)
-        makers = self._makers(found)
-        way.append(_Folder(name=name, found=found, makers=makers, names=self._names(inside)))
+        inside = _moved(here, name, status)
+        makers = self._makers(status)
+        way.append(_Folder(name=name, status=status, makers=makers, names=self._names(inside)))
         return inside
 
     def _leave(self, above: int, folder: _Folder) -> bool:
         """Remove a folder that nobody is left of, if it is empty; return whether it is gone."""
         now = _found(above, folder.name)
-        if now is None or not os.path.samestat(now, folder.found):
+        if now is None or not os.path.samestat(now, folder.status):
             return False
         if folder.makers is not None and not folder.makers:
             with suppress(OSError):
@@ -171,34 +171,34 @@ class _Look:
                 self.pruned += 1
                 return True
         # Removing something in it changes it as well.
-        self._keep(now if folder.was_pruned else folder.found, folder.makers)
+        self._keep(now if folder.was_pruned else folder.status, folder.makers)
         return False
 
-    def _visit(self, inside: int, name: str, found: os.stat_result) -> bool:
+    def _visit(self, inside: int, name: str, status: os.stat_result) -> bool:
         """Remove what is no folder, if nobody is left of it or uses it; return whether it is."""
-        makers = self._makers(found)
+        makers = self._makers(status)
         if makers is not None and not makers:
-            left = _remove_unused(inside, name, found)
+            left = _remove_unused(inside, name, status)
             if left is not None:
                 self.pruned += 1
                 if left.st_nlink:  # other names of it are still to come, and it has just changed
                     self._keep(left, makers)
                 return True
-        self._keep(found, makers)
+        self._keep(status, makers)
         return False
 
-    def _makers(self, found: os.stat_result) -> frozenset[str] | None:
+    def _makers(self, status: os.stat_result) -> frozenset[str] | None:
         """Return who of those that may have made something is left; None if it is new."""
-        before = self._seen.get(found.st_ino) or self._before.get(found.st_ino)
-        if before is None or found.st_ino in self._new or before.changed_ns != found.st_ctime_ns:
+        before = self._seen.get(status.st_ino) or self._before.get(status.st_ino)
+        if before is None or status.st_ino in self._new or before.changed_ns != status.st_ctime_ns:
             return None
         return before.makers & self._members
 
-    def _keep(self, found: os.stat_result, makers: frozenset[str] | None) -> None:
+    def _keep(self, status: os.stat_result, makers: frozenset[str] | None) -> None:
         if makers is None:
-            self._new[found.st_ino] = found.st_ctime_ns
+            self._new[status.st_ino] = status.st_ctime_ns
         else:
-            self._seen[found.st_ino] = _Seen(changed_ns=found.st_ctime_ns, makers=makers)
+            self._seen[status.st_ino] = _Seen(changed_ns=status.st_ctime_ns, makers=makers)
 
 
 def _found(inside: int, name: str) -> os.stat_result | None:
@@ -220,15 +220,15 @@ def _moved(here: int, name: str, wanted: os.stat_result) -> int:
     return there
 
 
-def _remove_unused(inside: int, name: str, found: os.stat_result) -> os.stat_result | None:
+def _remove_unused(inside: int, name: str, status: os.stat_result) -> os.stat_result | None:
     """Remove a name of what nobody has open or mapped; return what it is then, None if it stays."""
-    is_file = stat.S_ISREG(found.st_mode)
+    is_file = stat.S_ISREG(status.st_mode)
     try:
         descriptor = os.open(name, _FILE if is_file else _UNOPENED, dir_fd=inside)
     except OSError:
         return None
     try:
-        if not _is_same(os.fstat(descriptor), found):
+        if not _is_same(os.fstat(descriptor), status):
             return None
         if is_file:
             # Who opens it now has this process told by a signal, of which the usual one ends it.
@@ -237,7 +237,7 @@ def _remove_unused(inside: int, name: str, found: os.stat_result) -> os.stat_res
             # gone.
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         there = _found(inside, name)
-        if there is None or not _is_same(there, found):
+        if there is None or not _is_same(there, status):
             return None
         os.unlink(name, dir_fd=inside)
         return os.fstat(descriptor)
@@ -247,5 +247,5 @@ def _remove_unused(inside: int, name: str, found: os.stat_result) -> os.stat_res
         os.close(descriptor)
 
 
-def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
-    return os.path.samestat(one, other) and one.st_ctime_ns == other.st_ctime_ns
+def _is_same(status: os.stat_result, other: os.stat_result) -> bool:
+    return os.path.samestat(status, other) and status.st_ctime_ns == other.st_ctime_ns

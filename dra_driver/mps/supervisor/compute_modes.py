@@ -92,10 +92,10 @@ class ComputeModes:
                 if not self._users:
                     self._door.close()
 
-    def remember(self, domain: DomainId, found: Mapping[str, int]) -> None:
+    def remember(self, domain: DomainId, modes: Mapping[str, int]) -> None:
         """Note the modes that an earlier supervisor found, before any domain is worked on."""
         with self._lock:
-            for uuid, mode in found.items():
+            for uuid, mode in modes.items():
                 self._holders.setdefault(uuid, {})[domain] = mode
 
     def acquire(self, domain: DomainId, uuid: str) -> int | None:

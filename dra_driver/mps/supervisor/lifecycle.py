@@ -210,14 +210,14 @@ class Lifecycle:
 
     def _guess(self, gpus: Sequence[str]) -> DomainRecord:
         """Replace a record that was lost. Without MPS nearly every mode is DEFAULT."""
-        found = dict.fromkeys(gpus, DEFAULT)
-        self._context.modes.remember(self._domain, found)
+        modes = dict.fromkeys(gpus, DEFAULT)
+        self._context.modes.remember(self._domain, modes)
         daemon = self._unrecorded_daemon()
         left = [daemon] if daemon else processes.marked(self._paths.folder)
-        tokens = [processes.environment_of(one.pid).get(processes.TOKEN, "") for one in left]
+        tokens = [processes.environment_of(known.pid).get(processes.TOKEN, "") for known in left]
         record = DomainRecord(
             boot_id=self._context.boot_id,
-            modes_found=found,
+            modes_found=modes,
             daemon=daemon,
             token=tokens[0] if tokens else "",
         )
@@ -325,13 +325,13 @@ class Lifecycle:
         for uuid in set(record.modes_found) - set(gpus):
             self._context.modes.release(self._domain, uuid)
         modes = {uuid: self._context.modes.acquire(self._domain, uuid) for uuid in gpus}
-        found = {uuid: mode for uuid, mode in modes.items() if mode is not None}
+        known = {uuid: mode for uuid, mode in modes.items() if mode is not None}
         # What was found before stays recorded, even if modes are no longer to be changed.
         before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
-        record = replace(record, modes_found={**before, **found})
+        record = replace(record, modes_found={**before, **known})
         write_record(self._paths.record, record)
         self._step("modes recorded")
-        for uuid in found:
+        for uuid in known:
             self._context.modes.set_exclusive(uuid)
         return record
 

@@ -129,8 +129,8 @@ class Supervisor(Worker):
 
     def _left_over(self) -> set[DomainId]:
         """Return the domains that may have something to undo, whether they are asked for or not."""
-        found = {*names_in(self._files.domains_folder), *ids_in(self._files.status_folder)}
-        return set(map(DomainId, filter(is_id, found)))
+        names = {*names_in(self._files.domains_folder), *ids_in(self._files.status_folder)}
+        return set(map(DomainId, filter(is_id, names)))
 
     def _look(self) -> None:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if is_id(domain)}

@@ -203,8 +203,8 @@ def _count_memory(offer: GpuOffer) -> None:
     """Have every device of a GPU consume its memory in the counter set, for quotas."""
     if memory := counters.memory(offer.gpu):
         offer.counters[counters.MEMORY] = memory
-        for one in offer.published():
-            one.consume({counters.MEMORY: counters.memory_of(offer.gpu, one.source.device)})
+        for device in offer.published():
+            device.consume({counters.MEMORY: counters.memory_of(offer.gpu, device.source.device)})
 
 
 def _offer_parts(offer: GpuOffer) -> None:
@@ -222,11 +222,11 @@ def _offer_parts(offer: GpuOffer) -> None:
     is_offered_whole = can_be_whole and not others
     share: dict[str, int] = {}
     if division is not None and is_offered_whole:
-        possible = {one: counters.in_shares(each, division.count) for one, each in possible.items()}
+        possible = {at: counters.in_shares(each, division.count) for at, each in possible.items()}
         everything = counters.in_shares(everything, division.count)
         share = counters.of_share(everything)
     left = counters.left_by(others, everything)
-    parts = {one: wanted for one, wanted in possible.items() if counters.fits(wanted, left)}
+    parts = {at: wanted for at, wanted in possible.items() if counters.fits(wanted, left)}
     # Of all that fits, whatever is withdrawn of it: so what stays is published as it was.
     wholes = [everything, share] if share else [everything]
     told = counters.to_publish([*possible.values(), *wholes], [*parts.values()], everything, left)
@@ -285,8 +285,8 @@ def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
     """
     gpu = offer.gpu
     places = offer.mig.kept(gpu) if with_counters else ()
-    named = (dividing.partition_named(gpu, one.profile_id, one.start) for one in places)
-    parts = order.in_packing_order(gpu, [one for one in named if one is not None])
+    named = (dividing.partition_named(gpu, at.profile_id, at.start) for at in places)
+    parts = order.in_packing_order(gpu, [part for part in named if part is not None])
     everything = counters.whole(gpu.mig.profiles) if gpu.mig is not None and parts else {}
     for place in parts:
         taken = counters.used(profile_of(gpu, place), place.placement, everything)
@@ -357,7 +357,7 @@ def _publish(
     serves: str | None = None,
 ) -> Published:
     is_in_one_piece = device == whole(offer.gpu) and not offer.has_shares
-    found, omitted = wire_form(
+    form, omitted = wire_form(
         NodeDevice(gpu=offer.gpu, device=device),
         offer.inventory,
         joined=offer.joined,
@@ -369,7 +369,7 @@ def _publish(
     others = _index(device) if device.exists else offer.partitions
     if not others:
         offer.omitted += omitted  # the others lack the same
-    return found
+    return form
 
 
 def _index(device: Device) -> int:

@@ -165,9 +165,9 @@ class MigSettings(Struct, frozen=True, kw_only=True):
 
     def offer_of_any_node(self, kubernetes: KubernetesVersion = CHEAP_COUNTERS) -> MigOffer:
         """Return what is offered on a node of which no labels are known."""
-        found = self.offer({}, kubernetes)
-        if found.source is not MigSource.AUTO:
-            return found
+        offer = self.offer({}, kubernetes)
+        if offer.source is not MigSource.AUTO:
+            return offer
         why = f"on {named(kubernetes)}, unless the Node has label {MIG_MANAGER_LABEL}"
         return self._offer(MigSource.AUTO, why)
 

@@ -118,17 +118,17 @@ class Publication:
         """
         writes = 0
         for _ in range(_MOST_ROUNDS):
-            found = self._as_stored(self._projected(inventory))
-            self._tell_left_out(found)
+            slices = self._as_stored(self._projected(inventory))
+            self._tell_left_out(slices)
             unsupported = self._unsupported
             devices = tuple(
-                device for device in found.devices if unsupported.isdisjoint(features(device))
+                device for device in slices.devices if unsupported.isdisjoint(features(device))
             )
             pool = build_slices(
                 devices,
                 driver=self._driver,
                 node_name=self._node_name,
-                counter_sets=found.counter_sets,
+                counter_sets=slices.counter_sets,
             )
             writes += self._write(pool)
             if self._unsupported == unsupported:
@@ -148,17 +148,18 @@ class Publication:
     def _projected(self, inventory: Inventory) -> Projection:
         """Return what to publish, with counters if the API server is known to store them."""
         if CONSUMES_COUNTERS not in self._unsupported:
-            found = self._find(inventory, with_counters=True)
-            if not found.counter_sets or self._has_counters(found):
-                return found
+            slices = self._find(inventory, with_counters=True)
+            if not slices.counter_sets or self._has_counters(slices):
+                return slices
         return self._find(inventory, with_counters=False)
 
-    def _as_stored(self, found: Projection) -> Projection:
+    def _as_stored(self, slices: Projection) -> Projection:
         """Return what to publish; if the API server stores no taints, without what is not well.
 
         It is asked once for each effect: not all versions know all of them.
         """
-        device = next((one for one in found.devices if _effects(one) - self._effects_known), None)
+        unknown = (each for each in slices.devices if _effects(each) - self._effects_known)
+        device = next(unknown, None)
         if device is not None and TAINTS not in self._unsupported:
             # Without its counters, as Kubernetes 1.34 wants them in the same slice.
             alone = {key: value for key, value in device.items() if key != CONSUMES_COUNTERS}
@@ -170,17 +171,17 @@ class Publication:
                     gate="DRADeviceTaints",
                 )
             self._effects_known |= _effects(device)
-        return without_taints(found) if TAINTS in self._unsupported else found
+        return without_taints(slices) if TAINTS in self._unsupported else slices
 
     def _find(self, inventory: Inventory, *, with_counters: bool) -> Projection:
         self._check_may_publish()
         can_be_shared = self._unsupported.isdisjoint(GATED_FIELDS)
         return self._project(inventory, with_counters=with_counters, with_consumables=can_be_shared)
 
-    def _has_counters(self, found: Projection) -> bool:
+    def _has_counters(self, slices: Projection) -> bool:
         """Ask once whether the API server stores counters; what it drops later is noticed too."""
         if not self._are_counters_known:
-            device = next((one for one in found.devices if one.get(CONSUMES_COUNTERS)), None)
+            device = next((each for each in slices.devices if each.get(CONSUMES_COUNTERS)), None)
             refusal = "api server refuses devices that consume counters"
             if device is not None and not self._stores(device, CONSUMES_COUNTERS, refusal):
                 self._lacks(
@@ -302,12 +303,12 @@ class Publication:
         asked, answered = write.body["spec"], answer.get("spec")
         if not (isinstance(asked, dict) and isinstance(answered, dict)):
             raise UnavailableError(f"the API server's response for slice {write.name} has no spec")
-        found = tuple(differences(asked, answered))
-        if not found:
+        differing = tuple(differences(asked, answered))
+        if not differing:
             self._settled.pop(write.name, None)
             return
         self._settled[write.name] = Settled(asked=asked, answered=answered)
-        lost = frozenset(filter(None, map(_feature, found)))
+        lost = frozenset(filter(None, map(_feature, differing)))
         if lost & GATED_FIELDS and self._unsupported.isdisjoint(GATED_FIELDS):
             log.warning(
                 "devices published for one claim each",
@@ -317,16 +318,16 @@ class Publication:
                 "scheduler, then restart this driver",
             )
         self._unsupported |= lost
-        self._tell_differences(write.name, found, lost)
+        self._tell_differences(write.name, differing, lost)
 
     def _tell_differences(
-        self, name: str, found: Sequence[Difference], lost: frozenset[str]
+        self, name: str, differing: Sequence[Difference], lost: frozenset[str]
     ) -> None:
-        fields = [str(difference) for difference in found[:_MOST_PATHS]]
-        if all(difference.kind is Kind.ADDED for difference in found):
+        fields = [str(difference) for difference in differing[:_MOST_PATHS]]
+        if all(difference.kind is Kind.ADDED for difference in differing):
             log.info("slice got fields from the api server", slice=name, fields=fields)
             return
-        self.observer.fields_dropped(len(found))
+        self.observer.fields_dropped(len(differing))
         log.warning(
             "slice not stored as asked",
             slice=name,
@@ -335,9 +336,9 @@ class Publication:
             advice="enable these features on the API server, then restart this driver",
         )
 
-    def _tell_left_out(self, found: Projection) -> None:
+    def _tell_left_out(self, slices: Projection) -> None:
         """Say what is not published once, not at every publication or for every other GPU."""
-        left_out: tuple[_LeftOut, ...] = (*found.withheld, *found.notes, *found.omitted)
+        left_out: tuple[_LeftOut, ...] = (*slices.withheld, *slices.notes, *slices.omitted)
         told, self._left_out = self._left_out, frozenset(left_out)
         for entry in left_out:
             if entry not in told:

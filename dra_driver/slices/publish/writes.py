@@ -251,8 +251,8 @@ def differences(asked: object, actual: object, path: Path = ()) -> Iterator[Diff
         if len(asked) != len(actual):
             yield Difference(kind=Kind.CHANGED, path=path)
             return
-        for index, (one, other) in enumerate(zip(asked, actual, strict=True)):
-            yield from differences(one, other, (*path, index))
+        for index, (wanted, other) in enumerate(zip(asked, actual, strict=True)):
+            yield from differences(wanted, other, (*path, index))
     elif not _same_value(asked, actual, path):
         yield Difference(kind=Kind.CHANGED, path=path)
 
