@@ -61,15 +61,15 @@ class Classes(CommandSettings):
 
     def cli_cmd(self) -> None:
         """Print them."""
-        found = dict.fromkeys(self.names)
+        names = dict.fromkeys(self.names)
         for name in self.share_config:
-            found |= dict.fromkeys(served_names(name))
-        if not found:
+            names |= dict.fromkeys(served_names(name))
+        if not names:
             raise ConfigError(
                 "no resource name is given: name some, such as nvidia.com/gpu, or give a share "
                 "config that shares something (--share-config FILE)"
             )
-        sys.stdout.write(manifest(found))
+        sys.stdout.write(manifest(names))
 
 
 def served_names(source: str) -> list[str]:

@@ -124,16 +124,16 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME
     is_there = is_folder(directory)
     _check_not_running(settings, directory)
-    found: list[str] = []
+    things: list[str] = []
     problems: list[str] = []
     specs = SpecStore(settings.cdi_root)
     stays: list[str] = []
     if is_there or specs.uids():
         boot_id = read_boot_id(settings.proc_root)
         left, peers = look(directory, specs, boot_id), peer_claims.look(directory, boot_id)
-        found += left.things
-        found += [f"{peer_claims.named(claim)} of NVIDIA's DRA driver" for claim in peers.claims]
-        found += [f"MPS domain {one}" for one in sorted(_requests(directory).list())]
+        things += left.things
+        things += [f"{peer_claims.named(claim)} of NVIDIA's DRA driver" for claim in peers.claims]
+        things += [f"MPS domain {domain}" for domain in sorted(_requests(directory).list())]
         prepared = [*left.prepared, *peers.in_use(specs)]
         if prepared and not settings.force:
             text = f"claims are prepared on this node: {'; '.join(prepared)}"
@@ -142,14 +142,14 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
                     f"{text}; drain the node first, or add --force, which makes their pods lose "
                     "their settings"
                 )
-            found.append(f"nothing without --force, as {text}")
+            things.append(f"nothing without --force, as {text}")
         if not settings.dry_run:
             with _node(settings, directory) as node:
                 problems = node.take_back()
         stays = [] if problems else _put_aside(directory, specs, dry_run=settings.dry_run)
     files = [*_sockets(settings, directory), *_remains(directory)]
     groups = DaemonGroup(settings.cgroup_root or control_groups.USUAL).folders()
-    found += [str(path) for path in (*files, *groups)]
+    things += [str(path) for path in (*files, *groups)]
     if not settings.dry_run and not problems:
         problems = [*_remove(directory, files), *_remove_groups(groups)]
     said, failed = _slices(settings, environment)
@@ -159,7 +159,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
             "again later"
         )
     did = "would remove" if settings.dry_run else "removed"
-    return [*(f"{did}: {one}" for one in found), *stays, *said]
+    return [*(f"{did}: {thing}" for thing in things), *stays, *said]
 
 
 def _check_not_running(settings: Cleanup, directory: Path) -> None:
@@ -317,7 +317,7 @@ def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]
     left = peer_claims.look(directory, None)
     if left.file is None or (dry_run and left.problem is None and not left.unread):
         return []
-    why = [f"{peer_claims.named(one)}: {one.reason}" for one in left.unread]
+    why = [f"{peer_claims.named(claim)}: {claim.reason}" for claim in left.unread]
     if left.problem is not None:
         why.append(left.problem)
     if not dry_run:
@@ -404,8 +404,8 @@ def _slices(settings: Cleanup, environment: Mapping[str, str]) -> tuple[list[str
     failed: list[str] = []
     query = {"fieldSelector": f"spec.driver={DRIVER_NAME},spec.nodeName={settings.node_name}"}
     try:
-        for one in list(api.each(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)):
-            metadata = one["metadata"]
+        for slice_ in list(api.each(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)):
+            metadata = slice_["metadata"]
             slice_name = str(metadata["name"]) if isinstance(metadata, dict) else ""
             try:
                 if not settings.dry_run:

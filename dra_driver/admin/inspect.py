@@ -126,8 +126,8 @@ class Inspect(CommandSettings):
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
         elif is_for_programs(self.output):
-            found = report(inventory, problems, offered)
-            sys.stdout.write(for_programs(_json(found), self.output))
+            told = report(inventory, problems, offered)
+            sys.stdout.write(for_programs(_json(told), self.output))
         else:
             sys.stdout.write(table(inventory, problems, offered))
 
@@ -144,7 +144,7 @@ def look(
         sys_root=roots.sys,
         made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
         turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
-        leave_out=lambda found: without_excluded(found, exclusion),
+        leave_out=lambda there: without_excluded(there, exclusion),
     )
     try:
         return session.look(), _noted(Ownership.refusals, {}, at)
@@ -163,9 +163,9 @@ def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]
 
 def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
     """Return what the driver's last good share config makes of a node whose shares nobody has."""
-    found = kept(data_directory / FILE)
+    stored = kept(data_directory / FILE)
     try:
-        config = read_node_config(found.data, found.origin) if found else NodeConfig()
+        config = read_node_config(stored.data, stored.origin) if stored else NodeConfig()
     except ConfigError:
         config = NodeConfig()  # of another version
     divided = divide(config, inventory)
@@ -180,10 +180,10 @@ def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits]
         return {}, {"": str(error)}
     edits = {"": node.common}
     problems: dict[str, str] = {}
-    for one in (one for gpu in gpus for one in _devices(gpu)):
-        name = name_of(one.gpu, one.device)
+    for device in (each for gpu in gpus for each in _devices(gpu)):
+        name = name_of(device.gpu, device.device)
         try:
-            edits[name] = node.device(one)
+            edits[name] = node.device(device)
         except (DeviceError, TransientError) as error:
             problems[name] = str(error)
     return edits, problems
@@ -367,9 +367,9 @@ def _published(published: Projection) -> Iterable[str]:
     yield from _summary(partitions)
     yield from _shares(published.sources)
     if len(devices) > 1:
-        shared = [one for one in values[0] if all(one in other for other in values)]
+        shared = [value for value in values[0] if all(value in other for other in values)]
         yield f"  all: {', '.join(shared)}"
-        values = [[one for one in own if one not in shared] for own in values]
+        values = [[value for value in own if value not in shared] for own in values]
     for device, own in zip(devices, values, strict=True):
         yield f"  {device['name']}: {', '.join(own)}"
 
@@ -377,13 +377,13 @@ def _published(published: Projection) -> Iterable[str]:
 def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
     """Yield for each GPU how many placements of each profile can be made on it, at most."""
     profiles: dict[str, Counter[str]] = {}
-    for one in partitions:
-        if isinstance(one.device.base, Mig):
-            counts = profiles.setdefault(gpu_name(one.gpu.minor), Counter())
-            counts[one.device.base.profile] += 1
+    for part in partitions:
+        if isinstance(part.device.base, Mig):
+            counts = profiles.setdefault(gpu_name(part.gpu.minor), Counter())
+            counts[part.device.base.profile] += 1
     for parent, counts in profiles.items():
-        found = ", ".join(f"{profile} in {places}" for profile, places in counts.items())
-        yield f"  on demand on {parent}, places: {found}"
+        where = ", ".join(f"{profile} in {places}" for profile, places in counts.items())
+        yield f"  on demand on {parent}, places: {where}"
 
 
 def _shares(sources: Iterable[NodeDevice]) -> Iterable[str]:
@@ -419,8 +419,8 @@ def _values(device: Mapping[str, Any]) -> list[str]:
     """Return a device's attributes and capacities as `name=value`."""
     attributes = device.get("attributes", {}).items()
     # An attribute is an object with one member, which names its type.
-    found = [f"{name}={next(iter(value.values()))}" for name, value in attributes]
-    return found + [
+    shown = [f"{name}={next(iter(value.values()))}" for name, value in attributes]
+    return shown + [
         f"{name}={capacity['value']}" for name, capacity in device.get("capacity", {}).items()
     ]
 

@@ -78,7 +78,7 @@ class Removal:
                 self._claims.cleanup.begin_release(record, deadline=end)
                 with self._locks.gpus(record.touched_gpus, end):
                     left = self._claims.cleanup.release(record, deadline=end)
-                return [f"{one.of.name} on {', '.join(one.of.gpus)}: {one.reason}" for one in left]
+                return [f"{due.of.name} on {', '.join(due.of.gpus)}: {due.reason}" for due in left]
             leftovers = self._claims.leftovers
             leftovers.end(uid, deadline=end)
             made = leftovers.made_for(uid)
@@ -116,8 +116,8 @@ class Removal:
 
 def _problems(what: str, step: Callable[[], list[str]]) -> Iterator[str]:
     try:
-        found = step()
+        problems = step()
     except DriverError as error:
-        found = [str(error)]
-    for text in found:
+        problems = [str(error)]
+    for text in problems:
         yield f"{what}: {text}"

@@ -91,10 +91,10 @@ class _Part(Struct, frozen=True, kw_only=True):
 
 def checks(models: Models) -> Checks:
     """Return the checks of all configs, given the models of the root by kind."""
-    found = Checks()
-    _check_root(found, models)
-    _check_part(found, _Part(path=(), models=models, variable=CONFIGS), models)
-    return found
+    made = Checks()
+    _check_root(made, models)
+    _check_part(made, _Part(path=(), models=models, variable=CONFIGS), models)
+    return made
 
 
 def literal(text: str) -> str:
@@ -103,84 +103,82 @@ def literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _check_root(found: Checks, models: Models) -> None:
+def _check_root(made: Checks, models: Models) -> None:
     version = f"{_value('apiVersion')} == {literal(API_VERSION)}"
-    found.refuse(("apiVersion",), CONFIGS, version, f"must be {API_VERSION}")
+    made.refuse(("apiVersion",), CONFIGS, version, f"must be {API_VERSION}")
     text = f"must be {either(models)}; {VFIO_KIND} (VFIO passthrough) is not supported"
-    found.refuse(("kind",), CONFIGS, _in(_value("kind"), models), text)
+    made.refuse(("kind",), CONFIGS, _in(_value("kind"), models), text)
 
 
-def _check_part(found: Checks, part: _Part, root: Models) -> None:
+def _check_part(made: Checks, part: _Part, root: Models) -> None:
     fields = _fields(part.models)
     known = f"it.all(name, {_in('name', fields)})"
     text = f"may only contain {', '.join(fields)}"
-    found.refuse(part.path, part.variable, known, text)
+    made.refuse(part.path, part.variable, known, text)
     for name, info in fields.items():
         path = (*part.path, name)
         if path in (("apiVersion",), ("kind",)):
             continue
         having = {kind: model for kind, model in part.models.items() if name in model.fields()}
         if len(having) < len(part.models):
-            _check_kinds(found, path, [kind for kind in root if kind in having])
+            _check_kinds(made, path, [kind for kind in root if kind in having])
         inner = {kind: part_of(model.fields()[name]) for kind, model in having.items()}
         models = {kind: model for kind, model in inner.items() if model}
         if models:
             if info.is_required():
                 raise TypeError(f"object {name} is required: the policy takes all for optional")
-            _define_object(found, path, part.variable)
-            _check_part(found, _Part(path=path, models=models, variable=name), root)
+            _define_object(made, path, part.variable)
+            _check_part(made, _Part(path=path, models=models, variable=name), root)
         else:
-            _check_field(found, path, part.variable, info)
+            _check_field(made, path, part.variable, info)
     for exclusion in _exclusions(part.models):
-        _check_exclusion(found, part, exclusion)
+        _check_exclusion(made, part, exclusion)
 
 
-def _check_kinds(found: Checks, path: tuple[str, ...], kinds: list[str]) -> None:
+def _check_kinds(made: Checks, path: tuple[str, ...], kinds: list[str]) -> None:
     """A field that configs of other kinds must not have, not even as null."""
     absent = f"!it.?{'.?'.join(path)}.hasValue()"
     kind = _in(_value("kind"), kinds)
-    found.refuse(path, CONFIGS, f"{kind} || {absent}", f"is only allowed in a {either(kinds)}")
+    made.refuse(path, CONFIGS, f"{kind} || {absent}", f"is only allowed in a {either(kinds)}")
 
 
-def _define_object(found: Checks, path: tuple[str, ...], parent: str) -> None:
+def _define_object(made: Checks, path: tuple[str, ...], parent: str) -> None:
     """A field that holds a JSON object or nothing."""
     value = _value(path[-1])
-    found.refuse(
-        path, parent, f"{value} == null || type(it.{path[-1]}) == map", "must be an object"
-    )
-    found.define(path[-1], parent, f"type({value}) == map")
+    made.refuse(path, parent, f"{value} == null || type(it.{path[-1]}) == map", "must be an object")
+    made.define(path[-1], parent, f"type({value}) == map")
 
 
-def _check_field(found: Checks, path: tuple[str, ...], parent: str, info: FieldInfo) -> None:
+def _check_field(made: Checks, path: tuple[str, ...], parent: str, info: FieldInfo) -> None:
     name, rule = path[-1], rule_of(info)
     if rule is None:
         raise TypeError(f"field {name} has no rule, so the admission policy cannot check it")
     if info.is_required() == (NoneType in get_args(info.annotation)):
         raise TypeError(f"field {name} must be either required or nullable")
     if isinstance(rule, SizePerDevice):
-        _check_sizes(found, path, parent, rule)
+        _check_sizes(made, path, parent, rule)
         return
     over, value = parent, _value(name)
     if not info.is_required():
-        found.define(name, parent, f"{value} != null")
+        made.define(name, parent, f"{value} != null")
         over, value = name, "it"
     condition, text = _rule(rule, value)
     required = "is required and " if info.is_required() else ""
-    found.refuse(path, over, condition, f"{required}{text}")
+    made.refuse(path, over, condition, f"{required}{text}")
 
 
-def _check_sizes(found: Checks, path: tuple[str, ...], parent: str, rule: SizePerDevice) -> None:
-    _define_object(found, path, parent)
+def _check_sizes(made: Checks, path: tuple[str, ...], parent: str, rule: SizePerDevice) -> None:
+    _define_object(made, path, parent)
     keys = f"it.all(device, device.matches({literal(DEVICE_KEY)}))"
     text = "must name each device by UUID (GPU-… or MIG-…) or by index (0 to 31)"
-    found.refuse(path, path[-1], keys, text)
+    made.refuse(path, path[-1], keys, text)
     condition, text = _rule(Size(least=rule.least), "limit")
-    found.refuse(path, path[-1], f"it.all(device, limit,\n{condition})", f"of each device {text}")
+    made.refuse(path, path[-1], f"it.all(device, limit,\n{condition})", f"of each device {text}")
 
 
-def _check_exclusion(found: Checks, part: _Part, exclusion: Exclusion) -> None:
+def _check_exclusion(made: Checks, part: _Part, exclusion: Exclusion) -> None:
     other = f"{_value(exclusion.field)} != {literal(exclusion.value)}"
-    found.refuse(
+    made.refuse(
         (*part.path, exclusion.forbidden),
         part.variable,
         f"{other} || {_value(exclusion.forbidden)} == null",
@@ -216,13 +214,13 @@ def _rule(rule: Rule, it: str) -> tuple[str, str]:
 
 def _fields(models: Models) -> dict[str, FieldInfo]:
     """Return the fields that a part has in any kind of config, in the order of the first kind."""
-    found: dict[str, FieldInfo] = {}
+    fields: dict[str, FieldInfo] = {}
     for model in models.values():
         for name, info in model.fields().items():
-            first = found.setdefault(name, info)
+            first = fields.setdefault(name, info)
             if _says(first) != _says(info):
                 raise TypeError(f"field {name} has another rule in another kind")
-    return found
+    return fields
 
 
 def _says(field: FieldInfo) -> tuple[Rule | None, bool]:

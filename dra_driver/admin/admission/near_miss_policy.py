@@ -93,10 +93,10 @@ def _asks_for_cards() -> str:
     )
     reads = literal("|".join(FACTS))
 
-    def selects(one: str) -> str:
+    def selects(request: str) -> str:
         return (
-            f"({one}.?deviceClassName.orValue('') != {literal(DRIVER_NAME)} || "
-            f"{one}.?adminAccess.orValue(false) || {one}.{_SELECTORS}.exists(it, "
+            f"({request}.?deviceClassName.orValue('') != {literal(DRIVER_NAME)} || "
+            f"{request}.?adminAccess.orValue(false) || {request}.{_SELECTORS}.exists(it, "
             f"it.?cel.?expression.orValue('').matches({reads})))"
         )
 

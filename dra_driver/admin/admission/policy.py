@@ -45,16 +45,16 @@ and say why in their events.
 
 def policy_checks() -> Checks:
     """Return the variables and validations of the policy."""
-    found = checks(MODELS)
+    made = checks(MODELS)
     configs = f"{OPAQUE}.map(it, {_IS_OURS}, it.opaque.parameters)"
-    found.variables.insert(0, Variable(name=CONFIGS, expression=configs))
-    _check_kinds(found)
-    return found
+    made.variables.insert(0, Variable(name=CONFIGS, expression=configs))
+    _check_kinds(made)
+    return made
 
 
-def _check_kinds(found: Checks) -> None:
+def _check_kinds(made: Checks) -> None:
     """Add that configs are for devices that their requests can get (meant_for.py)."""
-    found.variables.append(Variable(name="requests", expression=REQUESTS))
+    made.variables.append(Variable(name="requests", expression=REQUESTS))
     for kind, class_name in CLASSES.items():
         is_one = f"deviceClassName == {literal(class_name)}"
         asking = (
@@ -67,11 +67,11 @@ def _check_kinds(found: Checks) -> None:
             "it.?requests.orValue([]))"
         )
         can_be = f"variables.requests.map(it, {asking}, it.name)"
-        found.variables.append(Variable(name=_named_by(kind), expression=named))
-        found.variables.append(Variable(name=_for_kind(kind), expression=can_be))
+        made.variables.append(Variable(name=_named_by(kind), expression=named))
+        made.variables.append(Variable(name=_for_kind(kind), expression=can_be))
     for kind in CLASSES:
-        (other,) = (one for one in CLASSES if one != kind)
-        found.refuse(
+        (other,) = (each for each in CLASSES if each != kind)
+        made.refuse(
             ("kind",),
             _named_by(kind),
             f"variables.{_named_by(other)}.size() > 0\n"
@@ -94,7 +94,7 @@ def _for_kind(kind: str) -> str:
 
 def policy_yaml() -> str:
     """Return the manifest."""
-    found = policy_checks()
+    made = policy_checks()
     ours = f"{OPAQUE}.exists(it, {_IS_OURS})"
     return Policy(
         name=NAME,
@@ -102,9 +102,9 @@ def policy_yaml() -> str:
         failure_policy="Fail",
         action="Deny",
         conditions=[Variable(name="has-a-config-for-this-driver", expression=ours)],
-        variables=found.variables,
+        variables=made.variables,
         validations=[
             {"expression": validation.expression, "message": validation.message}
-            for validation in found.validations
+            for validation in made.validations
         ],
     ).yaml()

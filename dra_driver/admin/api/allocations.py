@@ -38,7 +38,7 @@ def allocations_in(claim: Object, driver: str) -> Iterator[Allocation]:
     results = objects(claim, "status", "allocation", "devices", "results")
     if not results:
         return
-    users = tuple(user_of(one) for one in objects(claim, "status", "reservedFor"))
+    users = tuple(user_of(consumer) for consumer in objects(claim, "status", "reservedFor"))
     for result in results:
         if result.get("driver") == driver and not result.get("adminAccess"):
             yield Allocation(

@@ -126,7 +126,7 @@ def _term_selects(term: Object, node: Node) -> bool:
     if not expressions and not of_fields:
         return False
     return all(_requirement_holds(expression, node.labels) for expression in expressions) and all(
-        _requirement_holds(one, {"metadata.name": node.name}) for one in of_fields
+        _requirement_holds(requirement, {"metadata.name": node.name}) for requirement in of_fields
     )
 
 

@@ -39,12 +39,12 @@ class Refusal(Struct, frozen=True, kw_only=True):
 def refusals(api: Reads, asked: Iterable[PodName]) -> tuple[Refusal, ...]:
     """Return the pods that do not start, of these."""
     said = _newest(api, _REASON, frozenset(asked))
-    found = []
+    refused = []
     for (namespace, name), newest in list(said.items())[:_LOOKED_AT]:
         with suppress(ApiError, NotFoundError):
             if _still_waits(read(api, PODS, name, namespace), newest):
-                found.append(Refusal(pod=f"{namespace}/{name}", why=text(newest, "note")))
-    return tuple(found)
+                refused.append(Refusal(pod=f"{namespace}/{name}", why=text(newest, "note")))
+    return tuple(refused)
 
 
 def why_no_claim(api: Reads, pod: Object) -> str:

@@ -236,11 +236,11 @@ def _device(
         id=identity,
         subject=Subject(
             driver=identity.driver,
-            attributes={name: _value(one) for name, one in mapping(entry, "attributes").items()},
-            capacity={name: quantity(text(one, "value")) for name, one in capacity.items()},
+            attributes={name: _value(raw) for name, raw in mapping(entry, "attributes").items()},
+            capacity={name: quantity(text(amount, "value")) for name, amount in capacity.items()},
             allows_multiple=entry.get(ALLOWS_MULTIPLE) is True,
         ),
-        capacities={name: capacity_of(one) for name, one in capacity.items()},
+        capacities={name: capacity_of(shared) for name, shared in capacity.items()},
         consumes=consumed_counters(entry),
         taints=(
             *map(Taint.of, objects(entry, "taints")),
@@ -257,7 +257,7 @@ def _value(attribute: object) -> object:
         if kind == "version":
             return Semver.parse(str(value))
         if kind == "versions" and isinstance(value, list):
-            return [Semver.parse(str(one)) for one in value]
+            return [Semver.parse(str(version)) for version in value]
         return value
     return None
 
@@ -275,8 +275,8 @@ def consumed_counters(device: Object) -> Amounts:
 
 @lru_cache(maxsize=4096)
 def _amounts(texts: tuple[tuple[str, str, str], ...]) -> Amounts:
-    found = {CounterId(counter_set, name): nanos(amount) for counter_set, name, amount in texts}
-    return MappingProxyType(found)
+    amounts = {CounterId(counter_set, name): nanos(amount) for counter_set, name, amount in texts}
+    return MappingProxyType(amounts)
 
 
 def shared_counters(spec: Object) -> tuple[tuple[str, Mapping[str, int]], ...]:

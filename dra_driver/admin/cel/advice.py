@@ -23,11 +23,11 @@ _MOST_NAMED = 12
 
 def advice(error: str, selector: str, subjects: Iterable[Subject]) -> str:
     """Return what to change; empty where nothing is known."""
-    found = list(subjects)
+    devices = list(subjects)
     if missing := _NO_KEY.search(error):
-        return _of_key(missing["key"].strip("'\""), found)
+        return _of_key(missing["key"].strip("'\""), devices)
     if _NO_OVERLOAD.search(error):
-        return _of_types(selector, found)
+        return _of_types(selector, devices)
     return ""
 
 
@@ -62,12 +62,12 @@ def _of_types(selector: str, subjects: list[Subject]) -> str:
         for name, value in subject.attributes.items()
         if isinstance(value, Semver)
     }
-    for one in _COMPARED.finditer(selector):
-        if one["name"] in versions:
-            number = ".".join([*one["number"].split("."), "0", "0"][:3])
+    for match in _COMPARED.finditer(selector):
+        if match["name"] in versions:
+            number = ".".join([*match["number"].split("."), "0", "0"][:3])
             return (
-                f"{one['name']} is a version and no number: write "
-                f"`.{one['name']}.compareTo(semver('{number}')) {one['how']} 0`"
+                f"{match['name']} is a version and no number: write "
+                f"`.{match['name']}.compareTo(semver('{number}')) {match['how']} 0`"
             )
     if wrong := _QUANTITIES.search(selector):
         return (

@@ -106,21 +106,21 @@ class _Evaluation:
         """Return a value, after its parts were counted as steps."""
         rest: list[object] = [value]
         while rest:
-            one = rest.pop()
+            part = rest.pop()
             self._left -= times
-            if isinstance(one, str | bytes):
-                self._left -= len(one) * times
-            elif isinstance(one, list):
-                rest += one
-            elif isinstance(one, dict):
-                rest += one.values()
+            if isinstance(part, str | bytes):
+                self._left -= len(part) * times
+            elif isinstance(part, list):
+                rest += part
+            elif isinstance(part, dict):
+                rest += part.values()
             if self._left < 0:
                 raise NotUnderstoodError("an expression that takes so long")
         return value
 
     def _has(self, node: syntax.Has, names: Variables) -> bool:
-        found = _selected(self.value(node.operand, names), node.field, optional=True)
-        return isinstance(found, Optional) and found.is_there
+        field = _selected(self.value(node.operand, names), node.field, optional=True)
+        return isinstance(field, Optional) and field.is_there
 
     def _call(self, node: syntax.Call, names: Variables) -> object:
         target = node.target
@@ -137,8 +137,8 @@ class _Evaluation:
                 return holder if node.function == "or" else holder.value
             return self.value(node.arguments[0], names)
         self._counted(holder, times=_MATCH if node.function == "matches" else 1)
-        found = functions.call(node.function, (holder, *self._values(node, names)), is_member=True)
-        return self._counted(found)
+        answer = functions.call(node.function, (holder, *self._values(node, names)), is_member=True)
+        return self._counted(answer)
 
     def _values(self, node: syntax.Call, names: Variables) -> tuple[object, ...]:
         times = _MATCH if node.function == "matches" else 1
@@ -154,7 +154,7 @@ class _Evaluation:
         over = self.value(node.over, names)
         if not isinstance(over, list | dict):
             raise no_overload()
-        scopes = [{**names, node.variable: one} for one in over]
+        scopes = [{**names, node.variable: element} for element in over]
         match node.kind:
             case "all" | "exists":
                 return self._quantified(node, scopes)
@@ -165,7 +165,7 @@ class _Evaluation:
             case "map":
                 result = cast("syntax.Node", node.result)
                 return self._counted(
-                    [self.value(result, one) for one in scopes if self._holds(node, one)]
+                    [self.value(result, own) for own in scopes if self._holds(node, own)]
                 )
             case _:
                 assert_never(node.kind)
@@ -199,11 +199,11 @@ def _selected(operand: object, key: object, optional: bool) -> object:
         if not operand.is_there:
             return NONE
         operand, optional = operand.value, True
-    found = functions.field_of(operand, key)
+    selected = functions.field_of(operand, key)
     if optional:
-        return found
-    if found.is_there:
-        return found.value
+        return selected
+    if selected.is_there:
+        return selected.value
     if isinstance(operand, list):
         raise EvaluationError(f"index out of bounds: {key}")
     raise EvaluationError(f"no such key: {key}")

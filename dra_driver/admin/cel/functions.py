@@ -76,7 +76,7 @@ def contains(container: Any, value: Any) -> bool:
         return _is_key(value) and value in container
     if not isinstance(container, list):
         raise no_overload()
-    return any(equal(one, value) for one in container)
+    return any(equal(element, value) for element in container)
 
 
 def field_of(container: Any, key: Any) -> Optional:
@@ -157,8 +157,8 @@ def _bool(value: Any) -> bool:
 def _quantity(text: Any) -> Quantity:
     need(text, str)
     try:
-        found = Quantity.parse(str(text))
-        return Fine(found.nanos, found.format) if _FRACTION.search(str(text)) else found
+        quantity = Quantity.parse(str(text))
+        return Fine(quantity.nanos, quantity.format) if _FRACTION.search(str(text)) else quantity
     except ValueError as error:
         raise EvaluationError(str(error)) from error
 
@@ -255,9 +255,9 @@ def _added(sign: int) -> Function:
 
 
 def _includes(holder: Any, value: Any) -> bool:
-    for one in holder if isinstance(holder, list) else [holder]:
+    for element in holder if isinstance(holder, list) else [holder]:
         try:
-            if equal(one, value):
+            if equal(element, value):
                 return True
         except EvaluationError:  # two types are as good as two values here
             continue
@@ -290,19 +290,19 @@ def _sum(values: Any) -> object:
 
 def _is_sorted(values: Any) -> bool:
     need(values, list)
-    return all(compare(one, two) <= 0 for one, two in pairwise(values))
+    return all(compare(first, two) <= 0 for first, two in pairwise(values))
 
 
 def _sets_contains(left: Any, right: Any) -> bool:
     need(left, list)
     need(right, list)
-    return all(contains(left, one) for one in right)
+    return all(contains(left, element) for element in right)
 
 
 def _sets_intersects(left: Any, right: Any) -> bool:
     need(left, list)
     need(right, list)
-    return any(contains(left, one) for one in right)
+    return any(contains(left, element) for element in right)
 
 
 def _sets_equivalent(left: Any, right: Any) -> bool:

@@ -41,10 +41,10 @@ _DEEPEST = 100
 def parsed(text: str) -> syntax.Node:
     """Return the tree of an expression. Raises NotUnderstoodError if it is not known CEL."""
     parser = _Parser(text)
-    found = parser.expression()
+    tree = parser.expression()
     if parser.token.text:
         raise parser.unexpected()
-    return found
+    return tree
 
 
 class _Token(Struct, frozen=True):
@@ -147,29 +147,29 @@ class _Parser:
             self._at += 1
         if signs and signs[-1] == "-" and self.token.kind == "number":
             signs.pop()
-            found = self._postfix(self._number("-", self._tokens[self._at - 1].start))
+            node = self._postfix(self._number("-", self._tokens[self._at - 1].start))
         else:
-            found = self._postfix(self._primary())
+            node = self._postfix(self._primary())
         for sign in reversed(signs):
-            found = syntax.Unary(start, self._end, sign, found)
-        return found
+            node = syntax.Unary(start, self._end, sign, node)
+        return node
 
-    def _postfix(self, found: syntax.Node) -> syntax.Node:
+    def _postfix(self, node: syntax.Node) -> syntax.Node:
         while True:
             if self._take("."):
                 optional = self._take("?")
                 name = self._identifier()
                 if not optional and self._take("("):
-                    found = self._member_call(found, name)
+                    node = self._member_call(node, name)
                 else:
-                    found = syntax.Select(found.start, self._end, found, name, optional)
+                    node = syntax.Select(node.start, self._end, node, name, optional)
             elif self._take("["):
                 optional = self._take("?")
                 key = self.expression()
                 self._need("]")
-                found = syntax.Index(found.start, self._end, found, key, optional)
+                node = syntax.Index(node.start, self._end, node, key, optional)
             else:
-                return found
+                return node
 
     def _primary(self) -> syntax.Node:  # noqa: PLR0911 (one for each kind)
         token = self.token
@@ -210,16 +210,16 @@ class _Parser:
         return syntax.Constant(token.start, token.end, value)
 
     def _items(self, close: str) -> tuple[syntax.Node, ...]:
-        found: list[syntax.Node] = []
+        items: list[syntax.Node] = []
         while not self._take(close):
-            if found:
+            if items:
                 self._need(",")
                 if self._take(close):
                     break
             if self.token.text == "?":
                 raise NotUnderstoodError("optional items of a list")
-            found.append(self.expression())
-        return tuple(found)
+            items.append(self.expression())
+        return tuple(items)
 
     def _map(self, opening: _Token) -> syntax.Node:
         entries: list[tuple[syntax.Node, syntax.Node]] = []

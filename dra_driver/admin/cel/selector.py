@@ -48,11 +48,11 @@ class Subject(Struct, frozen=True, kw_only=True):
         }
 
     def _by_domain(self, named: Mapping[str, object]) -> Defaulting:
-        found: dict[str, dict[str, object]] = {}
+        domains: dict[str, dict[str, object]] = {}
         for qualified, value in named.items():
             domain, _, name = qualified.rpartition("/")
-            found.setdefault(domain or self.driver, {})[name] = value
-        return Defaulting(found)
+            domains.setdefault(domain or self.driver, {})[name] = value
+        return Defaulting(domains)
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -83,16 +83,16 @@ class Selector(Struct, frozen=True):
 
         Raises EvaluationError if it has no value (the scheduler gives up), or NotUnderstoodError.
         """
-        found = value_of(self.tree, subject.variables())
-        if not isinstance(found, bool):
-            raise EvaluationError(f"CEL result of type {type_name(found)} is no bool")
-        return found
+        answer = value_of(self.tree, subject.variables())
+        if not isinstance(answer, bool):
+            raise EvaluationError(f"CEL result of type {type_name(answer)} is no bool")
+        return answer
 
     def faults(self, subject: Subject) -> tuple[Fault, ...]:
         """Return what makes it false, or what it fails at."""
         search = _Faults(self.text, subject)
-        found = search.of(self.tree, search.scope, wanted=True)
-        return tuple(dict.fromkeys(found))
+        faults = search.of(self.tree, search.scope, wanted=True)
+        return tuple(dict.fromkeys(faults))
 
 
 @lru_cache(maxsize=256)
@@ -169,12 +169,12 @@ class _Faults:
         )
 
     def _shown(self, path: tuple[str, ...]) -> str | None:
-        found: object = self.scope.variables["device"]
+        value: object = self.scope.variables["device"]
         for key in path:
-            if not isinstance(found, dict) or key not in found:
+            if not isinstance(value, dict) or key not in value:
                 return None
-            found = found[key]
-        return shown(found)
+            value = value[key]
+        return shown(value)
 
 
 def _reads(node: syntax.Node, scope: _Scope) -> Iterator[tuple[str, ...]]:
@@ -210,8 +210,8 @@ def _path(node: syntax.Node, scope: _Scope) -> tuple[str, ...] | None:
 def _parts(node: syntax.Node) -> Iterator[syntax.Node]:
     for name in node.__struct_fields__:
         value = getattr(node, name)
-        for one in value if isinstance(value, tuple) else (value,):
-            for part in one if isinstance(one, tuple) else (one,):
+        for parts in value if isinstance(value, tuple) else (value,):
+            for part in parts if isinstance(parts, tuple) else (parts,):
                 if isinstance(part, syntax.Node):
                     yield part
 

@@ -47,7 +47,7 @@ def _compiled(regex: str) -> Any:
 def index_of(text: Any, part: Any, offset: Any = 0) -> int:
     """Return where a string, or a value in a list, is first."""
     if isinstance(text, list):
-        return next((at for at, one in enumerate(text) if equal(one, part)), -1)
+        return next((at for at, char in enumerate(text) if equal(char, part)), -1)
     need(text, str)
     need(part, str)
     need(offset, int)
@@ -61,7 +61,7 @@ def index_of(text: Any, part: Any, offset: Any = 0) -> int:
 def last_index_of(text: Any, part: Any) -> int:
     """Return where a string, or a value in a list, is last."""
     if isinstance(text, list):
-        return max((at for at, one in enumerate(text) if equal(one, part)), default=-1)
+        return max((at for at, char in enumerate(text) if equal(char, part)), default=-1)
     need(text, str)
     need(part, str)
     return int(text.rfind(part))
@@ -130,4 +130,4 @@ def trim(text: str) -> str:
 
 def ascii_only(change: Callable[[str], str]) -> Callable[[str], str]:
     """Return a function that changes a string's ASCII characters alone."""
-    return lambda text: "".join(change(one) if one.isascii() else one for one in text)
+    return lambda text: "".join(change(char) if char.isascii() else char for char in text)

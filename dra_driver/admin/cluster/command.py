@@ -35,10 +35,10 @@ def shown(
 ) -> str:
     """Return what is to be printed of a node, or of all of them where it is empty."""
     with closing(connect(kubeconfig, context, environment=environment)) as client:
-        found = look(client, node=node)
+        usage = look(client, node=node)
     if is_for_programs(output):
-        return for_programs(report(found), output)
-    return table(found, wide=output == "wide")
+        return for_programs(report(usage), output)
+    return table(usage, wide=output == "wide")
 
 
 def look(api: Reads, *, node: str) -> ClusterUsage:
@@ -53,10 +53,10 @@ def look(api: Reads, *, node: str) -> ClusterUsage:
         raise SetupError(_nothing_published(node))
     asked = {pool.name for pool in pools}
     allocations = [
-        one
+        allocation
         for claim in read_all(api, RESOURCE_CLAIMS)
-        for one in allocations_in(claim, DRIVER_NAME)
-        if not node or one.pool in asked
+        for allocation in allocations_in(claim, DRIVER_NAME)
+        if not node or allocation.pool in asked
     ]
     pods = [
         (allocation.claim.partition("/")[0], user)

@@ -53,8 +53,8 @@ class Consumed(Struct, frozen=True, kw_only=True):
         closed: set[str] = set()
         parts: dict[str, int] = {}
         amounts: dict[str, dict[str, int]] = {}
-        for device, one in allocations:
-            if one.share_id is None:
+        for device, allocation in allocations:
+            if allocation.share_id is None:
                 whole.add(device.name)
                 closed.add(device.name)
                 continue
@@ -62,8 +62,8 @@ class Consumed(Struct, frozen=True, kw_only=True):
                 closed.add(device.name)
             parts[device.name] = parts.get(device.name, 0) + 1
             sums = amounts.setdefault(device.name, {})
-            for name in one.consumed.keys() & device.capacities.keys():
-                sums[name] = sums.get(name, 0) + one.consumed[name]
+            for name in allocation.consumed.keys() & device.capacities.keys():
+                sums[name] = sums.get(name, 0) + allocation.consumed[name]
         return cls(whole=frozenset(whole), closed=frozenset(closed), parts=parts, amounts=amounts)
 
     def is_taken(self, device: Device) -> bool:
@@ -94,7 +94,7 @@ class Consumed(Struct, frozen=True, kw_only=True):
         It is more than there is where the device has come to have less since.
         """
         if device.name in self.whole:
-            return {name: one.total for name, one in device.capacities.items()}
+            return {name: cap.total for name, cap in device.capacities.items()}
         amounts = self.amounts.get(device.name, {})
         return {name: amounts.get(name, 0) for name in device.capacities}
 
@@ -116,7 +116,7 @@ class Consumed(Struct, frozen=True, kw_only=True):
             return 1
         left = self.left(device)
         return min(
-            (left[name] // one.default for name, one in device.capacities.items() if one.default),
+            (left[name] // cap.default for name, cap in device.capacities.items() if cap.default),
             default=None,
         )
 
@@ -127,7 +127,7 @@ class Consumed(Struct, frozen=True, kw_only=True):
         """
         left = self.left(device)
         if self.is_closed(device) or any(
-            left[name] < one.least for name, one in device.capacities.items()
+            left[name] < cap.least for name, cap in device.capacities.items()
         ):
             return dict.fromkeys(left, 0)
         return left
@@ -140,19 +140,19 @@ class Consumed(Struct, frozen=True, kw_only=True):
         `offered` are those that can be had together with nothing allocated, `open_to` those that
         can be had now. A device that a claim has as a whole counts as used with all it has.
         """
-        found: dict[str, CapacityUsage] = {}
+        usages: dict[str, CapacityUsage] = {}
         for device in devices:
             taken, free = self.sums(device), self.free(device)
-            for name, one in device.capacities.items():
-                so_far = found.get(name, CapacityUsage())
+            for name, cap in device.capacities.items():
+                so_far = usages.get(name, CapacityUsage())
                 there = free[name] if device.name in open_to else 0
-                found[name] = CapacityUsage(
-                    total=so_far.total + (one.total if device.name in offered else 0),
+                usages[name] = CapacityUsage(
+                    total=so_far.total + (cap.total if device.name in offered else 0),
                     used=so_far.used + taken[name],
                     free=so_far.free + there,
                     most=max(so_far.most, there),
                 )
-        return found
+        return usages
 
 
 NOTHING_CONSUMED = Consumed()

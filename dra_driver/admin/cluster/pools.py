@@ -73,8 +73,8 @@ class _Draft(Struct):
 def read_pools(slices: Iterable[Object]) -> list[Pool]:
     """Return the pools that these slices make up, by node and name."""
     drafts: dict[tuple[str, str], _Draft] = {}
-    for one in slices:
-        spec = mapping(one, "spec")
+    for slice_ in slices:
+        spec = mapping(slice_, "spec")
         pool = mapping(spec, "pool")
         generation = number(pool, "generation")
         key = text(spec, "nodeName"), text(pool, "name")
@@ -86,7 +86,7 @@ def read_pools(slices: Iterable[Object]) -> list[Pool]:
             )
         if generation == draft.generation:
             with suppress(ValueError):
-                draft.contents[text(one, "metadata", "name")] = _contents(spec)
+                draft.contents[text(slice_, "metadata", "name")] = _contents(spec)
     return [_finished(node, name, draft) for (node, name), draft in sorted(drafts.items())]
 
 
@@ -142,7 +142,7 @@ def _device(entry: Object) -> Device:
             str(taint) for taint in map(Taint.of, objects(entry, "taints")) if taint.blocks
         ),
         allows_multiple=allows_multiple,
-        capacities={name: capacity_of(one) for name, one in shared.items()},
+        capacities={name: capacity_of(capacity) for name, capacity in shared.items()},
     )
 
 

@@ -93,16 +93,16 @@ class ClusterUsage(Struct, frozen=True, kw_only=True):
 def usage_of(pools: Iterable[Pool], allocations: Iterable[Allocation]) -> ClusterUsage:
     """Return what is offered, used and free of these pools."""
     by_pool: dict[str, list[Allocation]] = {}
-    for one in sorted(allocations, key=lambda each: (each.claim, each.device)):
-        by_pool.setdefault(one.pool, []).append(one)
+    for allocation in sorted(allocations, key=lambda each: (each.claim, each.device)):
+        by_pool.setdefault(allocation.pool, []).append(allocation)
     pools = list(pools)
     # What is allocated of a name that two nodes use is of the node that the pool is named after.
     own = {pool.name: pool for pool in sorted(pools, key=lambda pool: pool.node == pool.name)}
-    found = tuple(
+    used = tuple(
         _usage_of_pool(pool, by_pool.pop(pool.name, []) if own[pool.name] is pool else [])
         for pool in pools
     )
-    return ClusterUsage(pools=found, stray=tuple(one for rest in by_pool.values() for one in rest))
+    return ClusterUsage(pools=used, stray=tuple(each for own in by_pool.values() for each in own))
 
 
 def _usage_of_pool(pool: Pool, allocations: list[Allocation]) -> PoolUsage:
@@ -117,7 +117,7 @@ def _usage_of_pool(pool: Pool, allocations: list[Allocation]) -> PoolUsage:
     whole = pool.problem is None
     return PoolUsage(
         pool=pool,
-        resources=_resources(pool, Consumed.by((one.device, one.allocation) for one in allocated))
+        resources=_resources(pool, Consumed.by((got.device, got.allocation) for got in allocated))
         if whole
         else (),
         allocated=tuple(allocated),
@@ -158,8 +158,8 @@ def _usage_of_resource(
         parts=sum(map(consumed.count, devices)),
         capacities=consumed.capacities(
             (device for device in devices if device.allows_multiple),
-            offered={one.name for one in offered},
-            open_to={one.name for one in free},
+            offered={device.name for device in offered},
+            open_to={device.name for device in free},
         ),
     )
 
@@ -170,7 +170,7 @@ def _given_out(devices: Iterable[Device], counters: Amounts, consumed: Consumed)
     Of one that several claims can have, and some have, the counters are taken already.
     """
     left = dict(counters)
-    found = []
+    fitting = []
     for device in devices:
         if consumed.is_closed(device):
             continue
@@ -178,8 +178,8 @@ def _given_out(devices: Iterable[Device], counters: Amounts, consumed: Consumed)
             if not _fits(device.consumes, left):
                 continue
             _take(left, device.consumes)
-        found.append(device)
-    return found
+        fitting.append(device)
+    return fitting
 
 
 def _room(devices: Iterable[Device], consumed: Consumed) -> int | None:

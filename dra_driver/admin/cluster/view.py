@@ -45,33 +45,33 @@ _WORDS: Mapping[str, Callable[[int], str]] = MappingProxyType(
 """The capacities that people are shown, and how: by no other one is a claim limited."""
 
 
-def table(found: ClusterUsage, *, wide: bool = False) -> str:
+def table(usage: ClusterUsage, *, wide: bool = False) -> str:
     """Return it for people; `wide` adds every allocated device with its claim and pods."""
     rows = [
         (_node(pool), each.resource or _BY_CLAIM, *_numbers(each))
-        for pool in found.pools
+        for pool in usage.pools
         for each in pool.resources
         if each.resource or each.parts  # who asks by resource name has no use for the others
     ]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no devices are published"]
-    if capacities := list(_capacity_rows(found)):
+    if capacities := list(_capacity_rows(usage)):
         lines += ["", *aligned([_CAPACITY_COLUMNS, *capacities])]
-    if wide and (allocated := list(_allocated_rows(found))):
+    if wide and (allocated := list(_allocated_rows(usage))):
         lines += ["", *aligned(allocated)]
-    for title, entries in _sections(found).items():
+    for title, entries in _sections(usage).items():
         if entries:
             lines += ["", f"{title}:", *(f"  {entry}" for entry in entries)]
     return "\n".join(lines) + "\n"
 
 
-def report(found: ClusterUsage) -> str:
+def report(usage: ClusterUsage) -> str:
     """Return it as JSON, for programs."""
     document = {
         "nodes": [
             {
-                "name": one.pool.node or None,
-                "pool": one.pool.name,
-                "problem": one.pool.problem,
+                "name": own.pool.node or None,
+                "pool": own.pool.name,
+                "problem": own.pool.problem,
                 "resources": [
                     {
                         "name": each.resource,
@@ -81,42 +81,42 @@ def report(found: ClusterUsage) -> str:
                         "free": each.free,
                         "parts": each.parts,
                         "capacities": {
-                            name: _capacity_json(one) for name, one in each.capacities.items()
+                            name: _capacity_json(use) for name, use in each.capacities.items()
                         },
                     }
-                    for each in one.resources
+                    for each in own.resources
                 ],
                 "allocated": [
                     _allocation_json(each.allocation) | {"resource": each.device.resource}
-                    for each in one.allocated
+                    for each in own.allocated
                 ],
                 "tainted": [
-                    {"device": device.name, "taints": device.taints} for device in one.tainted
+                    {"device": device.name, "taints": device.taints} for device in own.tainted
                 ],
-                "notPublished": [_allocation_json(each) for each in one.not_published],
+                "notPublished": [_allocation_json(each) for each in own.not_published],
             }
-            for one in found.pools
+            for own in usage.pools
         ],
         "poolsNotPublished": [
-            {"pool": each.pool, **_allocation_json(each)} for each in found.stray
+            {"pool": each.pool, **_allocation_json(each)} for each in usage.stray
         ],
-        "refused": [{"pod": one.pod, "why": one.why} for one in found.refused],
+        "refused": [{"pod": pod.pod, "why": pod.why} for pod in usage.refused],
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _node(one: PoolUsage) -> str:
-    return one.pool.node or _NONE
+def _node(usage: PoolUsage) -> str:
+    return usage.pool.node or _NONE
 
 
-def _numbers(one: ResourceUsage) -> Sequence[str]:
+def _numbers(usage: ResourceUsage) -> Sequence[str]:
     """Return what is offered, and what of it is used, blocked and free: these add up to it."""
-    offered, free = (_ANY if each is None else str(each) for each in (one.offered, one.free))
-    return offered, str(one.used), _NONE if one.blocked is None else str(one.blocked), free
+    offered, free = (_ANY if each is None else str(each) for each in (usage.offered, usage.free))
+    return offered, str(usage.used), _NONE if usage.blocked is None else str(usage.blocked), free
 
 
-def _capacity_rows(found: ClusterUsage) -> Iterable[Sequence[str]]:
-    for pool in found.pools:
+def _capacity_rows(usage: ClusterUsage) -> Iterable[Sequence[str]]:
+    for pool in usage.pools:
         for each in pool.resources:
             for name, words in _WORDS.items():
                 if name not in each.capacities:
@@ -127,9 +127,9 @@ def _capacity_rows(found: ClusterUsage) -> Iterable[Sequence[str]]:
                 yield _node(pool), each.resource or _BY_CLAIM, name, *shown
 
 
-def _allocated_rows(found: ClusterUsage) -> Iterable[Sequence[str]]:
+def _allocated_rows(usage: ClusterUsage) -> Iterable[Sequence[str]]:
     """Yield the titles and a row for each device; parts of devices with what they consume."""
-    allocated = [(_node(pool), each) for pool in found.pools for each in pool.allocated]
+    allocated = [(_node(pool), each) for pool in usage.pools for each in pool.allocated]
     if not allocated:
         return
     has_parts = any(each.allocation.share_id for _, each in allocated)
@@ -145,11 +145,11 @@ def _allocated_rows(found: ClusterUsage) -> Iterable[Sequence[str]]:
         yield (*row, _consumption(each)) if has_parts else row
 
 
-def _consumption(one: AllocatedDevice) -> str:
+def _consumption(given: AllocatedDevice) -> str:
     """Return what a part of a device consumes; of a device that a claim has alone, nothing."""
-    if one.allocation.share_id is None:
+    if given.allocation.share_id is None:
         return _NONE
-    amounts = one.allocation.consumed
+    amounts = given.allocation.consumed
     said = [
         f"{name} {words(amounts[name] // _NANO)}"
         for name, words in _WORDS.items()
@@ -158,56 +158,56 @@ def _consumption(one: AllocatedDevice) -> str:
     return ", ".join(said) or "nothing"
 
 
-def _sections(found: ClusterUsage) -> dict[str, list[str]]:
+def _sections(usage: ClusterUsage) -> dict[str, list[str]]:
     gone = [
-        *((_node(pool), each) for pool in found.pools for each in pool.not_published),
-        *((each.pool, each) for each in found.stray),
+        *((_node(pool), each) for pool in usage.pools for each in pool.not_published),
+        *((each.pool, each) for each in usage.stray),
     ]
     return {
         "not counted": [
             f"{_place(pool)}: {pool.pool.problem}" + _still_allocated(pool)
-            for pool in found.pools
+            for pool in usage.pools
             if pool.pool.problem is not None
         ],
         "tainted, so not free": [
             f"{_node(pool)} {device.name}: {', '.join(device.taints)}"
-            for pool in found.pools
+            for pool in usage.pools
             if pool.pool.problem is None
             for device in pool.tainted
         ],
         "allocated, but no longer published": [
             f"{where} {each.device}: claim {each.claim}" for where, each in gone
         ],
-        "have devices and do not start": [f"pod {one.pod}: {one.why}" for one in found.refused],
+        "have devices and do not start": [f"pod {pod.pod}: {pod.why}" for pod in usage.refused],
         "without devices": [
-            _place(pool) for pool in found.pools if pool.pool.problem is None and not pool.resources
+            _place(pool) for pool in usage.pools if pool.pool.problem is None and not pool.resources
         ],
     }
 
 
-def _place(one: PoolUsage) -> str:
-    return one.pool.node or f"pool {one.pool.name}"
+def _place(usage: PoolUsage) -> str:
+    return usage.pool.node or f"pool {usage.pool.name}"
 
 
-def _still_allocated(one: PoolUsage) -> str:
-    return f" (devices in use: {len(one.allocated)})" if one.allocated else ""
+def _still_allocated(usage: PoolUsage) -> str:
+    return f" (devices in use: {len(usage.allocated)})" if usage.allocated else ""
 
 
-def _allocation_json(one: Allocation) -> dict[str, object]:
+def _allocation_json(allocation: Allocation) -> dict[str, object]:
     return {
-        "device": one.device,
-        "claim": one.claim,
-        "usedBy": one.users,
-        "shareID": one.share_id,
-        "consumed": {name: amount // _NANO for name, amount in one.consumed.items()},
+        "device": allocation.device,
+        "claim": allocation.claim,
+        "usedBy": allocation.users,
+        "shareID": allocation.share_id,
+        "consumed": {name: amount // _NANO for name, amount in allocation.consumed.items()},
     }
 
 
-def _capacity_json(one: CapacityUsage) -> dict[str, int]:
+def _capacity_json(usage: CapacityUsage) -> dict[str, int]:
     """Return a capacity in whole units: bytes of memory, percent of SMs, else a count."""
     return {
-        "offered": one.total // _NANO,
-        "used": one.used // _NANO,
-        "free": one.free // _NANO,
-        "mostOnOneDevice": one.most // _NANO,
+        "offered": usage.total // _NANO,
+        "used": usage.used // _NANO,
+        "free": usage.free // _NANO,
+        "mostOnOneDevice": usage.most // _NANO,
     }

@@ -58,7 +58,7 @@ def convert(value: Object) -> Outcome:
         )
         return Outcome(losses=(loss(("metadata", "name"), f"{why} if it is to be kept"),))
     losses: list[Problem] = []
-    new = {field: one for field, one in value.items() if not (outdated and field == "status")}
+    new = {field: member for field, member in value.items() if not (outdated and field == "status")}
     spec = at(value, *path)
     if isinstance(spec, Mapping):
         new = replaced(new, path, _spec(spec, path, losses))
@@ -69,17 +69,17 @@ def _spec(spec: Object, path: Path, losses: list[Problem]) -> Object:
     """Return the spec of a claim or class as v1 has it."""
     losses += (loss((*path, field), text) for field, text in GONE.items() if field in spec)
     losses += _gone_attributes(spec, path)
-    new: dict[str, object] = {field: one for field, one in spec.items() if field not in GONE}
+    new: dict[str, object] = {field: member for field, member in spec.items() if field not in GONE}
     for where in (("devices", "requests"), ("devices", "config"), ("config",)):
         listed = at(spec, *where)
         if not isinstance(listed, list):
             continue
         if where[-1] == "requests":
-            kept = [_request(one) for one in listed]
+            kept = [_request(request) for request in listed]
         else:
-            numbered = ((one, (*path, *where, index)) for index, one in enumerate(listed))
+            numbered = ((entry, (*path, *where, index)) for index, entry in enumerate(listed))
             kept = [
-                found for one, at_ in numbered if (found := _config(one, at_, losses)) is not None
+                made for each, at_ in numbered if (made := _config(each, at_, losses)) is not None
             ]
         new = replaced(new, where, kept)
     return new
@@ -90,8 +90,8 @@ def _request(request: object) -> object:
         ("exactly", "firstAvailable")
     ):
         return request
-    exactly = {field: one for field, one in request.items() if field in _EXACTLY}
-    others = {field: one for field, one in request.items() if field not in _EXACTLY}
+    exactly = {field: member for field, member in request.items() if field in _EXACTLY}
+    others = {field: member for field, member in request.items() if field not in _EXACTLY}
     return {**others, "exactly": exactly}
 
 

@@ -54,13 +54,13 @@ def known(values: list[Object]) -> Known:
     claims = [value for value in values if value.get("apiVersion") in VERSIONS]
     return Known(
         drivers={
-            _name(one): text(one, "driverName")
-            for one in claims
-            if one.get("kind") == "ResourceClass"
+            _name(each): text(each, "driverName")
+            for each in claims
+            if each.get("kind") == "ResourceClass"
         },
         asked={key(value): read(key(value)[0], value) for value in values if is_parameters(value)},
         referred=frozenset(
-            _referred(one, path) for one in claims for path in (("spec",), ("spec", "spec"), ())
+            _referred(each, path) for each in claims for path in (("spec",), ("spec", "spec"), ())
         ),
     )
 
@@ -76,16 +76,16 @@ def key(value: Object) -> Key:
     return str(value.get("kind")), _namespace(value), _name(value)
 
 
-def parameters(value: Object, found: Known) -> Outcome:
+def parameters(value: Object, context: Known) -> Outcome:
     """Return what is lost of parameters: they themselves are in the claims that refer to them."""
-    losses = found.asked[key(value)].losses
-    if key(value) not in found.referred:
+    losses = context.asked[key(value)].losses
+    if key(value) not in context.referred:
         text_ = "left out: nothing in these files refers to it: pass the file with the claim, too"
         losses = (*losses, loss(("metadata", "name"), text_))
     return Outcome(losses=losses)
 
 
-def resource_class(value: Object, found: Known) -> Outcome:
+def resource_class(value: Object, context: Known) -> Outcome:
     """Return a ResourceClass as a DeviceClass."""
     driver, name = text(value, "driverName"), _name(value)
     if driver != _DRIVER:
@@ -94,7 +94,7 @@ def resource_class(value: Object, found: Known) -> Outcome:
     if "suitableNodes" in value:
         instead = "write a nodeSelector or nodeAffinity in the pods"
         losses.append(loss(("suitableNodes",), f"a class selects devices, not nodes: {instead}"))
-    if _REFERENCE in value and _referred(value, ()) not in found.asked:
+    if _REFERENCE in value and _referred(value, ()) not in context.asked:
         losses.append(_missing(value, ()))
     if name in INSTALLED:
         return Outcome(losses=tuple(losses))
@@ -107,32 +107,32 @@ def resource_class(value: Object, found: Known) -> Outcome:
     return Outcome(objects=(new,), losses=tuple(losses))
 
 
-def claim(value: Object, found: Known) -> Outcome:
+def claim(value: Object, context: Known) -> Outcome:
     """Return a claim or template as one of v1."""
     path = SPECS[str(value["kind"])]
     spec = mapping(value, *path)
     name, reference = text(spec, "resourceClassName"), mapping(spec, _REFERENCE)
     ours = reference.get("apiGroup") in GROUPS or (name in INSTALLED and not reference)
-    driver = found.drivers.get(name, _DRIVER if ours else "")
+    driver = context.drivers.get(name, _DRIVER if ours else "")
     if driver != _DRIVER:
         return _of_another(value, (*path, "resourceClassName"), driver)
-    asked = _asked(value, path, found)
+    asked = _asked(value, path, context)
     if isinstance(asked, Problem):
         return Outcome(losses=(asked,))
     losses = [loss((*path, field), UNKNOWN_FIELD) for field in spec if field not in _CLAIM_FIELDS]
     if spec.get("allocationMode") == "Immediate":
         why = "a claim is allocated when a pod first needs it: create the pod earlier to hold the"
         losses.append(loss((*path, "allocationMode"), f"{why} devices"))
-    new = {field: one for field, one in value.items() if field != "status"}
+    new = {field: member for field, member in value.items() if field != "status"}
     new = replaced(new, path, {"devices": _devices(name, asked)})
     return Outcome(objects=({**new, "apiVersion": VERSION},), losses=tuple(losses))
 
 
-def _asked(value: Object, path: Path, found: Known) -> Asked | Problem:
+def _asked(value: Object, path: Path, context: Known) -> Asked | Problem:
     """Return what a claim asks for, or why nothing can take its place."""
     if not mapping(value, *path, _REFERENCE):
         return read("GpuClaimParameters", {})
-    asked = found.asked.get(_referred(value, path))
+    asked = context.asked.get(_referred(value, path))
     if asked is None:
         return _missing(value, path)
     if asked.request is None:

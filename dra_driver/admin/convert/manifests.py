@@ -63,14 +63,14 @@ def convert(files: Mapping[str, str]) -> Converted:
         except BrokenManifestError as error:
             line, column = error.place.line, error.place.column
             findings[name].append(Finding(line=line, column=column, subject="", text=str(error)))
-    run = _Run([document for found in documents.values() for document in found])
+    run = _Run([document for own in documents.values() for document in own])
     printed: list[str] = []
-    for name, found in documents.items():
-        for document in found:
+    for name, of_file in documents.items():
+        for document in of_file:
             printed += run.printed(document, findings[name])
     reports = {}
     for name, lost in findings.items():
-        lost.sort(key=lambda one: (one.line, one.column))
+        lost.sort(key=lambda finding: (finding.line, finding.column))
         reports[name] = FileReport(configs=0, objects=0, findings=tuple(lost))
     return Converted(text="---\n".join(printed), reports=reports)
 
@@ -79,7 +79,7 @@ class _Run:
     """Converts documents one by one, knowing all of them."""
 
     def __init__(self, documents: list[Document]) -> None:
-        values = [one for document in documents for _, one in _objects(document.value)]
+        values = [value for document in documents for _, value in _objects(document.value)]
         self._known = classic.known(values)
         self._templates = pods.Templates(
             taken={
@@ -93,22 +93,22 @@ class _Run:
         """Return the texts that take a document's place; add what is lost to `findings`."""
         objects: list[Object] = []
         is_changed = False
-        for where, one in _objects(document.value):
-            outcome = self._outcome(one)
+        for where, value in _objects(document.value):
+            outcome = self._outcome(value)
             objects += outcome.objects
             findings += (
-                _finding(document, one, (*where, *problem.path), _below(where, problem.text))
+                _finding(document, value, (*where, *problem.path), _below(where, problem.text))
                 for problem in outcome.losses
             )
-            is_kept = outcome.objects == (one,)
+            is_kept = outcome.objects == (value,)
             is_changed |= not is_kept
             if not (is_kept and outcome.losses):
-                findings += _refused(document, one, where, outcome.objects)
+                findings += _refused(document, value, where, outcome.objects)
         if not is_changed:
             return [document.text.removesuffix("\n") + "\n"]
         if _is_list(document.value) and objects:
             return [_written({"apiVersion": "v1", "kind": "List", "items": objects})]
-        return [_written(one) for one in objects]
+        return [_written(each) for each in objects]
 
     def _outcome(self, value: Object) -> Outcome:
         version = str(value.get("apiVersion"))
@@ -168,10 +168,10 @@ def _refused(
     """Yield what a cluster refuses of what takes an object's place."""
     for problem in doubled(value):
         yield _finding(document, value, (*where, *problem.path), _below(where, problem.text))
-    for one in written:
-        for found in check_manifest(_written(one)).findings:
-            if found.severity == "error":
-                yield _finding(document, value, where, f"as it is printed: {found.text}")
+    for made in written:
+        for finding in check_manifest(_written(made)).findings:
+            if finding.severity == "error":
+                yield _finding(document, value, where, f"as it is printed: {finding.text}")
 
 
 def _below(where: Path, said: str) -> str:

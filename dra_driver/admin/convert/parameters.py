@@ -80,13 +80,13 @@ def _gpu(spec: Object, losses: list[Problem]) -> Object | None:
     exactly: dict[str, object] = {"deviceClassName": "gpu.nvidia.com"}
     if spec.get("selector") is not None:
         path = ("spec", "selector")
-        found = expression(spec["selector"], path, losses)
-        if found is False:
+        term = expression(spec["selector"], path, losses)
+        if term is False:
             why = "GPUs in MIG mode are offered as MIG devices only: ask for those, and remove the"
             losses.append(loss(path, f"{why} claim for the GPU"))
             return None
-        if isinstance(found, str):
-            exactly["selectors"] = [{"cel": {"expression": found}}]
+        if isinstance(term, str):
+            exactly["selectors"] = [{"cel": {"expression": term}}]
     if spec.get("count") not in (None, 1):
         exactly["count"] = spec["count"]
     return {"name": "gpu", "exactly": exactly}
@@ -125,10 +125,10 @@ def _renamed(value: object, path: Path, losses: list[Problem]) -> object:
     if not isinstance(value, Mapping):
         return value
     new = {}
-    for field, one in value.items():
+    for field, member in value.items():
         name = _RENAMED.get(field, field)
         if field in LOST:
             losses.append(loss((*path, field), LOST[field]))
         else:
-            new[name] = one if name == _BY_DEVICE else _renamed(one, (*path, field), losses)
+            new[name] = member if name == _BY_DEVICE else _renamed(member, (*path, field), losses)
     return new

@@ -65,18 +65,18 @@ class Templates(Struct, kw_only=True):
 
 def convert(value: Object, templates: Templates) -> Outcome | None:
     """Return a pod or workload with the templates that it needs; None if it is none of these."""
-    found = pod_of(value)
-    if found is None:
+    pod = pod_of(value)
+    if pod is None:
         return None
     new = copy.deepcopy(dict(value))
-    spec: Any = at(new, *found.path, "spec")
+    spec: Any = at(new, *pod.path, "spec")
     if not isinstance(spec, dict):
         return None
     for claim in entries(spec, "resourceClaims"):
         _lift(claim)
     losses: list[Problem] = []
-    needed = _claimed(spec, (*found.path, "spec"), losses)
-    losses += _labels(spec, (*found.path, "spec"))
+    needed = _claimed(spec, (*pod.path, "spec"), losses)
+    losses += _labels(spec, (*pod.path, "spec"))
     made = []
     for claim_name, wanted in needed:
         name, template = templates.for_(text(value, "metadata", "namespace"), wanted)
@@ -133,8 +133,8 @@ def _claimed(spec: Any, path: Path, losses: list[Problem]) -> list[tuple[str, Wa
 def _containers(spec: Any, path: Path) -> Iterator[tuple[Any, Path]]:
     """Yield (container, its place); init containers last, as they may have what others have."""
     for part in ("containers", "initContainers"):
-        for index, one in enumerate(entries(spec, part)):
-            yield one, (*path, part, index)
+        for index, container in enumerate(entries(spec, part)):
+            yield container, (*path, part, index)
 
 
 def _plugin_resources(container: Any, path: Path, losses: list[Problem]) -> Iterator[Wanted]:

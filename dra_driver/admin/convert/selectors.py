@@ -47,7 +47,7 @@ def expression(selector: object, path: Path, losses: list[Problem]) -> Term:
     ((field, value),) = selector.items()
     where = (*path, field)
     if field in ("andExpression", "orExpression") and isinstance(value, list) and value:
-        terms = [expression(one, (*where, index), losses) for index, one in enumerate(value)]
+        terms = [expression(term, (*where, index), losses) for index, term in enumerate(value)]
         return _joined(terms, is_or=field == "orExpression")
     if field in LOST:
         losses.append(loss(where, LOST[field]))
@@ -85,10 +85,10 @@ def _matches(field: str, value: object) -> Term:
 
 
 def _compares_version(field: str, value: object) -> Term:
-    found = _VERSION.fullmatch(str(at(value, "value")))
-    if found is None:
+    match = _VERSION.fullmatch(str(at(value, "value")))
+    if match is None:
         raise ValueError(field)
-    version = ".".join(str(int(part or 0)) for part in found.groups())
+    version = ".".join(str(int(part or 0)) for part in match.groups())
     # A device may lack all of them but the first.
     lacking = "" if field == "cudaComputeCapability" else ".orValue(semver('0.0.0'))"
     held = f"{_ATTRIBUTES}.{'?' if lacking else ''}{field}{lacking}"

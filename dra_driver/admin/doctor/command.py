@@ -140,7 +140,7 @@ class Doctor(CommandSettings):
 def examined(sources: Sources, missing: dict[Place, str], seconds: float) -> list[Outcome]:
     """Make all checks, those of the cluster only if its API server answers."""
     first = run_checks([SERVER], sources, missing=missing, seconds=seconds)
-    if any(isinstance(one, Finding) and is_silent(one) for one in first):
+    if any(isinstance(finding, Finding) and is_silent(finding) for finding in first):
         missing = missing | {Place.CLUSTER: f"the API server does not answer (see {SERVER.id})"}
     rest = run_checks(
         [check for check in CHECKS if check is not SERVER],
@@ -149,7 +149,7 @@ def examined(sources: Sources, missing: dict[Place, str], seconds: float) -> lis
         seconds=seconds,
     )
     place = [check.id for check in CHECKS]
-    return sorted([*first, *rest], key=lambda one: place.index(one.id))
+    return sorted([*first, *rest], key=lambda outcome: place.index(outcome.id))
 
 
 def is_silent(finding: Finding) -> bool:

@@ -33,20 +33,20 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
     What is worst comes last, just above the prompt. Checks that would need the rights of an admin
     share a line above.
     """
-    found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
-    findings = sorted(found, key=lambda one: _ORDER.index(one.severity))
+    given = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+    findings = sorted(given, key=lambda finding: _ORDER.index(finding.severity))
     skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
     width = max((len(finding.id) for finding in findings), default=0)
     forbidden = [finding for finding in findings if _is_forbidden(finding)]
     lines: list[str] = []
     if forbidden:
-        names = ", ".join(dict.fromkeys(one.id for one in forbidden))
+        names = ", ".join(dict.fromkeys(outcome.id for outcome in forbidden))
         lines += ["", "not checked, because permissions are missing:"]
         lines += _wrapped(f"{names}: {ADMIN}", "  ", "    ")
     if skipped:
         lines += ["", "not checked:"]
-        for reason in dict.fromkeys(one.reason for one in skipped):
-            names = ", ".join(one.id for one in skipped if one.reason == reason)
+        for reason in dict.fromkeys(outcome.reason for outcome in skipped):
+            names = ", ".join(outcome.id for outcome in skipped if outcome.reason == reason)
             lines += _wrapped(f"{_plain(reason)}: {names}", "  ", "    ")
     lines = [*lines[1:], ""] if lines else []
     lines += [
@@ -119,6 +119,6 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
 
 def _summary(findings: Sequence[Finding]) -> str:
     counts = _counts(findings)
-    errors, warnings = (count(counts[one], one) for one in (Severity.ERROR, Severity.WARNING))
+    errors, warnings = (count(counts[kind], kind) for kind in (Severity.ERROR, Severity.WARNING))
     rest = (Severity.UNKNOWN, Severity.INFO, Severity.OK)
-    return ", ".join((errors, warnings, *(f"{counts[one]} {one}" for one in rest)))
+    return ", ".join((errors, warnings, *(f"{counts[kind]} {kind}" for kind in rest)))

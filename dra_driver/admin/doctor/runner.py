@@ -77,13 +77,13 @@ def findings_of(check: Check, answer: Callable[[], list[Seen]], seconds: float) 
         Finding(
             id=check.id,
             title=check.title,
-            severity=one.severity,
-            seen=one.text,
+            severity=look.severity,
+            seen=look.text,
             why=check.why,
-            advice=one.advice,
+            advice=look.advice,
             is_answer=is_answer,
         )
-        for one in seen
+        for look in seen
     ]
 
 

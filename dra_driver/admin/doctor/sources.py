@@ -121,26 +121,26 @@ class Sources:
     def driver_pods(self) -> Iterator[Seen]:
         """Judge the pods of the driver's DaemonSets, node by node."""
         cluster, installed = self.cluster, self.daemon_sets()
-        nodes = [(Node.of(one), cluster_checks.labels_of(one)) for one in cluster.nodes()]
+        nodes = [(Node.of(node), cluster_checks.labels_of(node)) for node in cluster.nodes()]
         labelled = {node.name: ", ".join(map(str, node.taints)) for node, labels in nodes if labels}
         down = [node.name for node, _ in nodes if not node.ready]
-        for one in (*installed.ours, *installed.supervisors):
+        for ds in (*installed.ours, *installed.supervisors):
             yield from pod_checks.pods(
-                one, self._pods_of(one), down=down, labelled=labelled, now=cluster.now()
+                ds, self._pods_of(ds), down=down, labelled=labelled, now=cluster.now()
             )
         if not (installed.ours or installed.supervisors):
             yield unknown("no DaemonSet of this driver is known (see daemonset)")
 
-    def _pods_of(self, one: Installed) -> list[DaemonPod]:
-        found = self.cluster.pods(one.pod_labels)
-        own = [pod for pod in found if text(pod, "metadata", "namespace") == one.namespace]
-        return pods_of(one.short_name, own)
+    def _pods_of(self, ds: Installed) -> list[DaemonPod]:
+        pods = self.cluster.pods(ds.pod_labels)
+        own = [pod for pod in pods if text(pod, "metadata", "namespace") == ds.namespace]
+        return pods_of(ds.short_name, own)
 
     def past_scheduler(self) -> Iterator[Seen]:
         """Judge pods that lack devices since no scheduler has placed them."""
         cluster = self.cluster
-        nodes = {one.name: one for one in map(Node.of, cluster.nodes())}
-        with_gpus = sorted({text(one, "spec", "nodeName") for one in cluster.slices()} - {""})
+        nodes = {node.name: node for node in map(Node.of, cluster.nodes())}
+        with_gpus = sorted({text(each, "spec", "nodeName") for each in cluster.slices()} - {""})
         looked_at = with_gpus[:_MOST_NODES]
         pods = (pod for node in looked_at for pod in cluster.pods_on(node))
         classes = cluster.every(DEVICE_CLASSES)
@@ -160,14 +160,14 @@ class Sources:
 
     def _share_configs(self, cluster: Cluster) -> Iterator[Seen]:
         installed = self.daemon_sets().ours
-        labels = {one.name: one.labels for one in map(Node.of, cluster.nodes())}
-        for one in installed:
-            source = share_configs.source_of(one.pod)
+        labels = {node.name: node.labels for node in map(Node.of, cluster.nodes())}
+        for ds in installed:
+            source = share_configs.source_of(ds.pod)
             name = source.config_map if source else ""
-            found = cluster.config_map(one.namespace, name) if name else None
-            nodes = {pod.node for pod in self._pods_of(one)} & labels.keys()
+            config_map = cluster.config_map(ds.namespace, name) if name else None
+            nodes = {pod.node for pod in self._pods_of(ds)} & labels.keys()
             yield from share_configs.of_cluster(
-                source, found, one.namespace, {node: labels[node] for node in nodes}
+                source, config_map, ds.namespace, {node: labels[node] for node in nodes}
             )
         if not installed:
             yield unknown("no DaemonSet of this driver is known (see daemonset)")
@@ -199,8 +199,8 @@ class Sources:
             yield from cluster_checks.permissions(self._permissions_of(None))
             return
         installed = self.daemon_sets().ours
-        for one in installed:
-            yield from cluster_checks.permissions(self._permissions_of(one.subject))
+        for ds in installed:
+            yield from cluster_checks.permissions(self._permissions_of(ds.subject))
         if not installed:
             yield unknown(
                 "no DaemonSet of this driver says which ServiceAccount it has",
@@ -212,7 +212,7 @@ class Sources:
 
     def runtimes(self) -> Mapping[str, list[str]]:
         """Return the nodes by the container runtime that each reports; none without a cluster."""
-        found: dict[str, list[str]] = {}
+        by_version: dict[str, list[str]] = {}
         try:
             nodes = self._cluster.nodes() if self._cluster else []
         except DriverError:
@@ -220,8 +220,8 @@ class Sources:
         for node in nodes:
             version = text(node, "status", "nodeInfo", "containerRuntimeVersion")
             if version:
-                found.setdefault(version, []).append(text(node, "metadata", "name"))
-        return found
+                by_version.setdefault(version, []).append(text(node, "metadata", "name"))
+        return by_version
 
     def runtime_cdi(self) -> Iterator[Seen]:
         """Judge whether containers get devices by CDI, by node and cluster together."""

@@ -31,10 +31,10 @@ class AllocatedState(Struct, frozen=True, kw_only=True):
         parts: dict[DeviceId, tuple[Allocation, ...]] = {}
         for claim in claims:
             for driver in _drivers(claim):
-                for one in allocations_in(claim, driver):
-                    found = whole if one.share_id is None else parts
-                    device = DeviceId(driver, one.pool, one.device)
-                    found[device] = (*found.get(device, ()), one)
+                for allocation in allocations_in(claim, driver):
+                    held = whole if allocation.share_id is None else parts
+                    device = DeviceId(driver, allocation.pool, allocation.device)
+                    held[device] = (*held.get(device, ()), allocation)
         return cls(whole=whole, parts=parts)
 
     def has(self, device: DeviceId) -> bool:
@@ -47,11 +47,11 @@ class AllocatedState(Struct, frozen=True, kw_only=True):
 
     def consumed(self, device: DeviceId) -> dict[str, int]:
         """Return what the parts of a device consume of its capacities."""
-        found: dict[str, int] = {}
-        for one in self.parts.get(device, ()):
-            for name, amount in one.consumed.items():
-                found[name] = found.get(name, 0) + amount
-        return found
+        amounts: dict[str, int] = {}
+        for allocation in self.parts.get(device, ()):
+            for name, amount in allocation.consumed.items():
+                amounts[name] = amounts.get(name, 0) + amount
+        return amounts
 
 
 def _drivers(claim: Object) -> Iterator[str]:
@@ -61,12 +61,12 @@ def _drivers(claim: Object) -> Iterator[str]:
 
 def named(holders: Iterable[Allocation]) -> str:
     """Return claims and their users in words: `claim team/a (pod train)`."""
-    found = list(
+    claims = list(
         dict.fromkeys(f"claim {holder.claim} ({users_text(holder.users)})" for holder in holders)
     )
-    if len(found) > _NAMED:
-        found[_NAMED:] = [f"and {len(found) - _NAMED} more claims"]
-    return ", ".join(found)
+    if len(claims) > _NAMED:
+        claims[_NAMED:] = [f"and {len(claims) - _NAMED} more claims"]
+    return ", ".join(claims)
 
 
 def users_text(users: tuple[str, ...]) -> str:

@@ -39,7 +39,7 @@ class Shortage(Struct, frozen=True, kw_only=True):
 
 def consumed(capacities: Mapping[str, Capacity], asked: Mapping[str, int]) -> dict[str, int]:
     """Return what is consumed of each capacity. Raises NotCountableError."""
-    return {name: _amount(one, asked.get(name)) for name, one in capacities.items()}
+    return {name: _amount(capacity, asked.get(name)) for name, capacity in capacities.items()}
 
 
 def shortage(
@@ -52,12 +52,12 @@ def shortage(
         if name not in capacities:
             return Shortage(name=name, wanted=asked[name], total=None)
     amounts = consumed(capacities, asked)
-    for name, one in capacities.items():
+    for name, capacity in capacities.items():
         there = sum(each.get(name, 0) for each in taken)
-        refused = one.policy is not None and not _allows(one.policy, amounts[name])
-        if refused or amounts[name] + there > one.total:
+        refused = capacity.policy is not None and not _allows(capacity.policy, amounts[name])
+        if refused or amounts[name] + there > capacity.total:
             return Shortage(
-                name=name, wanted=amounts[name], total=one.total, taken=there, refused=refused
+                name=name, wanted=amounts[name], total=capacity.total, taken=there, refused=refused
             )
     return None
 
@@ -84,10 +84,10 @@ def _stepped(policy: Policy, least: int, asked: int) -> int:
     if asked > _INT64_MAX * unit:
         raise NotCountableError("it asks for more than can be counted")
     start, step, wanted = (_whole(amount, unit) for amount in (least, policy.step, asked))
-    found = start - (start - wanted) // step * step
-    if found > _INT64_MAX:
+    steps = start - (start - wanted) // step * step
+    if steps > _INT64_MAX:
         raise NotCountableError("it asks for more than can be counted")
-    return found * unit
+    return steps * unit
 
 
 def _allows(policy: Policy, amount: int) -> bool:
@@ -108,7 +108,7 @@ def _allows(policy: Policy, amount: int) -> bool:
 
 def _unit(policy: Policy) -> int:
     """Return in which unit a range is counted: thousandths if all of it is a multiple of these."""
-    bounds = [one for one in (policy.least, policy.most, policy.step) if one is not None]
+    bounds = [bound for bound in (policy.least, policy.most, policy.step) if bound is not None]
     fine = all(bound % _MILLI == 0 and bound // _MILLI <= _INT64_MAX for bound in bounds)
     return _MILLI if fine and policy.step else _NANO
 

@@ -69,7 +69,7 @@ class RequestAnswer(Struct, frozen=True, kw_only=True):
     def suffices(self) -> bool:
         """Whether there are enough for this request, were it the only one."""
         # One claim can have several parts of a device.
-        shared = any(one.device.shared for one in self.usable)
+        shared = any(usable.device.shared for usable in self.usable)
         return bool(self.usable) and (len(self.usable) >= self.needed or shared)
 
 
@@ -131,7 +131,7 @@ def answer_on(
         allocated=cluster.allocated,
         selectors=selectors,
     )
-    found = NodeAnswer(
+    answer = NodeAnswer(
         node=node,
         obstacles=tuple(obstacles),
         problems=tuple(
@@ -141,21 +141,21 @@ def answer_on(
         ),
     )
     if obstacles:
-        return found
+        return answer
     try:
         picked = picks(scene, claims)
     except GivenUpError as error:
-        return replace(found, given_up=error, requests=tuple(_request_answers(scene, claims)))
+        return replace(answer, given_up=error, requests=tuple(_request_answers(scene, claims)))
     except UndecidedError:
-        return replace(found, unknown=_TOO_LONG, requests=tuple(_request_answers(scene, claims)))
+        return replace(answer, unknown=_TOO_LONG, requests=tuple(_request_answers(scene, claims)))
     except NotUnderstoodError as error:
         unknown = f"a selector has {error}, which is not understood here"
-        return replace(found, unknown=unknown, requests=tuple(_request_answers(scene, claims)))
+        return replace(answer, unknown=unknown, requests=tuple(_request_answers(scene, claims)))
     if picked is not None:
-        return replace(found, picks=tuple(picked))
+        return replace(answer, picks=tuple(picked))
     requests = tuple(_request_answers(scene, claims))
     together = _together(scene, claims, requests) if _each_suffices(claims, requests) else None
-    return replace(found, requests=requests, together=together)
+    return replace(answer, requests=requests, together=together)
 
 
 def _request_answers(scene: Scene, claims: Sequence[Claim]) -> Iterator[RequestAnswer]:
@@ -190,16 +190,16 @@ def _together(scene: Scene, claims: Sequence[Claim], requests: Sequence[RequestA
     if any(claim.constraints for claim in claims):
         free = [replace(claim, constraints=()) for claim in claims]
         if _fits(scene, free):
-            found = [
+            conflicts = [
                 _of_constraint(claim, constraint, requests)
                 for claim in claims
                 for constraint in claim.constraints
                 if not _fits(scene, [*_but(claims, claim), _only(claim, constraint)])
             ]
-            if not found:
+            if not conflicts:
                 return Conflict("no devices meet all constraints of the claims together")
-            holders = tuple(holder for one in found for holder in one.holders)
-            return Conflict("; ".join(one.text for one in found), holders)
+            holders = tuple(holder for conflict in conflicts for holder in conflict.holders)
+            return Conflict("; ".join(conflict.text for conflict in conflicts), holders)
     if len(requests) == 1:
         return Conflict(
             f"request {requests[0].request.name} has enough devices, but not all at once: they "
@@ -212,7 +212,7 @@ def _together(scene: Scene, claims: Sequence[Claim], requests: Sequence[RequestA
 
 
 def _but(claims: Sequence[Claim], claim: Claim) -> list[Claim]:
-    return [replace(one, constraints=()) for one in claims if one is not claim]
+    return [replace(each, constraints=()) for each in claims if each is not claim]
 
 
 def _only(claim: Claim, constraint: Constraint) -> Claim:
@@ -236,11 +236,11 @@ def _of_constraint(
     ]
     kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
     subject = f"claim {claim.name} has the constraint {kind} {constraint.attribute}: "
-    free = _by_value(constraint, concerned, lambda one: one.reason is None)
+    free = _by_value(constraint, concerned, lambda each: each.reason is None)
     if not constraint.distinct:
         needed = sum(
-            min(one.needed for one in concerned if one.request.parent == name)
-            for name in {one.request.parent for one in concerned}
+            min(answer.needed for answer in concerned if answer.request.parent == name)
+            for name in {answer.request.parent for answer in concerned}
         )
         if enough := _with(free, needed):
             return Conflict(
@@ -249,15 +249,15 @@ def _of_constraint(
                 "requests need them"
             )
         there = _by_value(
-            constraint, concerned, lambda one: one.reason is None or bool(one.reason.holders)
+            constraint, concerned, lambda each: each.reason is None or bool(each.reason.holders)
         )
         if could := _with(there, needed):
             holders = tuple(
                 holder
                 for value in could
-                for one in there[value].values()
-                if one.reason is not None
-                for holder in one.reason.holders
+                for answer in there[value].values()
+                if answer.reason is not None
+                for holder in answer.reason.holders
             )
             of_values = ", ".join(
                 f"{len(free.get(value, {}))} of {len(there[value])} with {value}"
@@ -282,13 +282,13 @@ def _by_value(
     counts: Callable[[DeviceAnswer], bool],
 ) -> dict[str | None, dict[DeviceId, DeviceAnswer]]:
     """Return the devices that count, by their value in words; None is for those without."""
-    found: dict[str | None, dict[DeviceId, DeviceAnswer]] = {}
+    by_text: dict[str | None, dict[DeviceId, DeviceAnswer]] = {}
     for request in concerned:
-        for one in filter(counts, request.devices):
-            value = one.device.attribute(constraint.attribute)
+        for answer in filter(counts, request.devices):
+            value = answer.device.attribute(constraint.attribute)
             text = None if value is None else shown(value)
-            found.setdefault(text, {})[one.device.id] = one
-    return found
+            by_text.setdefault(text, {})[answer.device.id] = answer
+    return by_text
 
 
 def _with(by_value: Mapping[str | None, Mapping[DeviceId, DeviceAnswer]], needed: int) -> list[str]:

@@ -91,19 +91,19 @@ class Explain(CommandSettings):
         try:
             with closing(connect(self.kubeconfig, self.context, environment=os.environ)) as client:
                 kind, name = named(self.what)
-                found = explained(
+                told = explained(
                     client, kind=kind, name=name, namespace=self.namespace or client.namespace
                 )
         except DriverError as error:
             sys.stderr.write(f"error: {error}\n")
             raise SystemExit(_NOT_LEARNT) from error
         if is_for_programs(self.output):
-            sys.stdout.write(for_programs(as_json(found), self.output))
+            sys.stdout.write(for_programs(as_json(told), self.output))
         else:
-            sys.stdout.write(as_text(found, wide=self.output == "wide"))
-        if not found.fits:
-            raise SystemExit(_NOT_LEARNT if found.fits is None else 1)
-        if found.is_refused:
+            sys.stdout.write(as_text(told, wide=self.output == "wide"))
+        if not told.fits:
+            raise SystemExit(_NOT_LEARNT if told.fits is None else 1)
+        if told.is_refused:
             raise SystemExit(_REFUSED)
 
 
@@ -127,10 +127,10 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
     """
     pod = read(api, PODS, name, namespace) if kind == "pod" else {}
     classes = list(read_all(api, DEVICE_CLASSES))
-    rules = [found for rule in _rules(api) if (found := TaintRule.of(rule)) is not None]
+    rules = [parsed for rule in _rules(api) if (parsed := TaintRule.of(rule)) is not None]
     slices = list(readable_slices(read_all(api, RESOURCE_SLICES), rules))
-    nodes = sorted(map(Node.of, read_all(api, NODES)), key=lambda one: one.name)
-    claims = {full_name(one): one for one in read_all(api, RESOURCE_CLAIMS)}
+    nodes = sorted(map(Node.of, read_all(api, NODES)), key=lambda node: node.name)
+    claims = {full_name(claim): claim for claim in read_all(api, RESOURCE_CLAIMS)}
     try:
         demand = _demand(api, pod, claims, classes, f"{namespace}/{name}")
     except ValueError as error:
@@ -169,7 +169,7 @@ def _own(demand: Demand) -> Iterator[PodName]:
 
 def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[PodName]:
     """Yield the pods that have devices for want of which it does not fit."""
-    if any(one.given_up or one.fits for one in answers):
+    if any(each.given_up or each.fits for each in answers):
         return
     for answer in answers:
         for request in answer.requests:
@@ -190,10 +190,10 @@ def answers_to(demand: Demand, cluster: Cluster) -> Iterator[NodeAnswer]:
             *demand.obstacles_on(node),
         ]
         claims = demand.claims_on(node)
-        found = answer_on(cluster, node, claims, in_the_way, selectors)
-        if (unknown := demand.unknown_on(node)) and found.fits:
-            found = NodeAnswer(node=node, unknown=unknown)
-        yield found
+        answer = answer_on(cluster, node, claims, in_the_way, selectors)
+        if (unknown := demand.unknown_on(node)) and answer.fits:
+            answer = NodeAnswer(node=node, unknown=unknown)
+        yield answer
 
 
 def _demand(

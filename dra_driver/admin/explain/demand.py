@@ -90,9 +90,9 @@ class Demand(Struct, frozen=True, kw_only=True):
 
     def obstacles_on(self, node: Node) -> Iterator[str]:
         """Yield why its claims and resource names keep it from a node."""
-        for one in self.allocated:
-            if one.selector is not None and not selects(one.selector, node):
-                yield f"claim {one.name} has devices of {term_text(one.selector)}"
+        for claim in self.allocated:
+            if claim.selector is not None and not selects(claim.selector, node):
+                yield f"claim {claim.name} has devices of {term_text(claim.selector)}"
         for name, device_class in self.resources.items():
             if not device_class and not node.plugin_resources.get(name):
                 yield f"nothing offers {name}: {_why_nothing(name)}"
@@ -116,7 +116,7 @@ class Demand(Struct, frozen=True, kw_only=True):
         requests = tuple(_requests(self.pod, names)) if names else ()
         if not requests:
             return self.claims
-        listed = ", ".join(f"DeviceClass {names[one]} for {one}" for one in sorted(names))
+        listed = ", ".join(f"DeviceClass {names[name]} for {name}" for name in sorted(names))
         implied = Claim(name="by resource name", requests=requests, why=listed)
         return (*self.claims, implied)
 
@@ -124,10 +124,10 @@ class Demand(Struct, frozen=True, kw_only=True):
 def _why_nothing(name: str) -> str:
     if wrong := meant(name):
         return wrong
-    found = "no DeviceClass, and no device plugin of the node"
+    nothing = "no DeviceClass, and no device plugin of the node"
     if not name.startswith(_NVIDIA):
-        return found
-    return f"{found} (`dra-driver classes {name}` prints the DeviceClass)"
+        return nothing
+    return f"{nothing} (`dra-driver classes {name}` prints the DeviceClass)"
 
 
 def of_claim(thing: Object) -> Demand:
@@ -263,23 +263,23 @@ def _allocated(thing: Object) -> AllocatedClaim:
             f"{text(result, 'device')} of pool {text(result, 'pool')}"
             for result in objects(allocation, "devices", "results")
         ),
-        users=tuple(user_of(one) for one in objects(thing, "status", "reservedFor")),
+        users=tuple(user_of(consumer) for consumer in objects(thing, "status", "reservedFor")),
         selector=selector or None,
     )
 
 
 def selectors_by_class(classes: Sequence[Object]) -> dict[str, tuple[str, ...]]:
     """Return the selectors of each DeviceClass."""
-    return {text(one, "metadata", "name"): selectors_of(mapping(one, "spec")) for one in classes}
+    return {text(each, "metadata", "name"): selectors_of(mapping(each, "spec")) for each in classes}
 
 
 def _resources(pod: Object, classes: Sequence[Object]) -> dict[str, str]:
     """Return the DeviceClass behind each resource name that containers ask for."""
     behind: dict[str, tuple[str, str]] = {}
-    for one in classes:
-        metadata = mapping(one, "metadata")
+    for device_class in classes:
+        metadata = mapping(device_class, "metadata")
         name, made = text(metadata, "name"), text(metadata, "creationTimestamp")
-        resource = text(one, "spec", "extendedResourceName")
+        resource = text(device_class, "spec", "extendedResourceName")
         # The newest class counts, and of two that were made at once the first by name.
         known = behind.get(resource)
         if resource and (known is None or (made, known[1]) > (known[0], name)):
@@ -313,10 +313,10 @@ def _asked(container: Object) -> dict[str, int]:
 
 def _requests(pod: Object, names: Mapping[str, str]) -> Iterator[Request]:
     """Yield the requests of the claim that the scheduler would make."""
-    found: list[DeviceRequest] = []
+    requests: list[DeviceRequest] = []
     for name, device_class in sorted(names.items()):
-        found += _device_requests(pod, name, device_class)
-    for request in sorted(found, key=lambda one: one.parent):
+        requests += _device_requests(pod, name, device_class)
+    for request in sorted(requests, key=lambda each: each.parent):
         yield Request(name=request.parent, alternatives=(request,))
 
 
@@ -324,10 +324,10 @@ def _device_requests(pod: Object, resource: str, device_class: str) -> Iterator[
     containers = _containers(pod)
     short = {
         place
-        for place, one in enumerate(objects(pod, "spec", "initContainers"))
-        if text(one, "restartPolicy") != "Always"
+        for place, init in enumerate(objects(pod, "spec", "initContainers"))
+        if text(init, "restartPolicy") != "Always"
     }
-    counts = [_asked(one).get(resource, 0) for one in containers]
+    counts = [_asked(each).get(resource, 0) for each in containers]
     lasting = [0 if place in short else count for place, count in enumerate(counts)]
     most, widest = 0, -1
     for place in sorted(short):

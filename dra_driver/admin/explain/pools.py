@@ -49,12 +49,12 @@ class Pools:
         self._by_node: dict[str, list[Slice]] = {}
         self._anywhere: list[Slice] = []
         self._by_pool: dict[tuple[str, str], list[Slice]] = {}
-        for one in slices:
-            if one.place is not None and one.place.node:
-                self._by_node.setdefault(one.place.node, []).append(one)
+        for slice_ in slices:
+            if slice_.place is not None and slice_.place.node:
+                self._by_node.setdefault(slice_.place.node, []).append(slice_)
             else:
-                self._anywhere.append(one)
-            self._by_pool.setdefault((one.driver, one.pool), []).append(one)
+                self._anywhere.append(slice_)
+            self._by_pool.setdefault((slice_.driver, slice_.pool), []).append(slice_)
 
     @property
     def drivers(self) -> tuple[str, ...]:
@@ -64,15 +64,15 @@ class Pools:
     def on(self, node: Node) -> list[Pool]:
         """Return the pools of which a node has devices."""
         newest: dict[tuple[str, str], list[Slice]] = {}
-        for one in (*self._by_node.get(node.name, ()), *self._anywhere):
-            if not one.concerns(node):
+        for slice_ in (*self._by_node.get(node.name, ()), *self._anywhere):
+            if not slice_.concerns(node):
                 continue
-            key = (one.driver, one.pool)
+            key = (slice_.driver, slice_.pool)
             so_far = newest.get(key)
-            if so_far is None or one.generation > so_far[0].generation:
-                newest[key] = [one]
-            elif one.generation == so_far[0].generation:
-                so_far.append(one)
+            if so_far is None or slice_.generation > so_far[0].generation:
+                newest[key] = [slice_]
+            elif slice_.generation == so_far[0].generation:
+                so_far.append(slice_)
         pools = [self._pool(key, slices) for key, slices in newest.items()]
         return sorted(
             (pool for pool in pools if pool is not None),
@@ -86,25 +86,25 @@ class Pools:
         rest: list[Slice] = []
         if len(slices) != count:
             everywhere = self._by_pool[key]
-            if any(one.generation > generation for one in everywhere):
+            if any(each.generation > generation for each in everywhere):
                 return None
-            mine = {one.name for one in slices}
-            whole = [one for one in everywhere if one.generation == generation]
-            rest = [one for one in whole if one.name not in mine]
+            mine = {each.name for each in slices}
+            whole = [each for each in everywhere if each.generation == generation]
+            rest = [each for each in whole if each.name not in mine]
             if len(whole) != count:
                 problem = (
                     f"{len(whole)} of {count} ResourceSlices of generation {generation} of the "
                     f"pool exist: the driver {driver} is writing them, or cannot"
                 )
                 return Pool(driver=driver, name=name, fault=Fault.INCOMPLETE, problem=problem)
-        return _built(driver, name, sorted(slices, key=lambda one: one.name), rest)
+        return _built(driver, name, sorted(slices, key=lambda each: each.name), rest)
 
 
 def _built(driver: str, name: str, slices: list[Slice], rest: list[Slice]) -> Pool:
     # A slice with counters has no devices since Kubernetes 1.35, and none of them counts.
-    devices = tuple(one for each in slices if not each.counters for one in each.devices)
-    others = tuple(one for each in rest if not each.counters for one in each.devices)
-    sets = [one for each in (*slices, *rest) for one in each.counters]
+    devices = tuple(device for each in slices if not each.counters for device in each.devices)
+    others = tuple(device for each in rest if not each.counters for device in each.devices)
+    sets = [counter for each in (*slices, *rest) for counter in each.counters]
     counters = {
         CounterId(counter_set, counter): amount
         for counter_set, amounts in sets
@@ -123,15 +123,15 @@ def _problems(
     counters: Mapping[CounterId, int],
 ) -> Iterator[str]:
     names: set[str] = set()
-    for one in devices:
-        if one.id.device in names:
-            yield f"two of its devices are named {one.id.device}"
-        names.add(one.id.device)
+    for device in devices:
+        if device.id.device in names:
+            yield f"two of its devices are named {device.id.device}"
+        names.add(device.id.device)
     if len(sets) != len(set(sets)):
         yield "two of its counter sets have one name"
-    for one in (*devices, *others):
-        for counter in one.consumes.keys() - counters.keys():
+    for device in (*devices, *others):
+        for counter in device.consumes.keys() - counters.keys():
             yield (
-                f"device {one.id.device} consumes the counter {counter.counter} of "
+                f"device {device.id.device} consumes the counter {counter.counter} of "
                 f"{counter.counter_set}, which is not published"
             )

@@ -107,31 +107,31 @@ def _of_selector(
 
 def _of_capacity(scene: Scene, request: DeviceRequest, device: Device) -> Iterator[Reason]:
     try:
-        found = shortage(device.capacities, request.capacities)
-        if found is not None:
-            yield Reason(kind=Kind.CAPACITY, text=_too_small(found))
+        lack = shortage(device.capacities, request.capacities)
+        if lack is not None:
+            yield Reason(kind=Kind.CAPACITY, text=_too_small(lack))
             return
-        found = shortage(device.capacities, request.capacities, scene.allocated.consumed(device.id))
+        lack = shortage(device.capacities, request.capacities, scene.allocated.consumed(device.id))
     except NotCountableError as error:
         yield Reason(kind=Kind.CAPACITY, text=f"cannot be compared: {error}")
         return
-    if found is None:
+    if lack is None:
         return
     holders = scene.allocated.parts.get(device.id, ())
-    total, wanted = found.total or 0, found.wanted
+    total, wanted = lack.total or 0, lack.wanted
     text = (
-        f"has {amount(total)} of {found.name}, of which {amount(max(0, total - found.taken))} is "
+        f"has {amount(total)} of {lack.name}, of which {amount(max(0, total - lack.taken))} is "
         f"left and {amount(wanted)} is needed: the rest is taken by {named(holders)}"
     )
     yield Reason(kind=Kind.CONSUMED, text=text, holders=holders)
 
 
-def _too_small(found: Shortage) -> str:
-    if found.total is None:
-        return f"has no capacity {found.name}, of which the request asks for {amount(found.wanted)}"
-    if found.refused and found.wanted <= found.total:
-        return f"gives out {found.name} in other amounts than {amount(found.wanted)}"
-    return f"has {amount(found.total)} of {found.name}, and {amount(found.wanted)} is needed"
+def _too_small(lack: Shortage) -> str:
+    if lack.total is None:
+        return f"has no capacity {lack.name}, of which the request asks for {amount(lack.wanted)}"
+    if lack.refused and lack.wanted <= lack.total:
+        return f"gives out {lack.name} in other amounts than {amount(lack.wanted)}"
+    return f"has {amount(lack.total)} of {lack.name}, and {amount(lack.wanted)} is needed"
 
 
 def _of_counters(scene: Scene, pool: Pool, device: Device) -> Iterator[Reason]:
@@ -153,10 +153,10 @@ def _of_counters(scene: Scene, pool: Pool, device: Device) -> Iterator[Reason]:
 
 def _users(scene: Scene, pool: Pool, counter: CounterId) -> tuple[Allocation, ...]:
     return tuple(
-        one
+        user
         for device in (*pool.devices, *pool.others)
         if counter in device.consumes
-        for one in scene.allocated.holders(device.id)
+        for user in scene.allocated.holders(device.id)
     )
 
 

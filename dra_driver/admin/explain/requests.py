@@ -103,8 +103,8 @@ def claim_of(name: str, spec: Object, *, why: str = "") -> Claim:
 def _request(entry: Object) -> Request:
     name = text(entry, "name")
     if entries := objects(entry, "firstAvailable"):
-        found = tuple(_device_request(name, one, alternative=text(one, "name")) for one in entries)
-        return Request(name=name, alternatives=found, has_alternatives=True)
+        parts = tuple(_device_request(name, sub, alternative=text(sub, "name")) for sub in entries)
+        return Request(name=name, alternatives=parts, has_alternatives=True)
     return Request(name=name, alternatives=(_device_request(name, mapping(entry, "exactly")),))
 
 

@@ -83,24 +83,24 @@ class SelectorCache:
 
     def selector(self, text: str) -> Selector:
         """Return a selector."""
-        found = self._selectors.get(text)
-        if found is None:
-            found = self._selectors[text] = Selector.of(text)
-        return found
+        selector = self._selectors.get(text)
+        if selector is None:
+            selector = self._selectors[text] = Selector.of(text)
+        return selector
 
     def hold(self, text: str, device: Device) -> bool:
         """Tell whether a selector holds for a device. Raises as `Selector.selects` does."""
         key = (text, device.id)
-        found = self._answers.get(key)
-        if found is None:
+        answer = self._answers.get(key)
+        if answer is None:
             try:
-                found = self.selector(text).selects(device.subject)
+                answer = self.selector(text).selects(device.subject)
             except EvaluationError as error:
-                found = error
-            self._answers[key] = found
-        if isinstance(found, EvaluationError):
-            raise found
-        return found
+                answer = error
+            self._answers[key] = answer
+        if isinstance(answer, EvaluationError):
+            raise answer
+        return answer
 
 
 def picks(scene: Scene, claims: Sequence[Claim]) -> list[Pick] | None:
@@ -121,7 +121,7 @@ class _Bound(Struct):
         if value is None:
             return False
         if self.constraint.distinct:
-            fits = all(not same(value, one) for one in self.values)
+            fits = all(not same(value, other) for other in self.values)
         else:
             fits = not self.values or same(value, self.values[0])
         if fits and self.values and isinstance(value, list):
@@ -179,7 +179,7 @@ class _Search:
                 done = False
         except RecursionError:
             raise UndecidedError from None
-        return [pick for found in self._found for pick in found] if done else None
+        return [pick for own in self._found for pick in own] if done else None
 
     def _prepare(self) -> None:
         for number, claim in enumerate(self._claims):
@@ -189,7 +189,7 @@ class _Search:
                     self._prepared_request(claim, request) for request in entry.alternatives
                 )
                 self._prepared[number, place] = prepared
-                least = min(one.count for one in prepared)
+                least = min(each.count for each in prepared)
                 if least > MOST_DEVICES - total:
                     raise GivenUpError(
                         f"claim {claim.name} asks for more than {MOST_DEVICES} devices, and no "
@@ -252,9 +252,9 @@ class _Search:
         if not self._claims[number].requests[place].has_alternatives:
             return self._device(number, place, prepared[0], 0, 0)
         too_many = True
-        for one in prepared:
+        for chosen in prepared:
             try:
-                if self._device(number, place, one, 0, 0):
+                if self._device(number, place, chosen, 0, 0):
                     return True
             except _TooManyError:
                 continue
@@ -263,20 +263,20 @@ class _Search:
             raise _TooManyError
         return False
 
-    def _device(self, number: int, place: int, one: _Prepared, nth: int, start: int) -> bool:
+    def _device(self, number: int, place: int, chosen: _Prepared, nth: int, start: int) -> bool:
         """Pick the nth device of a request, from candidate `start` on, and all after it."""
-        if one.request.mode == ALL and not one.devices:
+        if chosen.request.mode == ALL and not chosen.devices:
             return False
-        if nth >= one.count:
+        if nth >= chosen.count:
             return self._request(number, place + 1)
-        if one.count - nth > MOST_DEVICES - len(self._found[number]):
+        if chosen.count - nth > MOST_DEVICES - len(self._found[number]):
             raise _TooManyError
-        if one.request.mode == ALL:
-            pool, device = one.devices[nth]
-            return self._try(number, one.request, pool, device, must=True) and self._go_on(
-                number, place, one, (nth, 0), (pool, device)
+        if chosen.request.mode == ALL:
+            pool, device = chosen.devices[nth]
+            return self._try(number, chosen.request, pool, device, must=True) and self._go_on(
+                number, place, chosen, (nth, 0), (pool, device)
             )
-        claim, request = self._claims[number], one.request
+        claim, request = self._claims[number], chosen.request
         for at in range(start, len(self._candidates)):
             pool, device = self._candidates[at]
             if self._in_use(number, request, device) or not self._selectable(
@@ -286,7 +286,7 @@ class _Search:
             if not self._enough(request, device, *self._consumption(device.id)):
                 continue
             if self._try(number, request, pool, device) and self._go_on(
-                number, place, one, (nth, at + 1), (pool, device)
+                number, place, chosen, (nth, at + 1), (pool, device)
             ):
                 return True
         return False
@@ -295,19 +295,19 @@ class _Search:
         self,
         number: int,
         place: int,
-        one: _Prepared,
+        chosen: _Prepared,
         where: tuple[int, int],
         picked: tuple[Pool, Device],
     ) -> bool:
         """Pick the next device; take this one back if that leads nowhere."""
         nth, start = where
         try:
-            done = self._device(number, place, one, nth + 1, start)
+            done = self._device(number, place, chosen, nth + 1, start)
         except _TooManyError:
-            self._undo(number, one.request, *picked)
+            self._undo(number, chosen.request, *picked)
             raise
         if not done:
-            self._undo(number, one.request, *picked)
+            self._undo(number, chosen.request, *picked)
         return done
 
     def _in_use(self, number: int, request: DeviceRequest, device: Device) -> bool:

@@ -74,9 +74,9 @@ def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
     if demand.on_node:
         return []
     if demand.blocked:
-        return [Finding(title=one) for one in demand.blocked]
+        return [Finding(title=reason) for reason in demand.blocked]
     open_to = [answer for answer in answers if not answer.obstacles]
-    fits = any(one.fits for one in open_to) and not any(one.given_up for one in open_to)
+    fits = any(node.fits for node in open_to) and not any(node.given_up for node in open_to)
     if fits or (demand.is_empty and not answers):
         return []
     return _in_the_way(open_to) if open_to else list(_no_nodes(answers))
@@ -86,12 +86,11 @@ def _in_the_way(open_to: Sequence[NodeAnswer]) -> list[Finding]:
     problems = list(dict.fromkeys(_problems(open_to)))
     if given_up := list(_given_up(open_to)):
         return given_up + problems
-    found = problems
-    if not any(answer.devices for one in open_to for answer in one.requests):
-        return [*found, _no_devices(open_to)]
+    if not any(answer.devices for node in open_to for answer in node.requests):
+        return [*problems, _no_devices(open_to)]
     for requests in _by_request(open_to):
-        found += _of_request(requests)
-    return found + list(_together(open_to))
+        problems += _of_request(requests)
+    return problems + list(_together(open_to))
 
 
 def _no_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
@@ -114,12 +113,12 @@ def _no_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
 
 def _given_up(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
     causes: dict[str, list[NodeAnswer]] = {}
-    for one in answers:
-        if one.given_up is not None:
-            causes.setdefault(str(one.given_up), []).append(one)
-    for text, found in list(causes.items())[:_NAMED]:
-        error, names = found[0].given_up, names_text([one.node.name for one in found])
-        details = [f"found on {names}" if len(found) < len(answers) else "found on every node"]
+    for answered in answers:
+        if answered.given_up is not None:
+            causes.setdefault(str(answered.given_up), []).append(answered)
+    for text, those in list(causes.items())[:_NAMED]:
+        error, names = those[0].given_up, names_text([each.node.name for each in those])
+        details = [f"found on {names}" if len(those) < len(answers) else "found on every node"]
         if error is not None and error.where:
             details[0] += f", such as at device {error.where}"
         if error is not None and error.selector:
@@ -128,8 +127,8 @@ def _given_up(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         if error is not None and error.selector:
             subjects = (
                 each.device.subject
-                for one in found
-                for answer in one.requests
+                for node in those
+                for answer in node.requests
                 for each in answer.devices
             )
             advice = tuple(filter(None, (selector_advice(text, error.selector, subjects),)))
@@ -163,38 +162,38 @@ def _no_devices(answers: Sequence[NodeAnswer]) -> Finding:
 
 def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[RequestAnswer]]]:
     """Yield for each request its alternatives, and for each of them the answer of each node."""
-    found: dict[tuple[str, str], dict[str, list[RequestAnswer]]] = {}
+    by_claim: dict[tuple[str, str], dict[str, list[RequestAnswer]]] = {}
     for node in answers:
         for request in node.requests:
-            requests = found.setdefault((request.claim, request.request.parent), {})
+            requests = by_claim.setdefault((request.claim, request.request.parent), {})
             requests.setdefault(request.request.name, []).append(request)
-    for requests in found.values():
+    for requests in by_claim.values():
         yield list(requests.values())
 
 
 def _of_request(requests: list[list[RequestAnswer]]) -> Iterator[Finding]:
-    if any(one.suffices for answers in requests for one in answers):
+    if any(answer.suffices for answers in requests for answer in answers):
         return
     for answers in requests:
         yield _of_alternative(answers)
 
 
 def _of_alternative(answers: list[RequestAnswer]) -> Finding:
-    request, devices = answers[0].request, [one for each in answers for one in each.devices]
+    request, devices = answers[0].request, [device for each in answers for device in each.devices]
     subject = _subject(answers[0].claim, request)
     # Of a device that others may select too, each node speaks.
     by_kind: dict[Kind, list[DeviceAnswer]] = {}
-    for one in devices:
-        if one.reason is not None:
-            by_kind.setdefault(one.reason.kind, []).append(one)
-    selected = [one for each in answers for one in each.selected]
+    for judged in devices:
+        if judged.reason is not None:
+            by_kind.setdefault(judged.reason.kind, []).append(judged)
+    selected = [device for each in answers for device in each.selected]
     if not selected:
         return _unselected(subject, request, devices, by_kind)
-    most = max(answers, key=lambda one: len(one.selected))
+    most = max(answers, key=lambda answer: len(answer.selected))
     if (
         request.mode != ALL
         and len(most.selected) < request.count
-        and not any(one.device.shared for one in selected)
+        and not any(device.device.shared for device in selected)
     ):
         return Finding(
             title=(
@@ -251,9 +250,9 @@ def _shared_advice(refused: Sequence[DeviceAnswer]) -> tuple[str, ...]:
     """Return the names by which the devices can be had that a resource name's class refuses."""
     names = {
         str(name)
-        for one in refused
+        for device in refused
         for attribute in _SERVED_BY
-        if (name := one.device.attribute(attribute))
+        if (name := device.device.attribute(attribute))
     }
     if not names:
         return ()
@@ -264,11 +263,12 @@ def _shared_advice(refused: Sequence[DeviceAnswer]) -> tuple[str, ...]:
 def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
     """Yield why there may be no MIG devices where GPUs are: they are published whole."""
     gpus = [
-        one.device
-        for one in refused
-        if one.reason
+        device.device
+        for device in refused
+        if device.reason
         and any(
-            (_TYPE, '"gpu"') in fault.reads and "'mig'" in fault.text for fault in one.reason.faults
+            (_TYPE, '"gpu"') in fault.reads and "'mig'" in fault.text
+            for fault in device.reason.faults
         )
     ]
     kinds = {str(gpu.attribute(f"{DRIVER_NAME}/architecture") or "") for gpu in gpus}
@@ -289,16 +289,16 @@ def _unselected_lines(by_kind: _ByKind) -> Iterator[str]:
     """Yield what is false in selectors, and what the devices have instead."""
     for kind in (*_OF_CLASS, Kind.SELECTOR, Kind.FAILS):
         faults: dict[str, list[Fault]] = {}
-        for one in by_kind.get(kind, ()):
-            for fault in one.reason.faults if one.reason else ():
+        for device in by_kind.get(kind, ()):
+            for fault in device.reason.faults if device.reason else ():
                 faults.setdefault(fault.text, []).append(fault)
         ranked = sorted(faults.items(), key=lambda entry: -len(entry[1]))
-        for text, found in ranked[:_NAMED]:
+        for text, devices in ranked[:_NAMED]:
             state = "fails" if kind in (Kind.FAILS, Kind.CLASS_FAILS) else "false"
-            yield f"{state} for {count(len(found), 'device')}: {_cut(text)}"
-            yield from (f"  {line}" for line in _read_lines(found))
-    for one in by_kind.get(Kind.UNKNOWN, ())[:1]:
-        yield f"{one.device.id.device} {one.reason.text if one.reason else ''}"
+            yield f"{state} for {count(len(devices), 'device')}: {_cut(text)}"
+            yield from (f"  {line}" for line in _read_lines(devices))
+    for device in by_kind.get(Kind.UNKNOWN, ())[:1]:
+        yield f"{device.device.id.device} {device.reason.text if device.reason else ''}"
     if others := by_kind.get(Kind.NODE):
         yield f"{count(len(others), 'device')}: for other nodes"
 
@@ -313,8 +313,8 @@ def _read_lines(faults: list[Fault]) -> Iterator[str]:
     for fault in faults:
         for name, value in fault.reads:
             values.setdefault(name, []).append(value)
-    for name, found in values.items():
-        yield f"{name} is {counted_text(found)}"
+    for name, devices in values.items():
+        yield f"{name} is {counted_text(devices)}"
 
 
 def _unusable(
@@ -331,23 +331,23 @@ def _unusable(
     details: list[str] = []
     advice: list[str] = []
     for kind in _ADVICE:
-        found = by_kind.get(kind, [])
-        if found:
-            details += _unusable_lines(kind, found)
+        devices = by_kind.get(kind, [])
+        if devices:
+            details += _unusable_lines(kind, devices)
             advice.append(_ADVICE[kind])
     return Finding(title=title, details=tuple(details), advice=tuple(advice))
 
 
-def _unusable_lines(kind: Kind, found: list[DeviceAnswer]) -> Iterator[str]:
+def _unusable_lines(kind: Kind, devices: list[DeviceAnswer]) -> Iterator[str]:
     if kind is Kind.TAKEN:
-        holders = [one for each in found if each.reason for one in each.reason.holders]
-        verb = "is" if len(found) == 1 else "are"
-        yield f"{count(len(found), 'device')} {verb} taken by {named(holders)}"
+        holders = [holder for each in devices if each.reason for holder in each.reason.holders]
+        verb = "is" if len(devices) == 1 else "are"
+        yield f"{count(len(devices), 'device')} {verb} taken by {named(holders)}"
         return
     by_text: dict[str, list[str]] = {}
-    for one in found:
-        if one.reason:
-            by_text.setdefault(one.reason.text, []).append(one.device.id.device)
+    for device in devices:
+        if device.reason:
+            by_text.setdefault(device.reason.text, []).append(device.device.id.device)
     for text, names in list(by_text.items())[:_NAMED]:
         yield f"{names_text(names)} {text}" if len(names) == 1 else f"{names_text(names)}: {text}"
     if len(by_text) > _NAMED:
@@ -356,24 +356,24 @@ def _unusable_lines(kind: Kind, found: list[DeviceAnswer]) -> Iterator[str]:
 
 
 def _together(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
-    found: dict[str, list[NodeAnswer]] = {}
-    for one in answers:
-        for text in filter(None, (one.together.text if one.together else "", one.unknown)):
-            found.setdefault(text, []).append(one)
-    for text, those in list(found.items())[:_NAMED]:
+    by_text: dict[str, list[NodeAnswer]] = {}
+    for answer in answers:
+        for text in filter(None, (answer.together.text if answer.together else "", answer.unknown)):
+            by_text.setdefault(text, []).append(answer)
+    for text, those in list(by_text.items())[:_NAMED]:
         advice = (
             ("ask for fewer devices, or remove the constraint",) if "constraint" in text else ()
         )
         if those[0].together and those[0].together.holders:
             advice = ("end one of these pods or wait for it", *advice)
         yield Finding(
-            title=f"{names_text([one.node.name for one in those])}: {text}", advice=advice
+            title=f"{names_text([each.node.name for each in those])}: {text}", advice=advice
         )
 
 
 def names_text(names: Sequence[str]) -> str:
     """Return names, the first few of many."""
-    found = list(dict.fromkeys(names))
-    if len(found) > _NAMED:
-        found[_NAMED - 1 :] = [f"and {len(found) - _NAMED + 1} more"]
-    return ", ".join(found)
+    shown = list(dict.fromkeys(names))
+    if len(shown) > _NAMED:
+        shown[_NAMED - 1 :] = [f"and {len(shown) - _NAMED + 1} more"]
+    return ", ".join(shown)

@@ -46,7 +46,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     @property
     def is_refused(self) -> bool:
         """Whether a driver refuses to prepare its devices, or those of a pod with this claim."""
-        return any(one.pod in self.own for one in self.refused)
+        return any(refusal.pod in self.own for refusal in self.refused)
 
     @property
     def fits(self) -> bool | None:
@@ -59,72 +59,72 @@ class Explanation(Struct, frozen=True, kw_only=True):
         if demand.is_empty and not demand.pod:
             return True
         open_to = [answer for answer in self.answers if not answer.obstacles]
-        if any(one.given_up for one in open_to):
+        if any(node.given_up for node in open_to):
             return False
-        if any(one.fits for one in open_to):
+        if any(node.fits for node in open_to):
             return True
-        return None if any(one.unknown for one in open_to) else False
+        return None if any(node.unknown for node in open_to) else False
 
 
-def as_text(found: Explanation, *, wide: bool = False) -> str:
+def as_text(told: Explanation, *, wide: bool = False) -> str:
     """Return it for people; `wide` adds every device of every node."""
-    demand = found.demand
+    demand = told.demand
     lines = [
-        f"{demand.name}: {_verdict(found)}",
-        *(f"  {_allocated_text(one)}" for one in demand.allocated),
+        f"{demand.name}: {_verdict(told)}",
+        *(f"  {_allocated_text(claim)}" for claim in demand.allocated),
         *(f"  claim {claim.name}: {claim.why}" for claim in demand.claims if claim.why),
         *(
             f"  {name}: DeviceClass {device_class or '(none)'}"
             for name, device_class in demand.resources.items()
         ),
     ]
-    if found.findings:
+    if told.findings:
         lines += ["", "What is in the way:"]
-        for each in found.findings:
+        for each in told.findings:
             lines += _finding_lines(each)
-    if found.refused:
+    if told.refused:
         lines += ["", "Has devices and does not start:"]
-        lines += (f"  * pod {each.pod}: {each.why}" for each in found.refused)
+        lines += (f"  * pod {each.pod}: {each.why}" for each in told.refused)
         lines.append(f"    -> {_OF_REFUSED}")
-    if found.answers:
-        lines += ["", *aligned([("NODE", "FITS", "WHY"), *_node_rows(found.answers)])]
-    if wide and (rows := list(_device_rows(found.answers))):
+    if told.answers:
+        lines += ["", *aligned([("NODE", "FITS", "WHY"), *_node_rows(told.answers)])]
+    if wide and (rows := list(_device_rows(told.answers))):
         lines += ["", *aligned([("NODE", "REQUEST", "DEVICE", "WHY"), *rows])]
-    if found.fits and found.answers:
+    if told.fits and told.answers:
         lines += ["", *(_LOOKED_AT if demand.pod else _OF_CLAIM).splitlines()]
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _verdict(found: Explanation) -> str:
-    demand = found.demand
+def _verdict(told: Explanation) -> str:
+    demand = told.demand
     if demand.on_node:
         without = ", without devices that it asks for" if demand.bypassed else ""
         return f"is on node {demand.on_node}{without}"
     if demand.blocked:
         return "cannot be scheduled yet"
-    fitting = [answer.node.name for answer in found.answers if answer.fits]
+    fitting = [answer.node.name for answer in told.answers if answer.fits]
     if demand.is_empty and not demand.pod:
         return "has its devices"
-    if found.fits:
+    if told.fits:
         what = "fits"
         if demand.is_empty:
             what = "has its devices, and fits" if demand.allocated else "needs no devices, and fits"
         return f"{what} on {names_text(fitting)}"
-    if found.fits is None:
+    if told.fits is None:
         return "may fit or not: that is unknown for the nodes marked ?"
-    number = len(found.answers)
+    number = len(told.answers)
     return f"does not fit on {'the only node' if number == 1 else f'any of {number} nodes'}"
 
 
-def _allocated_text(one: AllocatedClaim) -> str:
-    devices = names_text(one.devices) or "no devices"
-    return f"claim {one.name} has {devices}; {users_text(one.users)}"
+def _allocated_text(claim: AllocatedClaim) -> str:
+    devices = names_text(claim.devices) or "no devices"
+    return f"claim {claim.name} has {devices}; {users_text(claim.users)}"
 
 
-def _finding_lines(one: Finding) -> Iterator[str]:
-    yield f"  * {one.title}"
-    yield from (f"      {line}" for line in one.details)
-    yield from (f"    -> {advice}" for advice in one.advice)
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    yield f"  * {finding.title}"
+    yield from (f"      {line}" for line in finding.details)
+    yield from (f"    -> {advice}" for advice in finding.advice)
 
 
 def _node_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
@@ -137,36 +137,36 @@ def _node_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
         yield names_text(names), fits, why
 
 
-def _node_row(one: NodeAnswer) -> Sequence[str]:
-    if one.obstacles:
-        return one.node.name, "no", "; ".join(one.obstacles)
-    if one.picks is not None:
-        picked = [f"{pick.label}: {pick.device.device}" for pick in one.picks]
-        note = "" if one.node.ready else " (the node is not ready)"
-        note += " (the node is cordoned)" if one.node.unschedulable else ""
-        return one.node.name, "yes", (", ".join(picked) or "no device has to be allocated") + note
-    if one.unknown:
-        return one.node.name, "?", one.unknown
-    return one.node.name, "no", _short(one)
+def _node_row(node: NodeAnswer) -> Sequence[str]:
+    if node.obstacles:
+        return node.node.name, "no", "; ".join(node.obstacles)
+    if node.picks is not None:
+        picked = [f"{pick.label}: {pick.device.device}" for pick in node.picks]
+        note = "" if node.node.ready else " (the node is not ready)"
+        note += " (the node is cordoned)" if node.node.unschedulable else ""
+        return node.node.name, "yes", (", ".join(picked) or "no device has to be allocated") + note
+    if node.unknown:
+        return node.node.name, "?", node.unknown
+    return node.node.name, "no", _short(node)
 
 
-def _short(one: NodeAnswer) -> str:
-    if one.given_up:
+def _short(node: NodeAnswer) -> str:
+    if node.given_up:
         return "the scheduler stops trying (above)"
-    if one.together:
+    if node.together:
         return "enough devices, but not together (above)"
-    parts = [f"{each.request.label}: {_counts(each)}" for each in one.requests if not each.suffices]
-    return "; ".join([*parts, *one.problems]) or "no devices"
+    why = [f"{each.request.label}: {_counts(each)}" for each in node.requests if not each.suffices]
+    return "; ".join([*why, *node.problems]) or "no devices"
 
 
-def _counts(one: RequestAnswer) -> str:
-    if not one.devices:
+def _counts(answer: RequestAnswer) -> str:
+    if not answer.devices:
         return "no devices"
-    selected = len(one.selected)
+    selected = len(answer.selected)
     if not selected:
-        return f"none of {count(len(one.devices), 'device')} selected"
+        return f"none of {count(len(answer.devices), 'device')} selected"
     kinds: dict[str, int] = {}
-    for each in one.selected:
+    for each in answer.selected:
         if each.reason is not None:
             kinds[each.reason.kind] = kinds.get(each.reason.kind, 0) + 1
     words = {
@@ -177,8 +177,8 @@ def _counts(one: RequestAnswer) -> str:
         "taint": "tainted",
     }
     said = ", ".join(f"{number} {words.get(kind, kind)}" for kind, number in kinds.items())
-    free = f"{len(one.usable)} of {selected} selected free" + (f" ({said})" if said else "")
-    return f"{free}, {one.needed} needed" if one.needed > 1 else free
+    free = f"{len(answer.usable)} of {selected} selected free" + (f" ({said})" if said else "")
+    return f"{free}, {answer.needed} needed" if answer.needed > 1 else free
 
 
 def _device_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
@@ -191,37 +191,37 @@ def _device_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
                 yield node.node.name, request.request.name, device.device.id.device, why
 
 
-def as_json(found: Explanation) -> str:
+def as_json(told: Explanation) -> str:
     """Return it for programs."""
     document = {
-        "subject": found.demand.name,
-        "fits": found.fits,
-        "node": found.demand.on_node or None,
+        "subject": told.demand.name,
+        "fits": told.fits,
+        "node": told.demand.on_node or None,
         "allocated": [
-            {"claim": one.name, "devices": one.devices, "usedBy": one.users}
-            for one in found.demand.allocated
+            {"claim": claim.name, "devices": claim.devices, "usedBy": claim.users}
+            for claim in told.demand.allocated
         ],
-        "resources": dict(found.demand.resources),
+        "resources": dict(told.demand.resources),
         "findings": [
             {"title": finding.title, "details": finding.details, "advice": finding.advice}
-            for finding in found.findings
+            for finding in told.findings
         ],
-        "refused": [{"pod": one.pod, "why": one.why} for one in found.refused],
-        "nodes": [_node_json(answer) for answer in found.answers],
+        "refused": [{"pod": pod.pod, "why": pod.why} for pod in told.refused],
+        "nodes": [_node_json(answer) for answer in told.answers],
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _node_json(one: NodeAnswer) -> dict[str, object]:
+def _node_json(answer: NodeAnswer) -> dict[str, object]:
     return {
-        "name": one.node.name,
-        "fits": None if one.unknown else one.fits,
-        "obstacles": one.obstacles,
+        "name": answer.node.name,
+        "fits": None if answer.unknown else answer.fits,
+        "obstacles": answer.obstacles,
         "gets": [
             {"claim": pick.claim, "request": pick.request, **pick.device._asdict()}
-            for pick in one.picks or ()
+            for pick in answer.picks or ()
         ],
-        "why": "" if one.fits else _node_row(one)[2],
+        "why": "" if answer.fits else _node_row(answer)[2],
         "requests": [
             {
                 "claim": request.claim,
@@ -238,6 +238,6 @@ def _node_json(one: NodeAnswer) -> dict[str, object]:
                     for each in request.devices
                 ],
             }
-            for request in one.requests
+            for request in answer.requests
         ],
     }

@@ -86,8 +86,8 @@ class Gather(CommandSettings):
             sys.stdout.buffer.flush()
         else:
             _write(Path(self.archive), data)
-        for one in missing.listed():
-            sys.stderr.write(f"without {one['what']}: {one['reason']}\n")
+        for gap in missing.listed():
+            sys.stderr.write(f"without {gap['what']}: {gap['reason']}\n")
         place = "standard output" if self.archive == "-" else self.archive
         sys.stderr.write(f"{len(data)} bytes written to {place}\n")
 
@@ -98,7 +98,7 @@ class Gather(CommandSettings):
             stand_ins.learn("node", name)
         names: dict[str, list[tuple[str, str]]] = {name: [] for name in _OF_TEXTS}
         documents = documents_of(self._parts(names, missing), missing, self.timeout)
-        for kind, name in (one for of_part in names.values() for one in tuple(of_part)):
+        for kind, name in (pair for of_part in names.values() for pair in tuple(of_part)):
             stand_ins.learn(kind, name)
         for serial in _serials(documents.get(gathered.NVML)):
             stand_ins.learn_serial(serial)

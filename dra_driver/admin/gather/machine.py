@@ -129,8 +129,8 @@ def _kind_of_module(proc: Path, missing: Missing) -> str | None:
 def _system(places: Places, missing: Missing) -> dict[str, str]:
     """Return the system's name and version; of the node, and not of this process's image."""
     for path in ("/etc/os-release", "/usr/lib/os-release"):
-        found = places.on_host(path)
-        if found is not None and (text := text_in(found, missing)) is not None:
+        file = places.on_host(path)
+        if file is not None and (text := text_in(file, missing)) is not None:
             said = known_lines(text, _RELEASE, "=")
             return {key: value.strip("\"'") for key, value in said.items()}
     missing.add("/etc/os-release", places.why_without())
@@ -145,32 +145,32 @@ def _parameters(path: Path, missing: Missing) -> dict[str, str]:
 def _majors(proc: Path, missing: Missing) -> dict[str, int]:
     """Return the major numbers that the GPU driver's modules and drm have."""
     text = (text_in(proc / "devices", missing) or "").partition("Block devices:")[0]
-    found = re.findall(r"^ *(\d{1,4}) ((?:nvidia[\w-]*|drm))$", text, re.MULTILINE)
-    return {name: int(number) for number, name in found}
+    majors = re.findall(r"^ *(\d{1,4}) ((?:nvidia[\w-]*|drm))$", text, re.MULTILINE)
+    return {name: int(number) for number, name in majors}
 
 
 def _capabilities(folder: Path) -> list[str]:
     """Return the files by which access to MIG instances is given."""
-    found: list[str] = []
+    capabilities: list[str] = []
     for at, folders, files in os.walk(folder):
         folders.sort()
         inside = Path(at).relative_to(folder)
-        found += [
+        capabilities += [
             str(inside / name) for name in sorted(files) if re.fullmatch(r"[a-z]{1,16}", name)
         ]
-        if len(found) > _MOST_CAPABILITIES:
+        if len(capabilities) > _MOST_CAPABILITIES:
             break
-    return found[:_MOST_CAPABILITIES]
+    return capabilities[:_MOST_CAPABILITIES]
 
 
 def _nodes(dev: Path) -> Iterator[dict[str, Any]]:
-    found = [
+    nodes = [
         f"{folder}/{name}".lstrip("/")
         for folder in _NODE_FOLDERS
         for name in names_in(dev / folder)
         if _OUR_NODES.fullmatch(name)
     ]
-    for name in found[:_MOST_NODES]:
+    for name in nodes[:_MOST_NODES]:
         try:
             status = (dev / name).lstat()
         except OSError:
@@ -197,12 +197,12 @@ def files_document(places: Places) -> dict[str, Any]:
         "version": files.libraries.version,
         "folders": list(files.libraries.folders),
         "libraries": [
-            {"path": one.source, "bytes": _size(roots.driver, one.source), "soname": one.soname}
-            for one in sorted(files.libraries.libraries, key=lambda one: one.source)
+            {"path": lib.source, "bytes": _size(roots.driver, lib.source), "soname": lib.soname}
+            for lib in sorted(files.libraries.libraries, key=lambda lib: lib.source)
         ],
         "links": [
-            {"path": one.path, "target": one.target}
-            for one in sorted(files.libraries.links, key=lambda one: one.path)
+            {"path": link.path, "target": link.target}
+            for link in sorted(files.libraries.links, key=lambda link: link.path)
         ],
         "others": list(_others(roots.driver, files)),
     }
@@ -210,8 +210,8 @@ def files_document(places: Places) -> dict[str, Any]:
 
 def _others(root: Path, files: DriverFiles) -> Iterator[dict[str, Any]]:
     for kind in ("programs", "firmware", "configs", "sockets"):
-        for one in getattr(files, kind):
-            yield {"kind": kind, "path": one.source, "bytes": _size(root, one.source)}
+        for file in getattr(files, kind):
+            yield {"kind": kind, "path": file.source, "bytes": _size(root, file.source)}
 
 
 def _size(root: Path, path: str) -> int | None:

@@ -43,17 +43,17 @@ def documents_of(
     """Return what each part made, but for those that failed or did not end in time."""
     end = time.monotonic() + seconds
     runs = {name: begun(f"gather-{name}", part) for name, part in parts.items()}
-    found: dict[str, Any] = {}
+    documents: dict[str, Any] = {}
     for name, run in runs.items():
         try:
-            found[name] = run.result(max(0.0, end - time.monotonic()))
+            documents[name] = run.result(max(0.0, end - time.monotonic()))
         except TimeoutError:
             missing.add(name, f"no answer in {seconds:g} s")
         except DriverError as error:
             missing.add(name, error)
         except Exception as error:  # noqa: BLE001 (one part must not take the others along)
             missing.add(name, f"{type(error).__name__}: {error}")
-    return found
+    return documents
 
 
 def text_in(path: Path, missing: Missing) -> str | None:
@@ -70,7 +70,7 @@ def text_in(path: Path, missing: Missing) -> str | None:
 def known_lines(text: str, keys: Iterable[str], joint: str = ":") -> dict[str, str]:
     """Return of lines such as `key: value` those with these keys."""
     pairs = (line.partition(joint) for line in text.splitlines())
-    said = {key.strip(): value.strip()[:_LONGEST] for key, found, value in pairs if found}
+    said = {key.strip(): value.strip()[:_LONGEST] for key, is_told, value in pairs if is_told}
     return {key: said[key] for key in keys if key in said}
 
 

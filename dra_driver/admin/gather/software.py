@@ -67,17 +67,17 @@ def config_document(places: Places, missing: Missing) -> dict[str, Any]:
     runtimes = node_facts.runtime_configs(places, None)
     if runtimes is None:
         missing.add("the container runtime's files", places.why_without())
-    found = {}
+    files = {}
     for file in _KUBELET_FILES:
         path = places.on_host(file)
         content = None if path is None else text_in(path, missing)
         if content is not None:
-            found[file] = _kubelet(content, file, missing)
-    if not found:
+            files[file] = _kubelet(content, file, missing)
+    if not files:
         missing.add(", ".join(_KUBELET_FILES), places.why_without())
     return {
         "runtimes": plain(runtimes or ()),
-        "kubelet": found,
+        "kubelet": files,
         "cdiSpecs": plain(node_facts.spec_facts(places)),
         "registration": plain(node_facts.socket_facts(places)),
     }
@@ -165,7 +165,7 @@ def log_document(places: Places, learn: Learn, missing: Missing) -> list[dict[st
     if folder is None:
         missing.add("/var/log/pods", places.why_without())
         return []
-    found = []
+    logs = []
     for pod in names_in(folder):
         namespace, _, rest = pod.partition("_")
         name = rest.rpartition("_")[0]
@@ -179,8 +179,8 @@ def log_document(places: Places, learn: Learn, missing: Missing) -> list[dict[st
             learn("pod", name)
             for line in lines:
                 _learn_line(line, learn)
-            found.append({"container": container, "pod": name, "lines": lines[-_MOST_LINES:]})
-    return found
+            logs.append({"container": container, "pod": name, "lines": lines[-_MOST_LINES:]})
+    return logs
 
 
 def _lines(folder: Path, missing: Missing) -> Iterator[dict[str, Any]]:
@@ -225,14 +225,14 @@ def _learn_line(line: Mapping[str, Any], learn: Learn) -> None:
 
 def slices_document(cluster: Cluster, learn: Learn) -> list[dict[str, Any]]:
     """Return the ResourceSlices that this driver published for the node. Raises DriverError."""
-    found = cluster.slices()
-    for one in found:
-        for name in _nodes_of(one):
+    slices = cluster.slices()
+    for slice_ in slices:
+        for name in _nodes_of(slice_):
             learn("node", name)
-        learn("slice", text(one, "metadata", "name"))  # it begins with the node's name
+        learn("slice", text(slice_, "metadata", "name"))  # it begins with the node's name
     return sorted(
-        ({"name": text(one, "metadata", "name"), "spec": _spec(one)} for one in found),
-        key=lambda one: str(one["name"]),
+        ({"name": text(each, "metadata", "name"), "spec": _spec(each)} for each in slices),
+        key=lambda entry: str(entry["name"]),
     )
 
 

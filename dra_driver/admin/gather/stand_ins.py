@@ -74,7 +74,7 @@ class StandIns:
                 for key, value in document.items()
             }
         if isinstance(document, (list, tuple)):
-            return [self.of_facts(one) for one in document]
+            return [self.of_facts(part) for part in document]
         return self._facts_text(document) if isinstance(document, str) else document
 
     def of_texts(self, document: Any) -> Any:
@@ -85,7 +85,7 @@ class StandIns:
                 for key, value in document.items()
             }
         if isinstance(document, (list, tuple)):
-            return [self.of_texts(one) for one in document]
+            return [self.of_texts(part) for part in document]
         return self._text(document) if isinstance(document, str) else document
 
     def _facts_text(self, text: str) -> str:
@@ -101,11 +101,11 @@ class StandIns:
         text = _IPV6.sub(self._address, _IPV4.sub(self._address, text))
         if self._names:
             self._pattern = self._pattern or _any_of(self._names)
-            text = self._pattern.sub(lambda found: self._names[found[0]], text)
+            text = self._pattern.sub(lambda match: self._names[match[0]], text)
         return text
 
-    def _uuid(self, found: re.Match[str]) -> str:
-        text = found[0].lower()
+    def _uuid(self, match: re.Match[str]) -> str:
+        text = match[0].lower()
         if not text.strip("0-"):
             return text
         known = len(self._uuids) + 1
@@ -118,17 +118,17 @@ class StandIns:
             return value
         return uuid.UUID(self._facts_text(text)).hex
 
-    def _address(self, found: re.Match[str]) -> str:
+    def _address(self, match: re.Match[str]) -> str:
         try:
-            version = ipaddress.ip_address(found[0]).version
+            version = ipaddress.ip_address(match[0]).version
         except ValueError:
-            return found[0]
+            return match[0]
         known = len(self._addresses) + 1
         made = f"192.0.2.{known % 256}" if version == 4 else f"2001:db8::{known:x}"
-        return self._addresses.setdefault(found[0], made)
+        return self._addresses.setdefault(match[0], made)
 
 
 def _any_of(names: Mapping[str, str]) -> re.Pattern[str]:
     """Return what finds these names where they stand by themselves, longer ones first."""
-    words = "|".join(re.escape(name) for name in sorted(names, key=lambda one: (-len(one), one)))
+    words = "|".join(re.escape(name) for name in sorted(names, key=lambda word: (-len(word), word)))
     return re.compile(rf"(?<![\w-])(?<!\w\.)(?:{words})(?!\.?[\w-])")

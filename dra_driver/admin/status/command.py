@@ -209,10 +209,10 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     @property
     def claims(self) -> list[ClaimRecord]:
         """The records of claims that have devices, by name."""
-        found = [
+        claims = [
             record for record in self.stored.records if record.state is not RecordState.RELEASED
         ]
-        return sorted(found, key=lambda one: (one.ref.namespace, one.ref.name, one.ref.uid))
+        return sorted(claims, key=lambda each: (each.ref.namespace, each.ref.name, each.ref.uid))
 
     @property
     def strays(self) -> list[str]:
@@ -254,10 +254,10 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
 T = TypeVar("T")
 
 
-def _read(one: Callable[[], T]) -> T | None:
+def _read(read: Callable[[], T]) -> T | None:
     """Return what a file says; None if the disk does not give it out, which hides no other."""
     try:
-        return one()
+        return read()
     except StateError:
         return None
 
@@ -319,7 +319,7 @@ def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
 
     Of its shares of a device the settings say how many there are, and what they come to together.
     """
-    found = {
+    rows = {
         (
             str(record.ref),
             ", ".join(_users(record)) or "-",
@@ -330,7 +330,7 @@ def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
         )
         for device in record.devices
     }
-    return sorted(found, key=lambda row: (in_order(row[2]), row))
+    return sorted(rows, key=lambda row: (in_order(row[2]), row))
 
 
 def _users(record: ClaimRecord) -> Iterator[str]:
@@ -341,7 +341,7 @@ def _users(record: ClaimRecord) -> Iterator[str]:
 
 def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
     domains = (description_of(record, device).domain for device in record.devices)
-    domain = next((one for one in domains if one in node.domains), None)
+    domain = next((each for each in domains if each in node.domains), None)
     return {
         "namespace": record.ref.namespace,
         "name": record.ref.name,

@@ -25,17 +25,17 @@ class HealthNotes(Struct, frozen=True, kw_only=True):
 def read_notes(directory: Path, boot_id: str) -> HealthNotes:
     """Return what is wrong with GPUs in this boot, as the driver's directory has it."""
     try:
-        found = read_health(directory)
+        record = read_health(directory)
     except StateError as error:
         return HealthNotes(problem=str(error))
-    if found is None or found.boot_id != boot_id:
+    if record is None or record.boot_id != boot_id:
         return HealthNotes()
-    return HealthNotes(record=found)
+    return HealthNotes(record=record)
 
 
 def lines(notes: HealthNotes) -> list[str]:
     """Return it for people; nothing if all is well."""
-    rows = [_row(name, one) for _, name, one in _wrong(notes)]
+    rows = [_row(name, wrong) for _, name, wrong in _wrong(notes)]
     if not rows and notes.problem is None:
         return []
     problem = [] if notes.problem is None else [f"  not known: {notes.problem}"]
@@ -51,15 +51,15 @@ def as_json(notes: HealthNotes) -> dict[str, object]:
             {
                 "gpu": uuid,
                 "device": name,
-                "gpuInstance": None if one.instance is None else one.instance.gpu_instance,
-                "cause": str(one.finding.cause),
-                "value": one.finding.value,
-                "severity": str(one.finding.severity),
-                "since": _time(one.since),
-                "reason": one.finding.reason,
-                "remedy": str(one.finding.remedy),
+                "gpuInstance": None if ill.instance is None else ill.instance.gpu_instance,
+                "cause": str(ill.finding.cause),
+                "value": ill.finding.value,
+                "severity": str(ill.finding.severity),
+                "since": _time(ill.since),
+                "reason": ill.finding.reason,
+                "remedy": str(ill.finding.remedy),
             }
-            for uuid, name, one in _wrong(notes)
+            for uuid, name, ill in _wrong(notes)
         ],
     }
 
@@ -67,14 +67,14 @@ def as_json(notes: HealthNotes) -> dict[str, object]:
 def _wrong(notes: HealthNotes) -> Iterator[tuple[str, str, GpuCondition]]:
     gpus = sorted(notes.record.gpus.items(), key=lambda item: (item[1].index, item[0]))
     for uuid, gpu in gpus:
-        for one in in_force(gpu.conditions):
-            yield uuid, gpu.name, one
+        for ill in in_force(gpu.conditions):
+            yield uuid, gpu.name, ill
 
 
-def _row(name: str, one: GpuCondition) -> tuple[str, ...]:
-    where = name if one.instance is None else f"{name}, GPU instance {one.instance.gpu_instance}"
-    since = datetime.fromtimestamp(one.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return where, str(one.finding.severity), f"since {since}", one.finding.text
+def _row(name: str, ill: GpuCondition) -> tuple[str, ...]:
+    where = name if ill.instance is None else f"{name}, GPU instance {ill.instance.gpu_instance}"
+    since = datetime.fromtimestamp(ill.since, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return where, str(ill.finding.severity), f"since {since}", ill.finding.text
 
 
 def _time(seconds: int) -> str:

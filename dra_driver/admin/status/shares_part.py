@@ -32,26 +32,26 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
     used, blocked = _used(held), _blocked(notes, held)
     rows = [
         (
-            one.name,
-            one.served_as,
-            str(one.count),
-            str(used[one.name]),
-            "0" if one.name in blocked else str(max(0, one.count - used[one.name])),
-            one.strategy,
-            one.limited_by or "nothing",
-            _WAITS if one.waits else _BLOCKED if one.name in blocked else "-",
+            device.name,
+            device.served_as,
+            str(device.count),
+            str(used[device.name]),
+            "0" if device.name in blocked else str(max(0, device.count - used[device.name])),
+            device.strategy,
+            device.limited_by or "nothing",
+            _WAITS if device.waits else _BLOCKED if device.name in blocked else "-",
         )
-        for one in _in_order(notes)
+        for device in _in_order(notes)
     ]
-    found = ["", *aligned([_COLUMNS, *rows])] if rows else []
-    found += [f"  {text}" for text in _reasons(notes)]
+    shown = ["", *aligned([_COLUMNS, *rows])] if rows else []
+    shown += [f"  {text}" for text in _reasons(notes)]
     parts = list(map(_part_row, _parts(notes, held)))
-    found += ["", *aligned([_PART_COLUMNS, *parts])] if parts else []
+    shown += ["", *aligned([_PART_COLUMNS, *parts])] if parts else []
     if rows or notes.problem:
-        found += ["", f"share config: {notes.origin or 'none was read yet'}"]
+        shown += ["", f"share config: {notes.origin or 'none was read yet'}"]
     if notes.problem:
-        found.append(f"  the newest cannot be used: {notes.problem}")
-    return found + [f"  {remark}" for remark in notes.remarks]
+        shown.append(f"  the newest cannot be used: {notes.problem}")
+    return shown + [f"  {remark}" for remark in notes.remarks]
 
 
 def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, object]:
@@ -64,17 +64,17 @@ def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, obje
         "remarks": notes.remarks,
         "devices": [
             {
-                "name": one.name,
-                "resource": one.served_as,
-                "shares": one.count,
-                "used": used[one.name],
-                "heldOtherwise": one.name in blocked,
-                "strategy": one.strategy,
-                "memoryLimitedBy": one.limited_by,
-                "whyNotBetter": one.why,
-                "changeWaits": one.waits,
+                "name": device.name,
+                "resource": device.served_as,
+                "shares": device.count,
+                "used": used[device.name],
+                "heldOtherwise": device.name in blocked,
+                "strategy": device.strategy,
+                "memoryLimitedBy": device.limited_by,
+                "whyNotBetter": device.why,
+                "changeWaits": device.waits,
             }
-            for one in _in_order(notes)
+            for device in _in_order(notes)
         ],
         "consumable": [
             {
@@ -120,46 +120,46 @@ def _held(records: Iterable[ClaimRecord]) -> list[DeviceRecord]:
 
 def _parts(notes: ShareNotes, held: Iterable[DeviceRecord]) -> list[_Parts]:
     """Return the devices that are published to be consumed in parts, and those that are."""
-    found = {
+    by_name = {
         device.name: _Parts(name=device.name, memory_mib=device.memory_mib, most=device.shares)
         for device in notes.consumables
     }
     for entry in held:
         share = entry.device.share
         if isinstance(share, ConsumedShare):
-            parts = found.setdefault(entry.name, _Parts(name=entry.name))
+            parts = by_name.setdefault(entry.name, _Parts(name=entry.name))
             parts.count += share.shares
             parts.used_mib += share.memory_mib
             parts.cores += share.cores
             parts.strategy = str(share.strategy)
-    for name in _concerned(found, {entry.name for entry in held if entry.device.share is None}):
-        found[name].is_blocked = True
-    return sorted(found.values(), key=lambda parts: in_order(parts.name))
+    for name in _concerned(by_name, {entry.name for entry in held if entry.device.share is None}):
+        by_name[name].is_blocked = True
+    return sorted(by_name.values(), key=lambda parts: in_order(parts.name))
 
 
-def _part_row(one: _Parts) -> tuple[str, ...]:
-    free = "-" if one.free_mib is None else f"{one.free_mib} MiB"
+def _part_row(part: _Parts) -> tuple[str, ...]:
+    free = "-" if part.free_mib is None else f"{part.free_mib} MiB"
     return (
-        one.name,
-        f"{one.count} of {one.most}" if one.most else str(one.count),
-        f"{one.used_mib} MiB",
+        part.name,
+        f"{part.count} of {part.most}" if part.most else str(part.count),
+        f"{part.used_mib} MiB",
         free,
-        f"{one.cores} %",
-        one.strategy or "-",
-        _BLOCKED if one.is_blocked else "-",
+        f"{part.cores} %",
+        part.strategy or "-",
+        _BLOCKED if part.is_blocked else "-",
     )
 
 
 def _in_order(notes: ShareNotes) -> list[NotedDevice]:
-    return sorted(notes.devices, key=lambda one: in_order(one.name))
+    return sorted(notes.devices, key=lambda device: in_order(device.name))
 
 
 def _reasons(notes: ShareNotes) -> list[str]:
     """Return why nothing better limits memory, each reason once."""
     devices: dict[tuple[str, str], list[str]] = {}
-    for one in _in_order(notes):
-        if one.why:
-            devices.setdefault((one.limited_by or "nothing", one.why), []).append(one.name)
+    for device in _in_order(notes):
+        if device.why:
+            devices.setdefault((device.limited_by or "nothing", device.why), []).append(device.name)
     return [
         f"memory of {', '.join(names)} is limited by {by}: {why}"
         for (by, why), names in devices.items()
@@ -184,5 +184,5 @@ def _blocked(notes: ShareNotes, held: Iterable[DeviceRecord]) -> set[str]:
 def _concerned(names: Collection[str], held: Collection[str]) -> set[str]:
     """Return those of some devices that are held, or GPUs of which a MIG device is."""
     parsed = (parse_device_name(name) for name in held)
-    parents = {gpu_name(one.minor) for one in parsed if isinstance(one, MigName)}
+    parents = {gpu_name(name.minor) for name in parsed if isinstance(name, MigName)}
     return {name for name in names if name in held or name in parents}

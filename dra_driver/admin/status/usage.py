@@ -70,10 +70,10 @@ def text_of(question: Question, use: NodeUse, width: int | None) -> str:
     of = selected(question, use)
     if is_for_programs(question.output):
         return for_programs(json.dumps(document(use, of), indent=2) + "\n", question.output)
-    found = lines(use, width=width, of=of)
+    shown = lines(use, width=width, of=of)
     if not use.sees_processes:
-        found += ["", NOT_SEEN]
-    return "\n".join(found) + "\n"
+        shown += ["", NOT_SEEN]
+    return "\n".join(shown) + "\n"
 
 
 def selected(question: Question, use: NodeUse) -> Selected:

@@ -41,14 +41,14 @@ def lines(use: NodeUse, *, width: int | None, of: Selected = EVERYTHING) -> list
     Without a terminal, which is a width of None, nothing is shortened.
     """
     width = None if width is None else max(width, NARROWEST)
-    found: list[str] = []
+    shown: list[str] = []
     for gpu in use.gpus:
         if gpu.load.index in of:
-            found += ["", *_gpu_lines(gpu, width)]
+            shown += ["", *_gpu_lines(gpu, width)]
     for index, reason in use.silent.items():
         if index in of:
-            found += ["", f"GPU {index}  not known: {reason}"]
-    return found[1:] if found else ["no GPU on this node"]
+            shown += ["", f"GPU {index}  not known: {reason}"]
+    return shown[1:] if shown else ["no GPU on this node"]
 
 
 def _gpu_lines(gpu: GpuUse, width: int | None) -> Iterator[str]:
@@ -219,13 +219,13 @@ def _user_json(user: User) -> Mapping[str, object]:
     }
 
 
-def _process_json(one: Process) -> Mapping[str, object]:
+def _process_json(process: Process) -> Mapping[str, object]:
     return {
-        "pid": one.pid,
-        "name": one.name,
-        "kind": one.kind,
-        "memoryBytes": one.memory_bytes,
-        "smUtilization": one.sm,
+        "pid": process.pid,
+        "name": process.name,
+        "kind": process.kind,
+        "memoryBytes": process.memory_bytes,
+        "smUtilization": process.sm,
     }
 
 

@@ -29,9 +29,9 @@ def unasked(devices: object) -> Iterator[tuple[Path, str]]:
         for config in entries(devices, "config")
         if (what := _needed(at(config, "opaque"))) is not None
     ]
-    for path, name, one in alternatives(devices):
+    for path, name, request in alternatives(devices):
         what = next((what for what, named in needs if not named or _names(named, name)), None)
-        if what is not None and _takes_any_card(one):
+        if what is not None and _takes_any_card(request):
             why = f"the config wants {what}, which some cards, such as the Tesla P4, cannot do"
             yield path, f"{why}; {ADVICE}"
 

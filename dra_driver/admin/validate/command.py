@@ -82,30 +82,30 @@ def summary(reports: dict[str, FileReport]) -> str:
     objects = sum(report.objects for report in reports.values())
     warnings = sum(len(report.findings) for report in reports.values()) - errors
     counted = f"{count(objects, 'object')} and {count(configs, 'config')}"
-    found = count(errors, "error") if errors else "no errors"
+    told = count(errors, "error") if errors else "no errors"
     more = f", {count(warnings, 'warning')}" if warnings else ""
-    return f"{counted} in {count(len(reports), 'file')}: {found}{more}"
+    return f"{counted} in {count(len(reports), 'file')}: {told}{more}"
 
 
 def as_text(reports: Mapping[str, FileReport]) -> str:
     """Return a line for each finding, with its place."""
     return "".join(
-        f"{name}:{one.line}:{one.column}: {'warning: ' if one.severity == 'warning' else ''}"
-        f"{f'{one.subject}: ' if one.subject else ''}{one.text}\n"
+        f"{name}:{fault.line}:{fault.column}: {'warning: ' if fault.severity == 'warning' else ''}"
+        f"{f'{fault.subject}: ' if fault.subject else ''}{fault.text}\n"
         for name, report in reports.items()
-        for one in report.findings
+        for fault in report.findings
     )
 
 
 def _as_json(reports: dict[str, FileReport]) -> str:
-    found: dict[str, list[dict[str, object]]] = {"error": [], "warning": []}
+    by_severity: dict[str, list[dict[str, object]]] = {"error": [], "warning": []}
     for name, report in reports.items():
         for finding in report.findings:
             fields = asdict(finding)
-            found[fields.pop("severity")].append({"file": name, **fields})
+            by_severity[fields.pop("severity")].append({"file": name, **fields})
     counts = {
         "configs": sum(report.configs for report in reports.values()),
         "objects": sum(report.objects for report in reports.values()),
     }
-    result = {**counts, "errors": found["error"], "warnings": found["warning"]}
+    result = {**counts, "errors": by_severity["error"], "warnings": by_severity["warning"]}
     return json.dumps(result, indent=2, ensure_ascii=False) + "\n"

@@ -72,23 +72,23 @@ def check_manifest(text: str) -> FileReport:
     findings: list[Finding] = []
     try:
         for document in read_documents(text):
-            for path, one in _objects(document.value, ()):
-                looked_at += objects.is_looked_at(one)
-                findings += _of_object(document, one, path)
+            for path, value in _objects(document.value, ()):
+                looked_at += objects.is_looked_at(value)
+                findings += _of_object(document, value, path)
             for ours in _by_object(_configs(document.value, ())):
                 configs += sum(config.ours for config in ours)
                 for config in ours:
                     findings += (
                         _finding(document, config, problem) for problem in _problems(config)
                     )
-                findings += (_finding(document, *found) for found in _in_vain(ours))
+                findings += (_finding(document, *parts) for parts in _in_vain(ours))
             for subject, wrongs in _node_configs(document):
                 configs += 1
                 findings += (_located_finding(subject, wrong) for wrong in wrongs)
     except BrokenManifestError as error:
         place = error.place
         findings.append(Finding(line=place.line, column=place.column, subject="", text=str(error)))
-    findings.sort(key=lambda one: (one.line, one.column))
+    findings.sort(key=lambda finding: (finding.line, finding.column))
     return FileReport(configs=configs, objects=looked_at, findings=tuple(findings))
 
 
@@ -96,7 +96,7 @@ def _of_object(document: Document, value: Mapping[str, object], path: Path) -> I
     """Yield what is wrong with an object, but for what is in the configs for this driver."""
     own = [config.path for config in _configs(value, ()) if config.ours]
     for problem in objects.problems(value):
-        if not any(problem.path[: len(one) + 1] == (*one, "parameters") for one in own):
+        if not any(problem.path[: len(mine) + 1] == (*mine, "parameters") for mine in own):
             yield _of_problem(document, value, path, problem)
     for problem in _warnings(value):
         yield _of_problem(document, value, path, problem, "warning")
@@ -129,7 +129,7 @@ def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
         for config in _configs(value, ()):
             if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
                 yield near_misses.warning(config.driver, (*config.path, "driver"))
-        yield from _overridden([one for one in _configs(value, ()) if one.ours])
+        yield from _overridden([each for each in _configs(value, ()) if each.ours])
         place = DEVICES.get(str(value.get("kind")), ())
         for path, text in card_needs.unasked(at(value, *place)):
             yield Problem(path=(*place, *path), text=f"{dotted((*place, *path))}: {text}")
@@ -154,26 +154,26 @@ class _Config(Struct, frozen=True, kw_only=True):
 
 def _configs(value: object, path: Path) -> Iterator[_Config]:
     """Yield the opaque configs of an object, or of the objects of a list."""
-    for where, one in _objects(value, path):
-        kind = str(one.get("kind"))
-        if kind not in DEVICES or not str(one.get("apiVersion")).startswith("resource.k8s.io/"):
+    for where, owner in _objects(value, path):
+        kind = str(owner.get("kind"))
+        if kind not in DEVICES or not str(owner.get("apiVersion")).startswith("resource.k8s.io/"):
             continue
-        for index, entry in enumerate(entries(one, *DEVICES[kind], "config")):
+        for index, entry in enumerate(entries(owner, *DEVICES[kind], "config")):
             opaque, named = at(entry, "opaque"), at(entry, "requests")
             if isinstance(opaque, Mapping):
                 yield _Config(
-                    subject=_subject(one),
+                    subject=_subject(owner),
                     path=(*where, *DEVICES[kind], "config", index, "opaque"),
                     driver=str(opaque.get("driver")),
                     parameters=opaque.get("parameters"),
                     named=tuple(named) if isinstance(named, list) else (),
-                    requests=at(one, *DEVICES[kind], "requests"),
+                    requests=at(owner, *DEVICES[kind], "requests"),
                 )
 
 
 def _by_object(configs: Iterator[_Config]) -> Iterator[list[_Config]]:
     """Yield the configs of each object together."""
-    for _, group in itertools.groupby(configs, key=lambda one: one.path[:-2]):
+    for _, group in itertools.groupby(configs, key=lambda config: config.path[:-2]):
         yield list(group)
 
 
@@ -203,9 +203,9 @@ def _node_configs(document: Document) -> Iterator[tuple[str, Iterator[Wrong]]]:
     if is_node_config(document.value):
         yield "share config", wrong_in_document(document)
         return
-    for where, one in _objects(document.value, ()):
-        subject = _subject(one) if "kind" in one else "share config"
-        for path, text in configs_of(one, where):
+    for where, value in _objects(document.value, ()):
+        subject = _subject(value) if "kind" in value else "share config"
+        for path, text in configs_of(value, where):
             yield subject, wrong_in_text(document, path, text)
 
 

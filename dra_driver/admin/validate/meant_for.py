@@ -31,10 +31,10 @@ def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tupl
     kinds = {config.kind for config in configs}
     asked = requests if isinstance(requests, list) else []
     for index, config in enumerate(configs):
-        other = next((one for one in CLASSES if one != config.kind), "")
+        other = next((kind for kind in CLASSES if kind != config.kind), "")
         if config.kind not in CLASSES or other in kinds:
             continue
-        names = [text(one, "name") for one in asked if _asks_for(one, CLASSES[other])]
+        names = [text(request, "name") for request in asked if _asks_for(request, CLASSES[other])]
         wrong = [name for name in names if name in config.requests]
         if not config.requests and names and len(names) == len(asked):
             wrong = names
@@ -49,9 +49,9 @@ def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[t
     for index, config in enumerate(configs):
         later = {
             name
-            for one in configs[index + 1 :]
-            if one.kind == config.kind
-            for name in one.requests or every
+            for other in configs[index + 1 :]
+            if other.kind == config.kind
+            for name in other.requests or every
         }
         covered = set(config.requests) or every
         if covered and covered <= later:
@@ -75,5 +75,5 @@ def _asks_for(request: object, class_name: str) -> bool:
 
 
 def _all_of(alternatives: Iterable[object], class_name: str) -> bool:
-    found = [text(alternative, "deviceClassName") for alternative in alternatives]
-    return bool(found) and set(found) == {class_name}
+    names = [text(alternative, "deviceClassName") for alternative in alternatives]
+    return bool(names) and set(names) == {class_name}

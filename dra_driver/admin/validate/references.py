@@ -25,8 +25,8 @@ def in_claim(value: Mapping[str, object]) -> Iterator[Problem]:
         requests += _names(request)
         yield from _class_name(request, (*spec, "devices", "requests", index))
     for part in ("config", "constraints"):
-        for index, one in enumerate(entries(devices, part)):
-            for number, name in enumerate(entries(one, "requests")):
+        for index, entry in enumerate(entries(devices, part)):
+            for number, name in enumerate(entries(entry, "requests")):
                 if isinstance(name, str) and name not in requests:
                     path = (*spec, "devices", part, index, "requests", number)
                     yield _nothing(

@@ -19,8 +19,8 @@ def requests_of(value: object) -> Iterator[tuple[Path, object]]:
     """Yield (path, what it asks for) of each request of an object, and of each alternative."""
     path = CLAIMS.get(str(at(value, "kind")))
     if path:
-        for below, _, one in alternatives(at(value, *path)):
-            yield (*path, *below), one
+        for below, _, request in alternatives(at(value, *path)):
+            yield (*path, *below), request
 
 
 def alternatives(devices: object) -> Iterator[tuple[Path, str, object]]:
@@ -31,8 +31,8 @@ def alternatives(devices: object) -> Iterator[tuple[Path, str, object]]:
     for index, request in enumerate(entries(devices, "requests")):
         name, path = text(request, "name"), ("requests", index)
         several = entries(request, "firstAvailable")
-        for number, one in enumerate(several):
-            yield (*path, "firstAvailable", number), f"{name}/{text(one, 'name')}", one
+        for number, choice in enumerate(several):
+            yield (*path, "firstAvailable", number), f"{name}/{text(choice, 'name')}", choice
         if isinstance(exactly := at(request, "exactly"), Mapping):
             yield (*path, "exactly"), name, exactly
         elif not several:

@@ -66,8 +66,8 @@ _ONE_OF: Mapping[str, tuple[str, str]] = {
 def schemas() -> Mapping[str, Schema]:
     """Return the schemas of Kubernetes by their names, such as `core.v1.Pod`."""
     text = files("dra_driver.admin.validate").joinpath("kubernetes.json").read_text("utf-8")
-    found: Mapping[str, Schema] = json.loads(text)["schemas"]
-    return found
+    by_kind: Mapping[str, Schema] = json.loads(text)["schemas"]
+    return by_kind
 
 
 def problems(value: object, name: str, path: Path = ()) -> Iterator[Problem]:
@@ -122,11 +122,11 @@ def _check_fields(
     properties, others = schema.get("properties"), schema.get("additionalProperties", {})
     below = f"{dotted(path)}: " if path else ""
     unknown = []
-    for key, one in value.items():
+    for key, member in value.items():
         if properties is None:
-            yield from _check(one, others, (*path, key))
+            yield from _check(member, others, (*path, key))
         elif key in properties:
-            yield from _check(one, properties[key], (*path, key))
+            yield from _check(member, properties[key], (*path, key))
         else:
             unknown.append(key)
             text = _MOVED.get(name, {}).get(key) or _allowed(key, properties)

@@ -61,8 +61,8 @@ def published() -> Mapping[str, Subject]:
     capacity = {"memory": Quantity.parse("80Gi"), **dict.fromkeys(_CAPACITIES, Quantity.parse("1"))}
 
     def device(*attributes: Mapping[str, object]) -> Subject:
-        found = {name: value for attribute in attributes for name, value in attribute.items()}
-        return Subject(driver=DRIVER_NAME, attributes=found, capacity=capacity)
+        values = {name: value for attribute in attributes for name, value in attribute.items()}
+        return Subject(driver=DRIVER_NAME, attributes=values, capacity=capacity)
 
     return {
         "gpu": device(_WHOLE, _OF_GPUS),
@@ -127,8 +127,8 @@ def _selectors(value: Mapping[str, object]) -> Iterator[tuple[Path, str, str]]:
 
 
 def _in(value: object, path: Path) -> Iterator[tuple[Path, str, str]]:
-    for index, one in enumerate(entries(value, "selectors")):
-        expression = at(one, "cel", "expression")
+    for index, selector in enumerate(entries(value, "selectors")):
+        expression = at(selector, "cel", "expression")
         if isinstance(expression, str):
             place = (*path, "selectors", index, "cel", "expression")
             yield place, text(value, "deviceClassName"), expression

@@ -77,7 +77,7 @@ GATE_FROM: Mapping[Feature, tuple[int, int]] = {
 }
 """The first Kubernetes in which a feature can be switched on by its gate."""
 
-_OLDEST, _WITH_ALL = (".".join(map(str, one)) for one in (FIRST_KUBERNETES, ALL_FEATURES_ON))
+_OLDEST, _WITH_ALL = (".".join(map(str, each)) for each in (FIRST_KUBERNETES, ALL_FEATURES_ON))
 
 _NEEDED_GATE = "DynamicResourceAllocation"
 
@@ -193,9 +193,9 @@ def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
 
 def gpu_labels(nodes: Sequence[Object]) -> Iterator[Seen]:
     """Judge whether there are nodes that say that they have GPUs."""
-    found = [text(node, "metadata", "name") for node in nodes if labels_of(node)]
-    if found:
-        yield ok(f"{count(len(found), 'node')} with a label of NVIDIA GPUs: {named(found)}")
+    names = [text(node, "metadata", "name") for node in nodes if labels_of(node)]
+    if names:
+        yield ok(f"{count(len(names), 'node')} with a label of NVIDIA GPUs: {named(names)}")
     else:
         yield warning(
             "no node has a label of NVIDIA GPUs, so the driver's DaemonSets, as shipped, have no "
@@ -214,43 +214,43 @@ def labels_of(node: Object) -> list[str]:
     ]
 
 
-def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
+def daemon_sets(sets: DaemonSets) -> Iterator[Seen]:
     """Judge whether driver and MPS supervisor run where they should."""
-    for one in (*found.ours, *found.supervisors):
-        if one.wanted == 0:
+    for ds in (*sets.ours, *sets.supervisors):
+        if ds.wanted == 0:
             yield error(
-                f"DaemonSet {one.name} has no pod: its affinity matches no node", LABEL_ADVICE
+                f"DaemonSet {ds.name} has no pod: its affinity matches no node", LABEL_ADVICE
             )
-        elif one.ready < one.wanted:
+        elif ds.ready < ds.wanted:
             yield error(
-                f"DaemonSet {one.name} has {one.ready} of {count(one.wanted, 'pod')} ready",
+                f"DaemonSet {ds.name} has {ds.ready} of {count(ds.wanted, 'pod')} ready",
                 "see driver-pods below",
             )
         else:
-            yield ok(f"DaemonSet {one.name} has {count(one.ready, 'pod')} ready")
-    if not found.ours:
+            yield ok(f"DaemonSet {ds.name} has {count(ds.ready, 'pod')} ready")
+    if not sets.ours:
         yield warning(
             "there is no DaemonSet of this driver: none runs `dra-driver kubelet-plugin`, and none "
             "has the labels of its chart",
             "install it, unless it runs in another way (see slices below)",
         )
-    elif not found.supervisors:
+    elif not sets.supervisors:
         yield info(
             "there is no DaemonSet of the MPS supervisor: claims and shares with MPS do not start",
             "set mpsSupervisor.enabled, unless that is intended",
         )
 
 
-def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
+def other_drivers(sets: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
     """Judge whether other software gives out the same GPUs."""
     nodes = list(nodes)
-    labels = {one.name: one.labels for one in map(Node.of, nodes)}
-    yield from (_nvidias(nvidia, nvidia.nodes(labels)) for nvidia in found.nvidias)
-    for one in found.device_plugins:
-        if one.wanted:
+    labels = {node.name: node.labels for node in map(Node.of, nodes)}
+    yield from (_nvidias(nvidia, nvidia.nodes(labels)) for nvidia in sets.nvidias)
+    for plugin in sets.device_plugins:
+        if plugin.wanted:
             yield info(
-                f"a device plugin is installed: DaemonSet {one.name}, "
-                f"{count(one.wanted, 'pod')} wanted",
+                f"a device plugin is installed: DaemonSet {plugin.name}, "
+                f"{count(plugin.wanted, 'pod')} wanted",
                 "keep it off the nodes of this driver",
             )
     plugged = {
@@ -265,30 +265,30 @@ def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
             "remove the device plugin's pod from this node; meanwhile the driver there publishes "
             "none (--beside-device-plugin)",
         )
-    if not (found.nvidias or plugged):
+    if not (sets.nvidias or plugged):
         yield ok("nobody else gives out the nodes' GPUs")
 
 
-def _nvidias(one: Installed, nodes: list[str]) -> Seen:
+def _nvidias(ds: Installed, nodes: list[str]) -> Seen:
     """Judge a DaemonSet of NVIDIA's DRA driver, and the nodes that have its labels."""
-    pods = count(one.wanted, "pod")
-    what = f"NVIDIA's DRA driver is installed: DaemonSet {one.name}, {pods} wanted"
+    pods = count(ds.wanted, "pod")
+    what = f"NVIDIA's DRA driver is installed: DaemonSet {ds.name}, {pods} wanted"
     if nodes:
         what += f", by their labels on {named(nodes)}"
     advice = (
         "run only one of the two drivers on a node: they have the same name, sockets and folders"
     )
-    if OPERATORS_LABEL in one.selector:
+    if OPERATORS_LABEL in ds.selector:
         advice += (
             "; GPU Operator's GPUCluster runs it: set its value gpuCluster.deployCR=false, or keep "
             f"it off a node: kubectl label node NODE --overwrite {OPERATORS_LABEL}=false"
         )
-    return error(what, advice) if one.wanted else info(what, advice)
+    return error(what, advice) if ds.wanted else info(what, advice)
 
 
-def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Seen]:
+def classes(present: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Seen]:
     """Judge whether the DeviceClasses are as shipped, as far as the API server stores them."""
-    there = {text(one, "metadata", "name"): mapping(one, "spec") for one in found}
+    there = {text(each, "metadata", "name"): mapping(each, "spec") for each in present}
     wanted = shipped.device_classes()
     if not has.get(Feature.EXTENDED_RESOURCE, True):
         wanted = {
@@ -323,13 +323,13 @@ def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Se
 
 def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
     """Judge whether wrong claim configs are refused at admission."""
-    found = shipped.config_policies(policies)
-    if not found:
+    current = shipped.config_policies(policies)
+    if not current:
         yield warning(
             "no ValidatingAdmissionPolicy checks claim configs",
             f"{INSTALL_AGAIN}; without it, a wrong config is reported only in a pod's events",
         )
-    for name, is_current in found.items():
+    for name, is_current in current.items():
         if not is_current:
             yield warning(
                 f"the rules of ValidatingAdmissionPolicy {name} are not this version's",
@@ -342,42 +342,42 @@ def own_node_policy(
     policies: Sequence[Object], bindings: Sequence[Object], accounts: Iterable[str]
 ) -> Iterator[Seen]:
     """Judge whether a node's driver is kept from writing another node's ResourceSlices."""
-    found = shipped.own_node_policies(policies)
-    if not found:
+    covering = shipped.own_node_policies(policies)
+    if not covering:
         yield warning(
             "no ValidatingAdmissionPolicy restricts a driver to its own node's ResourceSlices",
             f"{INSTALL_AGAIN}; without it, an attacker on one node can offer devices in the name "
             "of another",
         )
         return
-    covered = frozenset().union(*found.values())
+    covered = frozenset().union(*covering.values())
     for account in accounts:
         if account not in covered:
             yield warning(
-                f"the policies {named(found)} do not apply to {account}",
+                f"the policies {named(covering)} do not apply to {account}",
                 "name the driver's ServiceAccount in the policy's match condition",
             )
-    for name in shipped.without_names(policies) & found.keys():
+    for name in shipped.without_names(policies) & covering.keys():
         yield warning(
             f"ValidatingAdmissionPolicy {name} lets a node's driver take the slice names and the "
             "pool of another node",
             INSTALL_AGAIN,
         )
-    for name in found:
+    for name in covering:
         yield from _bound(name, bindings)
 
 
 def own_claims_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
     """Judge whether a node's driver is kept from the status of another node's claims."""
-    found = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
-    if not found:
+    covering = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
+    if not covering:
         yield warning(
             "no ValidatingAdmissionPolicy restricts a driver to the status of its own node's "
             "claims",
             f"{INSTALL_AGAIN}; without it, an attacker on one node who may write the status of "
             "claims can change which devices any claim has",
         )
-    for name in found:
+    for name in covering:
         yield from _bound(name, bindings)
 
 

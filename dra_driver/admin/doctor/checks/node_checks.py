@@ -124,10 +124,10 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
             "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
         )
         return
-    held = {minor: found for minor, found in facts.holders.items() if found}
-    for minor, found in held.items():
+    held = {minor: some for minor, some in facts.holders.items() if some}
+    for minor, processes in held.items():
         yield info(
-            f"/dev/nvidia{minor} is open in {named(found)}",
+            f"/dev/nvidia{minor} is open in {named(processes)}",
             "nothing, unless you want to change its MIG mode; then end them, except the driver "
             "itself (dra-driver), which closes it",
         )

@@ -19,16 +19,16 @@ def judged(
     pods: Iterable[Object], nodes: Mapping[str, Node], classes: Sequence[Object], *, unseen: int
 ) -> Iterator[Seen]:
     """Judge the pods of nodes with GPUs; `unseen` is the number of such nodes left out."""
-    found = []
+    reasons = []
     for pod in pods:
         demand = of_pod(pod, lambda _: None, lambda _: None, classes)
         if why := bypassing(demand, nodes.get(demand.on_node)):
-            found.append(f"{demand.name}: {why}")
-    for one in found[:_MOST_PODS]:
-        yield warning(one, BYPASSED_ADVICE)
-    if len(found) > _MOST_PODS:
-        yield warning(f"{count(len(found) - _MOST_PODS, 'more pod')} like these", BYPASSED_ADVICE)
-    if not found:
+            reasons.append(f"{demand.name}: {why}")
+    for reason in reasons[:_MOST_PODS]:
+        yield warning(reason, BYPASSED_ADVICE)
+    if len(reasons) > _MOST_PODS:
+        yield warning(f"{count(len(reasons) - _MOST_PODS, 'more pod')} like these", BYPASSED_ADVICE)
+    if not reasons:
         yield ok("no pod on a node with GPUs goes past the scheduler")
     if unseen:
         yield info(f"{count(unseen, 'more node')} not looked at", "--node-name NODE shows one")

@@ -35,8 +35,8 @@ _OF_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "R
 
 
 def pods(
-    one: Installed,
-    found: Sequence[DaemonPod],
+    ds: Installed,
+    present: Sequence[DaemonPod],
     *,
     down: Collection[str],
     labelled: Mapping[str, str],
@@ -47,26 +47,26 @@ def pods(
     `down` are nodes whose kubelets do not answer, `labelled` those that say that they have GPUs,
     with their taints in words; `now` is by the API server's clock.
     """
-    seen = [(pod.node, _judged(one, pod, down, now)) for pod in found]
+    seen = [(pod.node, _judged(ds, pod, down, now)) for pod in present]
     good = [node for node, told in seen if told is None]
     bad = [(node, told) for node, told in seen if told is not None]
     yield from (told for _, told in bad[:_MOST_PODS])
     if more := [node for node, _ in bad[_MOST_PODS:]]:
         yield error(
-            f"{count(len(more), 'more pod')} of DaemonSet {one.name} on {named(more)}",
+            f"{count(len(more), 'more pod')} of DaemonSet {ds.name} on {named(more)}",
             "dra-driver doctor --node-name NODE shows one node",
         )
-    yield from _missing(one, {pod.node for pod in found}, labelled)
-    yield from _of_older_revisions(one, found, now)
+    yield from _missing(ds, {pod.node for pod in present}, labelled)
+    yield from _of_older_revisions(ds, present, now)
     if good:
-        yield ok(f"DaemonSet {one.name} runs on {named(good)}")
+        yield ok(f"DaemonSet {ds.name} runs on {named(good)}")
 
 
-def _judged(one: Installed, pod: DaemonPod, down: Collection[str], now: datetime) -> Seen | None:
+def _judged(ds: Installed, pod: DaemonPod, down: Collection[str], now: datetime) -> Seen | None:
     """Return the worst there is to say of a pod; None if nothing is."""
-    what = f"pod {one.namespace}/{pod.name} on node {pod.node or '(none)'}"
+    what = f"pod {ds.namespace}/{pod.name} on node {pod.node or '(none)'}"
     if pod.deleted is not None:
-        return _ending(one, pod, what, now)
+        return _ending(ds, pod, what, now)
     if pod.node in down:
         return error(
             f"{what}: the node is not ready, so its state is unknown",
@@ -75,7 +75,7 @@ def _judged(one: Installed, pod: DaemonPod, down: Collection[str], now: datetime
     if pod.failed:
         return error(
             f"{what} has failed: {_cut(pod.failed)}",
-            f"remove the cause; kubectl delete pod --namespace {one.namespace} {pod.name} "
+            f"remove the cause; kubectl delete pod --namespace {ds.namespace} {pod.name} "
             "replaces it",
         )
     if not pod.is_placed:
@@ -86,26 +86,26 @@ def _judged(one: Installed, pod: DaemonPod, down: Collection[str], now: datetime
             "mpsSupervisor.resources",
         )
     for container in pod.containers:
-        if seen := _container(one, pod, container, what, now):
+        if seen := _container(ds, pod, container, what, now):
             return seen
-    return _unready(one, pod, what, now)
+    return _unready(ds, pod, what, now)
 
 
-def _ending(one: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | None:
+def _ending(ds: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | None:
     if pod.deleted is None or now - pod.deleted < _ENDS_WITHIN:
         return info(f"{what} is being deleted")
     return error(
         f"{what} should have ended {_ago(pod.deleted, now)}",
-        f"look at the kubelet on {pod.node}; kubectl describe pod --namespace {one.namespace} "
+        f"look at the kubelet on {pod.node}; kubectl describe pod --namespace {ds.namespace} "
         f"{pod.name} has its events",
     )
 
 
 def _container(
-    one: Installed, pod: DaemonPod, container: Container, what: str, now: datetime
+    ds: Installed, pod: DaemonPod, container: Container, what: str, now: datetime
 ) -> Seen | None:
     """Return what is wrong with a container, as it is or as it was a short while ago."""
-    where = f"--namespace {one.namespace} {pod.name}"
+    where = f"--namespace {ds.namespace} {pod.name}"
     last = _how(container.ended, now)
     if container.waits == "CrashLoopBackOff":
         return error(
@@ -136,7 +136,7 @@ def _container(
     return None
 
 
-def _unready(one: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | None:
+def _unready(ds: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | None:
     if pod.ready:
         return None
     since = pod.since or now
@@ -147,26 +147,26 @@ def _unready(one: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen |
     command = f"kubectl {'describe pod' if kind == 'pod' else 'logs'}"
     return error(
         f"{what} has not been ready since {_ago(since, now)}{f': {waits}' if waits else ''}",
-        f"{command} --namespace {one.namespace} {pod.name} says why",
+        f"{command} --namespace {ds.namespace} {pod.name} says why",
     )
 
 
-def _missing(one: Installed, there: Collection[str], labelled: Mapping[str, str]) -> Iterator[Seen]:
+def _missing(ds: Installed, there: Collection[str], labelled: Mapping[str, str]) -> Iterator[Seen]:
     """Tell of nodes without a pod, by the DaemonSet's own count and by labels of GPUs."""
     without = {node: taints for node, taints in labelled.items() if node not in there}
     names = [f"{node} (taints: {taints})" if taints else node for node, taints in without.items()]
-    lacking = one.wanted - one.present
+    lacking = ds.wanted - ds.present
     if lacking > 0:
         where = f"; GPU nodes without one: {named(names)}" if names else ""
         yield error(
-            f"DaemonSet {one.name} has no pod on {count(lacking, 'node')} that should have one"
+            f"DaemonSet {ds.name} has no pod on {count(lacking, 'node')} that should have one"
             f"{where}",
-            f"kubectl describe daemonset --namespace {one.namespace} {one.short_name} shows what "
+            f"kubectl describe daemonset --namespace {ds.namespace} {ds.short_name} shows what "
             "prevents them: a quota, an admission policy or a webhook",
         )
-    elif names and one.wanted:
+    elif names and ds.wanted:
         yield info(
-            f"DaemonSet {one.name} is not meant for these nodes with a label of GPUs: "
+            f"DaemonSet {ds.name} is not meant for these nodes with a label of GPUs: "
             f"{named(names)}",
             "unless that is intended, make kubeletPlugin.tolerations, nodeSelector and affinity "
             "cover them",
@@ -174,30 +174,30 @@ def _missing(one: Installed, there: Collection[str], labelled: Mapping[str, str]
 
 
 def _of_older_revisions(
-    one: Installed, found: Iterable[DaemonPod], now: datetime
+    ds: Installed, present: Iterable[DaemonPod], now: datetime
 ) -> Iterator[Seen]:
     """Tell of pods that an update has left behind, or not reached yet."""
-    if not one.generation or one.updated >= one.wanted:
+    if not ds.generation or ds.updated >= ds.wanted:
         return
-    running = [pod for pod in found if pod.deleted is None]
-    old = [pod for pod in running if pod.revision not in ("", one.generation)]
+    running = [pod for pod in present if pod.deleted is None]
+    old = [pod for pod in running if pod.revision not in ("", ds.generation)]
     if not old:
         return
-    text = f"DaemonSet {one.name} has pods of an older revision on {named(p.node for p in old)}"
-    if one.waits_for_deletion:
+    text = f"DaemonSet {ds.name} has pods of an older revision on {named(p.node for p in old)}"
+    if ds.waits_for_deletion:
         yield warning(
             f"{text}: its updateStrategy is OnDelete",
-            f"kubectl delete pod --namespace {one.namespace} NAME, node by node: "
+            f"kubectl delete pod --namespace {ds.namespace} NAME, node by node: "
             f"{named(p.name for p in old)}",
         )
         return
-    newest = [pod.since for pod in running if pod.revision == one.generation and pod.since]
+    newest = [pod.since for pod in running if pod.revision == ds.generation and pod.since]
     if newest and now - max(newest) < _ROLLS_WITHIN:
         yield info(f"{text}: an update is under way")
     else:
         yield warning(
             f"{text}, and the update is stuck",
-            f"kubectl rollout status --namespace {one.namespace} daemonset/{one.short_name}: it "
+            f"kubectl rollout status --namespace {ds.namespace} daemonset/{ds.short_name}: it "
             "waits for pods that are not ready",
         )
 

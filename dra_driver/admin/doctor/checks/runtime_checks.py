@@ -47,10 +47,10 @@ def runtime_cdi(
     """Judge whether containers get devices by CDI; `configs` is None where files are not seen."""
     seen = False
     own = containerd_version(versions, node)
-    is_seen = any(one.name == CONTAINERD and one.files for one in configs or ())
+    is_seen = any(each.name == CONTAINERD and each.files for each in configs or ())
     for version, nodes in sorted(versions.items()):
         seen = True
-        others = [one for one in nodes if one != node]
+        others = [other for other in nodes if other != node]
         if len(versions) == 1 and len(nodes) == 1:
             others = []
         yield from _runtime_version(version, nodes, others if is_seen else nodes)
@@ -184,5 +184,5 @@ def _is_containerd(version: str) -> bool:
 
 def _numbers(version: str) -> Version | None:
     """Return the two or three numbers of a runtime's version; None if it has none."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version.partition("://")[2], re.ASCII)
-    return tuple(int(number) for number in found.groups() if number) if found else None
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version.partition("://")[2], re.ASCII)
+    return tuple(int(number) for number in match.groups() if number) if match else None

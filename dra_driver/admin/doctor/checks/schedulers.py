@@ -72,13 +72,13 @@ def judged(*, kai: Kai | None, kueue: bool, slices: Sequence[Object]) -> Iterato
 def _of_kai(kai: Kai, slices: Sequence[Object]) -> Seen:
     nodes: set[str] = set()
     devices = 0
-    for one in slices:
-        spec = mapping(one, "spec")
+    for slice_ in slices:
+        spec = mapping(slice_, "spec")
         consuming = [
             device for device in objects(spec, "devices") if device.get("consumesCounters")
         ]
         if consuming:
-            nodes.add(text(one, "spec", "nodeName"))
+            nodes.add(text(slice_, "spec", "nodeName"))
             devices += len(consuming)
     if not devices:
         return ok(f"{kai.name} is installed, and no device on offer consumes counters")

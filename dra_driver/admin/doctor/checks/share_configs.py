@@ -49,9 +49,9 @@ class Source(Struct, frozen=True, kw_only=True):
 
 def source_of(pod: Object) -> Source | None:
     """Return where the driver in a pod of this spec reads its share config; None for nowhere."""
-    volumes = {text(one, "name"): one for one in objects(pod, "volumes")}
+    volumes = {text(each, "name"): each for each in objects(pod, "volumes")}
     for container in objects(pod, "containers"):
-        env = {text(one, "name"): text(one, "value") for one in objects(container, "env")}
+        env = {text(entry, "name"): text(entry, "value") for entry in objects(container, "env")}
         path = next((env[name] for name in _PATHS if env.get(name)), "")
         if not path:
             continue
@@ -124,17 +124,17 @@ def of_node(notes: ShareNotes) -> Iterator[Seen]:
 
 def _files(source: Source, config_map: Object) -> dict[str, bytes]:
     """Return the content of each file that the ConfigMap is mounted as."""
-    found = {key: value.encode() for key, value in texts_by_name(config_map, "data").items()}
+    files = {key: value.encode() for key, value in texts_by_name(config_map, "data").items()}
     for key, value in texts_by_name(config_map, "binaryData").items():
         try:
-            found[key] = base64.b64decode(value)
+            files[key] = base64.b64decode(value)
         except binascii.Error:
-            found[key] = b""
+            files[key] = b""
     if source.paths:
-        found = {source.paths[key]: data for key, data in found.items() if key in source.paths}
+        files = {source.paths[key]: data for key, data in files.items() if key in source.paths}
     if source.file:
-        found = {name: data for name, data in found.items() if name == source.file}
-    return found
+        files = {name: data for name, data in files.items() if name == source.file}
+    return files
 
 
 def _choices(

@@ -59,7 +59,7 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
 def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
     """Judge what published counters cost the scheduler of this Kubernetes."""
     counting = sorted(
-        {text(one, "spec", "nodeName") for one in slices if at(one, "spec", "sharedCounters")}
+        {text(each, "spec", "nodeName") for each in slices if at(each, "spec", "sharedCounters")}
     )
     if not counting:
         yield ok("no node publishes counters")
@@ -76,10 +76,10 @@ def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
 def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
     """Judge whether another driver publishes under the same name."""
     others: dict[str, list[str]] = defaultdict(list)
-    for one in slices:
-        name = text(one, "metadata", "name")
+    for other in slices:
+        name = text(other, "metadata", "name")
         if not _OUR_NAME.fullmatch(name):
-            others[text(one, "spec", "nodeName") or "no single node"].append(name)
+            others[text(other, "spec", "nodeName") or "no single node"].append(name)
     for node, names in sorted(others.items()):
         yield error(
             f"another driver publishes as {DRIVER_NAME} for {node}: {named(names)}",
@@ -95,10 +95,10 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
 
     Slices and Nodes are those of all nodes; `node` is the one that is asked about, empty for all.
     """
-    known = {text(one, "metadata", "name") for one in nodes}
-    for one in slices:
-        name, owner = text(one, "metadata", "name"), text(one, "spec", "nodeName")
-        pool = text(one, "spec", "pool", "name")
+    known = {text(each, "metadata", "name") for each in nodes}
+    for slice_ in slices:
+        name, owner = text(slice_, "metadata", "name"), text(slice_, "spec", "nodeName")
+        pool = text(slice_, "spec", "pool", "name")
         match = _OUR_NAME.fullmatch(name)
         named_after = match["node"] if match and match["node"] in known else owner
         if node and node not in {owner, pool, named_after}:
@@ -126,18 +126,18 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
 def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
     """Say which versions of the GPU driver the nodes have."""
     nodes: dict[str, set[str]] = defaultdict(set)
-    for one in slices:
-        for device in objects(one, "spec", "devices"):
+    for slice_ in slices:
+        for device in objects(slice_, "spec", "devices"):
             version = text(device, "attributes", "driverVersion", "version")
             if version:
-                nodes[version].add(text(one, "spec", "nodeName"))
-    found = [f"{version} on {named(sorted(names))}" for version, names in sorted(nodes.items())]
-    if len(found) > 1:
+                nodes[version].add(text(slice_, "spec", "nodeName"))
+    versions = [f"{version} on {named(sorted(names))}" for version, names in sorted(nodes.items())]
+    if len(versions) > 1:
         yield info(
-            f"nodes have GPU drivers of different versions: {'; '.join(found)}",
+            f"nodes have GPU drivers of different versions: {'; '.join(versions)}",
             "nothing, if that is intended; claims can select by the attribute driverVersion",
         )
-    elif found:
-        yield ok(f"GPU driver {found[0]}")
+    elif versions:
+        yield ok(f"GPU driver {versions[0]}")
     else:
         yield unknown("no published device names the version of its GPU driver")

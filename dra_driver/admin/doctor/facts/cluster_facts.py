@@ -152,13 +152,13 @@ class Cluster:
 
     def nodes(self) -> list[Object]:
         """Return the Nodes: the one that is asked about, or all. Raises DriverError."""
-        found = self.every(NODES)
-        return [one for one in found if self.node in ("", text(one, "metadata", "name"))]
+        nodes = self.every(NODES)
+        return [node for node in nodes if self.node in ("", text(node, "metadata", "name"))]
 
     def slices(self) -> list[Object]:
         """Return the ResourceSlices of the same nodes. Raises DriverError."""
-        found = self.every(RESOURCE_SLICES)
-        return [one for one in found if self.node in ("", text(one, "spec", "nodeName"))]
+        slices = self.every(RESOURCE_SLICES)
+        return [each for each in slices if self.node in ("", text(each, "spec", "nodeName"))]
 
     def pods(self, labels: Mapping[str, str]) -> list[Object]:
         """Return the Pods with these labels, on the node that is asked about. Raises DriverError.
@@ -230,7 +230,7 @@ class Cluster:
     def kubelets(self) -> KubeletFacts:
         """Ask kubelets of GPU nodes for their configuration, through the API server."""
         names = [text(node, "metadata", "name") for node in self.nodes()]
-        with_gpus = {text(one, "spec", "nodeName") for one in self.slices()}
+        with_gpus = {text(each, "spec", "nodeName") for each in self.slices()}
         names.sort(key=lambda name: (name not in with_gpus, name))
         gates: dict[str, Mapping[str, bool]] = {}
         refused = None

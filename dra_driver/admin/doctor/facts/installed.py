@@ -100,16 +100,16 @@ class DaemonSets(Struct, frozen=True, kw_only=True):
 def sorted_out(daemon_sets: Iterable[Object]) -> DaemonSets:
     """Return those that matter."""
     ours, supervisors, nvidias, plugins = [], [], [], []
-    for one in daemon_sets:
-        component = _our_component(one)
+    for daemon_set in daemon_sets:
+        component = _our_component(daemon_set)
         if component == PLUGIN:
-            ours.append(_installed(one))
+            ours.append(_installed(daemon_set))
         elif component == SUPERVISOR:
-            supervisors.append(_installed(one))
-        elif any(_is_nvidias(container) for container in containers(one)):
-            nvidias.append(_installed(one))
-        elif any(_is_plugin(container) for container in containers(one)):
-            plugins.append(_installed(one))
+            supervisors.append(_installed(daemon_set))
+        elif any(_is_nvidias(container) for container in containers(daemon_set)):
+            nvidias.append(_installed(daemon_set))
+        elif any(_is_plugin(container) for container in containers(daemon_set)):
+            plugins.append(_installed(daemon_set))
     return DaemonSets(
         ours=tuple(ours),
         supervisors=tuple(supervisors),
@@ -156,7 +156,7 @@ def _image(container: Object) -> str:
 def _words(container: Object) -> str:
     """Return command and arguments; a shell has all of them in one."""
     given = (container.get(key) for key in ("command", "args"))
-    return " ".join(str(word) for one in given if isinstance(one, list) for word in one)
+    return " ".join(str(word) for words in given if isinstance(words, list) for word in words)
 
 
 def _installed(daemon_set: Object) -> Installed:

@@ -105,10 +105,10 @@ def driver_facts(places: Places) -> DriverFacts:
     """Look for the kernel driver and for GPUs on PCI."""
     devices = places.roots.sys / "bus" / "pci" / "devices"
     if not devices.is_dir():
-        found = None
+        number = None
     else:
-        found = sum(_is_gpu(devices / name) for name in names_in(devices))
-    return DriverFacts(version=running_driver(places.roots.proc), gpus_on_pci=found)
+        number = sum(_is_gpu(devices / name) for name in names_in(devices))
+    return DriverFacts(version=running_driver(places.roots.proc), gpus_on_pci=number)
 
 
 def _is_gpu(device: Path) -> bool:
@@ -132,7 +132,7 @@ def gpus(places: Places) -> Inventory:
         dev=places.roots.dev,
         proc_root=places.roots.proc,
         sys_root=places.roots.sys,
-        leave_out=lambda found: without_excluded(found, exclusion),
+        leave_out=lambda there: without_excluded(there, exclusion),
     )
     try:
         return session.look()
@@ -167,13 +167,13 @@ def holder_facts(places: Places, inventory: Inventory, *, in_a_pod: bool) -> Hol
     seen = [proc for proc in of_node if (proc / "self").is_symlink()]
     if not seen and in_a_pod:
         return HolderFacts(sees_node=False)
-    found = Holders(
+    holders = Holders(
         procs=(*seen, roots.proc),
         devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),
         clock=time.monotonic,
     )
     return HolderFacts(
-        sees_node=True, holders={gpu.minor: found.of(gpu.minor) for gpu in inventory.gpus}
+        sees_node=True, holders={gpu.minor: holders.of(gpu.minor) for gpu in inventory.gpus}
     )
 
 

@@ -56,8 +56,8 @@ class DaemonPod(Struct, frozen=True, kw_only=True):
 
 def pods_of(owner: str, pods: Iterable[Object]) -> list[DaemonPod]:
     """Return those of these pods that a DaemonSet of this name owns, by node and name."""
-    found = [_pod(pod) for pod in pods if _owner(pod) == owner]
-    return sorted(found, key=lambda one: (one.node, one.name))
+    own = [_pod(pod) for pod in pods if _owner(pod) == owner]
+    return sorted(own, key=lambda pod: (pod.node, pod.name))
 
 
 def _owner(pod: Object) -> str | None:
@@ -128,7 +128,7 @@ def _ended(state: Object) -> Ended:
 def _time(holder: Object, key: str) -> datetime | None:
     """Return a time of the API (RFC 3339, in UTC); None if there is none."""
     try:
-        found = datetime.fromisoformat(text(holder, key))
+        moment = datetime.fromisoformat(text(holder, key))
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return moment if moment.tzinfo else None

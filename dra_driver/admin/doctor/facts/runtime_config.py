@@ -81,7 +81,7 @@ def read_runtime_configs(
     Where containerd's version is not known, it counts as 1.7 if that can read the files, since what
     1.7 takes for on is on in newer ones as well.
     """
-    found = []
+    configs = []
     for name, patterns, meaning in (
         (CONTAINERD, _CONTAINERD_FILES, partial(_containerd, containerd)),
         (CRIO, _CRIO_FILES, _crio),
@@ -90,7 +90,7 @@ def read_runtime_configs(
         reader.read(patterns)
         if reader.files or reader.problems:
             facts = meaning(reader.contents)
-            found.append(
+            configs.append(
                 RuntimeConfig(
                     name=name,
                     files=tuple(reader.files),
@@ -99,7 +99,7 @@ def read_runtime_configs(
                     **facts,  # type: ignore[arg-type]  # by field, of its type
                 )
             )
-    return found
+    return configs
 
 
 class _Reader:
@@ -132,9 +132,9 @@ class _Reader:
         imports = content.get("imports")
         folder = path.rpartition("/")[0]
         return [
-            one if one.startswith("/") else f"{folder}/{one}"
-            for one in (imports if isinstance(imports, list) else ())
-            if isinstance(one, str)
+            given if given.startswith("/") else f"{folder}/{given}"
+            for given in (imports if isinstance(imports, list) else ())
+            if isinstance(given, str)
         ]
 
     def _matching(self, pattern: str) -> list[str]:
@@ -142,10 +142,10 @@ class _Reader:
         folder, _, name = pattern.rpartition("/")
         try:
             if glob.has_magic(name):
-                found = list(rooted.matches(self._host, folder, name))
+                paths = list(rooted.matches(self._host, folder, name))
             else:
-                found = [pattern]
-            resolved = [rooted.resolve(self._host, path) for path in found]
+                paths = [pattern]
+            resolved = [rooted.resolve(self._host, path) for path in paths]
         except OSError as error:
             self.problems.append(f"{pattern}: {error.strerror}")
             return []
@@ -162,10 +162,10 @@ def _merge(into: dict[str, object], more: Table) -> None:
 
 
 def _merged(tables: Iterable[Table]) -> dict[str, object]:
-    found: dict[str, object] = {}
+    merged: dict[str, object] = {}
     for table in tables:
-        _merge(found, table)
-    return found
+        _merge(merged, table)
+    return merged
 
 
 def _containerd(

@@ -29,8 +29,8 @@ _OF_TYPE = (
 _NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 (no secret)
 
 OF_CLAIM_STATUS: Final[Mapping[str, Call]] = {
-    f"{one.verb} {one.permission}": one
-    for one in (
+    f"{call.verb} {call.permission}": call
+    for call in (
         Call(verb="patch", resource=RESOURCE_CLAIMS, subresource="status"),
         Call(
             verb="associated-node:patch",
@@ -61,21 +61,21 @@ PERMISSIONS: Final[Mapping[str, Call]] = {
 @cache
 def device_classes() -> Mapping[str, Object]:
     """Return the specs of the DeviceClasses that an install brings, by name."""
-    found: dict[str, Object] = {
+    classes: dict[str, Object] = {
         f"{kind}.nvidia.com": {"selectors": [{"cel": {"expression": _OF_TYPE.format(type=kind)}}]}
         for kind in ("gpu", "mig")
     }
-    for one in yaml.safe_load_all(manifest(dict.fromkeys(EXTENDED))):
-        found[one["metadata"]["name"]] = one["spec"]
-    return found
+    for shown in yaml.safe_load_all(manifest(dict.fromkeys(EXTENDED))):
+        classes[shown["metadata"]["name"]] = shown["spec"]
+    return classes
 
 
-def class_difference(shipped: Object, found: Object) -> str | None:
+def class_difference(shipped: Object, stored: Object) -> str | None:
     """Return in what a DeviceClass's spec is not as it is shipped; None if it is."""
     wrong = []
-    if _expressions(shipped) != _expressions(found):
+    if _expressions(shipped) != _expressions(stored):
         wrong.append("its selectors are others")
-    name, other = (text(spec, "extendedResourceName") for spec in (shipped, found))
+    name, other = (text(spec, "extendedResourceName") for spec in (shipped, stored))
     if name != other:
         wrong.append(f"its extendedResourceName is {other or 'missing'}, not {name or 'unset'}")
     return " and ".join(wrong) or None
@@ -87,12 +87,12 @@ def config_policies(policies: Iterable[Object]) -> dict[str, bool]:
     One that shares any rule is one, so that those of other versions are found too.
     """
     rules = {_squeezed(validation.expression) for validation in policy_checks().validations}
-    found = {}
+    current = {}
     for policy in policies:
         there = _rules(policy)
         if there & rules:
-            found[text(policy, "metadata", "name")] = there == rules
-    return found
+            current[text(policy, "metadata", "name")] = there == rules
+    return current
 
 
 def own_node_policies(
@@ -120,17 +120,17 @@ def without_names(policies: Iterable[Object]) -> frozenset[str]:
 
 def actions_of(policy: str, bindings: Iterable[Object]) -> frozenset[str]:
     """Return what happens to what breaks a policy: Deny, Warn, Audit; nothing if not bound."""
-    found: set[str] = set()
+    actions: set[str] = set()
     for binding in bindings:
         if text(binding, "spec", "policyName") == policy:
-            found.update(texts(binding, "spec", "validationActions"))
-    return frozenset(found)
+            actions.update(texts(binding, "spec", "validationActions"))
+    return frozenset(actions)
 
 
 def _is_about(policy: Object, plural: str) -> bool:
     rules = objects(policy, "spec", "matchConstraints", "resourceRules")
     named = [rule.get("resources") for rule in rules]
-    return any(plural in one or "*" in one for one in named if isinstance(one, list))
+    return any(plural in kinds or "*" in kinds for kinds in named if isinstance(kinds, list))
 
 
 def _users(policy: Object) -> Iterable[str]:
@@ -143,12 +143,12 @@ def _users(policy: Object) -> Iterable[str]:
 def _all_text(policy: Object) -> str:
     spec = mapping(policy, "spec")
     every = (*objects(spec, "variables"), *objects(spec, "validations"))
-    return "\n".join(text(one, "expression") for one in every)
+    return "\n".join(text(rule, "expression") for rule in every)
 
 
 def _rules(policy: Object) -> set[str]:
     every = objects(policy, "spec", "validations")
-    return {_squeezed(text(one, "expression")) for one in every}
+    return {_squeezed(text(rule, "expression")) for rule in every}
 
 
 def _expressions(spec: Object) -> list[str]:
