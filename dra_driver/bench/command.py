@@ -254,10 +254,10 @@ class Bench(CommandSettings):
         if self.where == "report":
             _draw([read_report(path) for path in self.reports], self.name, names_of(self.reports))
             return
-        found = self._scenario()
+        scenario = self._scenario()
         with stoppable(_say) as stop:
             run = self._pods if self.where == "pods" else self._processes
-            report = run(stop, found)
+            report = run(stop, scenario)
         if report is None:
             _say("interrupted before anything was measured: there is no report")
             raise SystemExit(_INTERRUPTED)
@@ -271,9 +271,9 @@ class Bench(CommandSettings):
             return None
         name, scenario = find_scenario(self.scenario)
         said = {"seconds", "warm_up", "repetitions", "seed"} & self.given
-        return name, scenario.model_copy(update={one: getattr(self, one) for one in said})
+        return name, scenario.model_copy(update={key: getattr(self, key) for key in said})
 
-    def _processes(self, stop: Stop, found: _Found) -> Report | None:
+    def _processes(self, stop: Stop, scenario: _Found) -> Report | None:
         root = self.nvidia_driver_root
         with ExitStack() as stack:
             doors = []
@@ -284,9 +284,9 @@ class Bench(CommandSettings):
                 raise SetupError("--gpu names one GPU twice")
             door, *others = doors
             runner = ProcessRunner(door, root, patience=self.patience, stop=stop, others=others)
-            return self._run(runner, door.card(), stop, found)
+            return self._run(runner, door.card(), stop, scenario)
 
-    def _pods(self, stop: Stop, found: _Found) -> Report | None:
+    def _pods(self, stop: Stop, scenario: _Found) -> Report | None:
         place = Place(
             image=self.image,
             command_image=self.command_image,
@@ -311,14 +311,14 @@ class Bench(CommandSettings):
                 card = runner.probe()
             except KeyboardInterrupt:
                 return None
-            return self._run(runner, card, stop, found)
+            return self._run(runner, card, stop, scenario)
 
-    def _run(self, runner: Runner, card: Card, stop: Stop, found: _Found) -> Report | None:
-        plan = self._plan(runner, card, found)
+    def _run(self, runner: Runner, card: Card, stop: Stop, named: _Found) -> Report | None:
+        plan = self._plan(runner, card, named)
         rounds = Rounds(
             repetitions=plan.study.repetitions if plan.study else self.repetitions or 1,
             seed=plan.work.seed,
-            minutes=found[1].minutes if found else None,
+            minutes=named[1].minutes if named else None,
         )
 
         def report(cases: Sequence[Case], *, interrupted: bool) -> Report:
@@ -356,10 +356,10 @@ class Bench(CommandSettings):
         keep(cases, interrupted=interrupted)
         return report(cases, interrupted=interrupted)
 
-    def _plan(self, runner: Runner, card: Card, found: _Found) -> Plan:
+    def _plan(self, runner: Runner, card: Card, named: _Found) -> Plan:
         """Return what is to be run: a scenario, a sweep, or the usual strategies."""
-        if found is not None:
-            name, scenario = found
+        if named is not None:
+            name, scenario = named
             return planned(
                 name,
                 scenario,
@@ -425,9 +425,9 @@ class Bench(CommandSettings):
                 Strategy(sharing=Sharing.MIG, profile=size)
                 for size in sorted(sizes, key=profile_size)
             ]
-        found = [*bases, *usual(self.tenants, card.memory_mib)]
+        every = [*bases, *usual(self.tenants, card.memory_mib)]
         if self.where == "pods":
-            found += [
+            every += [
                 Strategy(sharing=Sharing.SHARES, tenants=number)
                 for number in dict.fromkeys(self.tenants)
                 if offer.shares or "shares" in self.strategies
@@ -435,11 +435,11 @@ class Bench(CommandSettings):
         if self.where == "pods" or offer.profiles:
             for profile in self._profiles(offer):
                 fit = offer.profiles.get(profile, 1)
-                found += of_mig(profile, fit=fit, tenants=self.tenants[:1], with_layers=True)
-        found = list(dict.fromkeys(found))
+                every += of_mig(profile, fit=fit, tenants=self.tenants[:1], with_layers=True)
+        every = list(dict.fromkeys(every))
         wanted = {Sharing(strategy) for strategy in self.strategies}
-        chosen = [one for one in found if not wanted or one in bases or one.sharing in wanted]
-        if missing := wanted - {one.sharing for one in chosen}:
+        chosen = [each for each in every if not wanted or each in bases or each.sharing in wanted]
+        if missing := wanted - {each.sharing for each in chosen}:
             what = ", ".join(sorted(missing))
             why = "only pods have these, or a GPU with MIG devices: use `bench pods`"
             if self.where == "pods":

@@ -20,13 +20,13 @@ def descendants(pid: int) -> list[int]:
             fields = entry.read_text(errors="replace").rpartition(")")[2].split()
             if fields[0] != "Z":
                 children[int(fields[1])].append(int(entry.parent.name))
-    found: list[int] = []
+    pids: list[int] = []
     below = list(children[pid])
     while below:
-        one = below.pop()
-        found.append(one)
-        below += children[one]
-    return found
+        child = below.pop()
+        pids.append(child)
+        below += children[child]
+    return pids
 
 
 def signal_descendants(pid: int, number: signal.Signals) -> None:

@@ -30,7 +30,7 @@ def samples(text: str, names: Sequence[str]) -> tuple[Sample, ...]:
     """
     starts = tuple(f"{name}{end}" for name in names for end in ("{", " ", "\t"))
     return tuple(
-        one for line in text.splitlines() if line.startswith(starts) for one in _read(line)
+        sample for line in text.splitlines() if line.startswith(starts) for sample in _read(line)
     )
 
 

@@ -38,21 +38,21 @@ class Gathered(Struct, frozen=True, kw_only=True):
     words: str = ""
 
     @classmethod
-    def of(cls, one: Listener) -> Self:
+    def of(cls, listener: Listener) -> Self:
         """Return what a process said."""
         return cls(
-            ready=one.ready,
-            done=one.done,
-            failed=one.failed,
-            launch_seconds=one.ready_after,
-            exit_status=one.exit_status,
-            words=one.last_words,
+            ready=listener.ready,
+            done=listener.done,
+            failed=listener.failed,
+            launch_seconds=listener.ready_after,
+            exit_status=listener.exit_status,
+            words=listener.last_words,
         )
 
 
 def case_of(
     strategy: Strategy,
-    found: Sequence[Gathered | Tenant],
+    gathered: Sequence[Gathered | Tenant],
     *,
     usage: Usage | None = None,
     seen: tuple[str, ...] = (),
@@ -62,27 +62,27 @@ def case_of(
 
     On simulated GPUs nothing is kept of commands but whether they ended well.
     """
-    own = [one for one in found if isinstance(one, Gathered)]
-    if is_simulated or any(one.ready and one.ready.is_simulated for one in own):
-        if missing := [why for one in found if (why := _missing(one))]:
+    own = [each for each in gathered if isinstance(each, Gathered)]
+    if is_simulated or any(each.ready and each.ready.is_simulated for each in own):
+        if missing := [why for each in gathered if (why := _missing(each))]:
             return failed(strategy, missing[0], seen=seen)
         return Case(strategy=strategy, state="passed", seen=seen)
     tenants = tuple(
-        _tenant(number, one) if isinstance(one, Gathered) else one
-        for number, one in enumerate(found)
+        _tenant(number, each) if isinstance(each, Gathered) else each
+        for number, each in enumerate(gathered)
     )
     if not any(tenant.result for tenant in tenants):
-        reason = _missing(found[0]) or tenants[0].failure
+        reason = _missing(gathered[0]) or tenants[0].failure
         return Case(strategy=strategy, state="failed", reason=reason, tenants=tenants, seen=seen)
-    usage = next((one.done.usage for one in own if one.done and one.done.usage), usage)
+    usage = next((each.done.usage for each in own if each.done and each.done.usage), usage)
     return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
 
 
-def _missing(one: Gathered | Tenant) -> str:
+def _missing(tenant: Gathered | Tenant) -> str:
     """Say why a tenant has not ended as it should; nothing if it has."""
-    if isinstance(one, Tenant):
-        return "" if one.result else f"the command failed: {one.failure}"
-    return "" if one.done else _why(one)
+    if isinstance(tenant, Tenant):
+        return "" if tenant.result else f"the command failed: {tenant.failure}"
+    return "" if tenant.done else _why(tenant)
 
 
 def failed(strategy: Strategy, reason: str, *, seen: tuple[str, ...] = ()) -> Case:
@@ -95,10 +95,10 @@ def skipped(strategy: Strategy, reason: str) -> Case:
     return Case(strategy=strategy, state="skipped", reason=reason)
 
 
-def _tenant(number: int, one: Gathered) -> Tenant:
-    done, ready = one.done, one.ready
+def _tenant(number: int, gathered: Gathered) -> Tenant:
+    done, ready = gathered.done, gathered.ready
     if done is None or ready is None or done.steps is None:
-        return Tenant(number=number, failure=_why(one))
+        return Tenant(number=number, failure=_why(gathered))
     return Tenant(
         number=number,
         result=Result(
@@ -109,7 +109,7 @@ def _tenant(number: int, one: Gathered) -> Tenant:
             wrong_results=done.wrong,
             late_seconds=done.late_seconds,
             context_seconds=ready.context_seconds,
-            launch_seconds=one.launch_seconds,
+            launch_seconds=gathered.launch_seconds,
             memory_mib=ready.memory_mib,
             memory_refused_mib=ready.refused_mib,
             busy_sm_percent=done.busy_sm_percent,
@@ -148,7 +148,7 @@ def tenant_of_command(number: int, work: Workload, end: CommandEnd) -> Tenant:
     late = 0.0 if ended is None else ended.late_seconds
     if work.latencies is None:
         return _done(number, took, late, throughput=1 / took, unit="runs")
-    own = "".join(f"{one}\n" for one in end.text.splitlines() if not one.startswith(lines.MARK))
+    own = "".join(f"{line}\n" for line in end.text.splitlines() if not line.startswith(lines.MARK))
     try:
         said = latencies.read(work.latencies, own, work.latency_metric)
     except SetupError as error:
@@ -179,10 +179,10 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _why(one: Gathered) -> str:
-    if one.failed is not None:
-        return one.failed.reason
-    if one.exit_status is not None:
-        return how_it_ended(one.exit_status, one.words)
-    state = _LATE if one.ready is None else _ENDLESS
-    return f"{state}: {one.words}" if one.words else state
+def _why(gathered: Gathered) -> str:
+    if gathered.failed is not None:
+        return gathered.failed.reason
+    if gathered.exit_status is not None:
+        return how_it_ended(gathered.exit_status, gathered.words)
+    state = _LATE if gathered.ready is None else _ENDLESS
+    return f"{state}: {gathered.words}" if gathered.words else state

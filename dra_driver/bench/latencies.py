@@ -72,13 +72,13 @@ def read(form: LatencyForm, text: str, metric: str = "") -> Figures:
 
 
 def _of_json(text: str) -> Figures:
-    found = [line for line in text.splitlines() if line.startswith("{")]
-    if not found:
+    objects = [line for line in text.splitlines() if line.startswith("{")]
+    if not objects:
         raise SetupError(
             'there is no line of JSON; make it print one such as {"p50_ms": 8.1, "p99_ms": 12.5,'
             ' "count": 1200} or {"latencies_ms": [8.0, 8.2]}'
         )
-    line = found[-1]
+    line = objects[-1]
     kind = _Each if "latencies_ms" in line else _Percentiles
     try:
         said = kind.model_validate_json(line)
@@ -105,13 +105,13 @@ def _of_prometheus(text: str, metric: str) -> Figures:
             f"the unit of {metric} is not known: its name ends with none of"
             f" {', '.join(_MILLISECONDS)}"
         )
-    found = samples(text, (metric, f"{metric}_bucket", f"{metric}_count"))
-    buckets = [one for one in found if one.name == f"{metric}_bucket"]
-    quantiles = [one for one in found if one.name == metric and "quantile" in one.labels]
+    every = samples(text, (metric, f"{metric}_bucket", f"{metric}_count"))
+    buckets = [each for each in every if each.name == f"{metric}_bucket"]
+    quantiles = [each for each in every if each.name == metric and "quantile" in each.labels]
     if buckets:
         return _of_histogram(metric, buckets, scale)
     if quantiles:
-        counts = [one for one in found if one.name == f"{metric}_count"]
+        counts = [each for each in every if each.name == f"{metric}_count"]
         return _of_summary(metric, quantiles, counts, scale)
     raise SetupError(
         f"there is no histogram and no summary {metric}: no line begins with {metric}_bucket{{ or"
@@ -122,11 +122,11 @@ def _of_prometheus(text: str, metric: str) -> Figures:
 def _of_histogram(metric: str, buckets: Sequence[Sample], scale: float) -> Figures:
     """Add up the buckets of all label sets, and interpolate."""
     below: dict[float, float] = defaultdict(float)
-    for one in buckets:
+    for bucket in buckets:
         try:
-            below[float(one.labels["le"])] += one.value
+            below[float(bucket.labels["le"])] += bucket.value
         except (KeyError, ValueError) as error:
-            raise _unreadable(one.line, "its label le is not a number") from error
+            raise _unreadable(bucket.line, "its label le is not a number") from error
     bounds = sorted(below)
     counts = [below[bound] for bound in bounds]
     if bounds[-1] != math.inf or counts != sorted(counts) or not math.isfinite(counts[-1]):

@@ -54,9 +54,9 @@ class MpsDaemon:
             active_thread_percentage=strategy.thread_percentage,
         )
         set_limits(self.ask, wanted)
-        found = read_limits(self.ask, wanted)
-        memory = [f"pinned memory: {mib} MiB" for _, mib in found.pinned_memory_mib]
-        return (f"active threads: {found.active_thread_percentage:g} %", *memory)
+        limits = read_limits(self.ask, wanted)
+        memory = [f"pinned memory: {mib} MiB" for _, mib in limits.pinned_memory_mib]
+        return (f"active threads: {limits.active_thread_percentage:g} %", *memory)
 
 
 @contextmanager
@@ -96,13 +96,13 @@ def control_program(driver_root: Path) -> Path:
 
 
 def _program(driver_root: Path, name: str) -> Path:
-    found = find_program(driver_root, name)
-    if found is None:
+    program = find_program(driver_root, name)
+    if program is None:
         raise SetupError(
             f"{name} not found under {driver_root} (looked in {SEARCHED}); install the part of the"
             " GPU driver that holds it (nvidia-compute-utils, nvidia-cuda-mps)"
         )
-    return found.path
+    return program.path
 
 
 def _wait_until_it_answers(daemon: MpsDaemon, child: subprocess.Popen[bytes]) -> None:

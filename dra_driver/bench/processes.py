@@ -130,7 +130,7 @@ class ProcessRunner:
     def _devices(self, strategy: Strategy) -> list[str]:
         """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES has them."""
         if strategy.sharing is Sharing.WHOLE_GPUS:
-            gpus = iter([self._door.uuid, *(one.uuid for one in self._others)])
+            gpus = iter([self._door.uuid, *(card.uuid for card in self._others)])
             counts = [part.gpus for part in strategy.parts] or [1] * strategy.tenants
             return [",".join(itertools.islice(gpus, count)) for count in counts]
         if strategy.sharing not in OF_MIG:
@@ -198,8 +198,8 @@ class ProcessRunner:
             with self._watched(seats) as watch:
                 self._wait(processes.are_over, longest(seats))
             commands_ended = {
-                number: _of_command(number, seats[number].work, one, starts[number])
-                for number, one in enumerate(processes.all)
+                number: _of_command(number, seats[number].work, process, starts[number])
+                for number, process in enumerate(processes.all)
                 if seats[number].is_command
             }
             if len(commands_ended) < len(seats):  # what works by itself may be a little late
@@ -207,8 +207,8 @@ class ProcessRunner:
             return case_of(
                 strategy,
                 [
-                    commands_ended.get(number) or Gathered.of(one)
-                    for number, one in enumerate(processes.all)
+                    commands_ended.get(number) or Gathered.of(process)
+                    for number, process in enumerate(processes.all)
                 ],
                 usage=None if watch is None else watch.stop(),
                 seen=seen,
@@ -275,9 +275,9 @@ def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:
     )
 
 
-def _of_command(number: int, work: Workload, one: Listener, start: Path) -> Tenant:
-    text = one.output
-    if commands.writes_file(work) and one.exit_status == 0:
+def _of_command(number: int, work: Workload, process: Listener, start: Path) -> Tenant:
+    text = process.output
+    if commands.writes_file(work) and process.exit_status == 0:
         try:
             with _latencies(start).open("rb") as content:
                 text = content.read(_MOST_BYTES).decode(errors="replace")
@@ -285,11 +285,11 @@ def _of_command(number: int, work: Workload, one: Listener, start: Path) -> Tena
             why = f"it has not written its latencies to {commands.FILE}: {error.strerror}"
             return Tenant(number=number, failure=why)
     end = CommandEnd(
-        status=one.exit_status,
+        status=process.exit_status,
         text=text,
-        ended=one.ended,
-        seconds=one.lived_seconds,
-        last_words=one.last_words,
+        ended=process.ended,
+        seconds=process.lived_seconds,
+        last_words=process.last_words,
     )
     return tenant_of_command(number, work, end)
 
@@ -303,7 +303,7 @@ class _Processes:
     @property
     def all(self) -> tuple[Listener, ...]:
         """Those that were started, in the order of their numbers."""
-        return tuple(one for _, one in sorted(self._started.items()))
+        return tuple(process for _, process in sorted(self._started.items()))
 
     def start(
         self,
@@ -319,15 +319,15 @@ class _Processes:
 
     def are_settled(self) -> bool:
         """Whether each is ready, or never will be."""
-        return all(one.is_settled for one in self.all)
+        return all(each.is_settled for each in self.all)
 
     def are_over(self, but: Container[int] = ()) -> bool:
         """Whether each has said its last word, but those of these numbers."""
-        return all(one.is_over for number, one in self._started.items() if number not in but)
+        return all(each.is_over for number, each in self._started.items() if number not in but)
 
     def have_ended(self) -> bool:
         """Whether none runs any more."""
-        return all(one.has_ended for one in self.all)
+        return all(each.has_ended for each in self.all)
 
     def __enter__(self) -> Self:
         """Begin with none."""
@@ -336,12 +336,12 @@ class _Processes:
     def __exit__(self, *_: object) -> None:
         """End them, by force in the end. No signal stops this. Raises DeviceError if one stays."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for one in self.all:
-                one.signal(number)
+            for process in self.all:
+                process.signal(number)
             Stop().wait(self.have_ended, _END_SECONDS, _POLL_SECONDS)
-        for one in self.all:
-            one.close()
-        if left := [str(one.process.pid) for one in self.all if not one.has_ended]:
+        for process in self.all:
+            process.close()
+        if left := [str(each.process.pid) for each in self.all if not each.has_ended]:
             raise DeviceError(
                 f"tenants cannot be ended, not even by SIGKILL (process {', '.join(left)}): they"
                 " hang in the GPU driver; look for Xid lines in dmesg, and reboot if they stay"

@@ -78,7 +78,7 @@ def _is_unmarked(folder: Path) -> bool:
         and stat.S_ISDIR(seen.st_mode)
         and seen.st_uid == os.geteuid()
         and time.time() - seen.st_mtime > _MARKED_SECONDS  # noqa: TID251 (as files have it)
-        and {one.name for one in folder.iterdir()} <= {_NEW}
+        and {path.name for path in folder.iterdir()} <= {_NEW}
     )
 
 

@@ -50,13 +50,13 @@ class Rounds(Struct, frozen=True, kw_only=True):
     def turns(self, strategies: Sequence[Strategy]) -> list[tuple[int, Strategy]]:
         """Return each case with the number of its round; the first is in the order as given."""
         dice = random.Random(self.seed)  # noqa: S311 (the same order in every run)
-        found = []
+        turns = []
         for repetition in range(self.repetitions):
             order = list(strategies)
             if repetition:
                 dice.shuffle(order)
-            found += [(repetition, strategy) for strategy in order]
-        return found
+            turns += [(repetition, strategy) for strategy in order]
+        return turns
 
 
 def run_all(  # noqa: PLR0913 (what a run is made of)

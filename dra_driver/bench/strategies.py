@@ -77,14 +77,14 @@ class Part(Strict):
 
     def environment(self) -> dict[str, str]:
         """Return what tells CUDA its own settings as a client of MPS; the GPU is its first one."""
-        found = {}
+        environment = {}
         if self.thread_percentage is not None:
-            found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.thread_percentage)
+            environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.thread_percentage)
         if self.memory_mib is not None:
-            found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory_mib}M"
+            environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory_mib}M"
         if self.priority:
-            found["CUDA_MPS_CLIENT_PRIORITY"] = str(self.priority)
-        return found
+            environment["CUDA_MPS_CLIENT_PRIORITY"] = str(self.priority)
+        return environment
 
 
 def beginnings(seats: Sequence[Part]) -> list[float]:
@@ -99,14 +99,14 @@ def beginnings(seats: Sequence[Part]) -> list[float]:
 def longest(seats: Sequence[Part]) -> float:
     """Return how many seconds after the common moment the last tenant's time is over."""
     return max(
-        begin + one.work.seconds + (0.0 if one.is_command else one.work.warm_up)
-        for begin, one in zip(beginnings(seats), seats, strict=True)
+        begin + seat.work.seconds + (0.0 if seat.is_command else seat.work.warm_up)
+        for begin, seat in zip(beginnings(seats), seats, strict=True)
     )
 
 
 def watcher(seats: Sequence[Part]) -> int | None:
     """Return which tenant watches the card while it works: no command does."""
-    return next((number for number, one in enumerate(seats) if not one.is_command), None)
+    return next((number for number, seat in enumerate(seats) if not seat.is_command), None)
 
 
 class Strategy(Strict):
@@ -147,7 +147,7 @@ class Strategy(Strict):
         several = [part for part in self.parts if part.gpus > 1]
         if several and self.sharing is not Sharing.WHOLE_GPUS:
             raise ValueError("several GPUs for a tenant belong to whole-gpus")
-        if not all(one.is_command for one in several):
+        if not all(part.is_command for part in several):
             raise ValueError("only a command uses several GPUs")
         return self
 
@@ -234,14 +234,14 @@ def usual(tenants: Iterable[int], memory_mib: int | None) -> tuple[Strategy, ...
 
     Memory is not limited where nobody knows how much the GPU has.
     """
-    found = [ALONE]
+    strategies = [ALONE]
     for number in dict.fromkeys(tenants):
-        found += [
+        strategies += [
             Strategy(sharing=Sharing.TIME_SLICING, tenants=number),
             Strategy(sharing=Sharing.MPS, tenants=number),
             equal_shares(number, memory_mib),
         ]
-    return tuple(found)
+    return tuple(strategies)
 
 
 def equal_shares(tenants: int, memory_mib: int | None) -> Strategy:
@@ -261,14 +261,14 @@ def of_mig(
 
     `fit` is how many of them one GPU has room for; with layers, `tenants` share one of them.
     """
-    found = [Strategy(sharing=Sharing.MIG, tenants=fit, profile=profile)]
+    strategies = [Strategy(sharing=Sharing.MIG, tenants=fit, profile=profile)]
     if with_layers:
-        found += [
+        strategies += [
             Strategy(sharing=sharing, tenants=number, profile=profile)
             for number in tenants
             for sharing in (Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS)
         ]
-    return tuple(found)
+    return tuple(strategies)
 
 
 def is_plain(profile: str) -> bool:
@@ -278,8 +278,8 @@ def is_plain(profile: str) -> bool:
 
 def profile_size(profile: str) -> tuple[int, int]:
     """Return a MIG profile's compute slices, and its memory in GB: of `3g.40gb` 3 and 40."""
-    found = _PLAIN.match(profile)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _PLAIN.match(profile)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _size(memory_mib: int | None) -> str:

@@ -171,31 +171,31 @@ class Answers:
 
     def facts(self) -> dict[Fact, int | None]:
         """Return the facts that it told, and as None those that it does not have."""
-        found: dict[Fact, int | None] = {}
+        facts: dict[Fact, int | None] = {}
         for fact, (name, part) in _FACTS.items():
             if self.code(name) in (SUCCESS, NOT_SUPPORTED):
-                found[fact] = self.number(name, part)
+                facts[fact] = self.number(name, part)
         fields = self._fields()
         for fact, number in _FIELDS.items():
             if number in fields:
-                found[fact] = fields[number]
-        for fact in self._kept_back(found):
-            found.pop(fact, None)
-        if Fact.MEMORY_USED not in found:  # the older call counts what is reserved as used
-            found[Fact.MEMORY_USED] = self.number("MemoryInfo", "used")
-            found[Fact.MEMORY_RESERVED] = 0
-        if found.get(Fact.SLOWDOWN) == _IDLE:
-            found[Fact.SLOWDOWN] = 0
-        return found
+                facts[fact] = fields[number]
+        for fact in self._kept_back(facts):
+            facts.pop(fact, None)
+        if Fact.MEMORY_USED not in facts:  # the older call counts what is reserved as used
+            facts[Fact.MEMORY_USED] = self.number("MemoryInfo", "used")
+            facts[Fact.MEMORY_RESERVED] = 0
+        if facts.get(Fact.SLOWDOWN) == _IDLE:
+            facts[Fact.SLOWDOWN] = 0
+        return facts
 
-    def _kept_back(self, found: Mapping[Fact, int | None]) -> Iterator[Fact]:
+    def _kept_back(self, facts: Mapping[Fact, int | None]) -> Iterator[Fact]:
         """Yield facts that the GPU may have, though it does not tell them as it is now."""
-        if found.get(Fact.ECC_CURRENT) == 0:
+        if facts.get(Fact.ECC_CURRENT) == 0:
             yield from _OF_ECC
-        if found.get(Fact.MIG_CURRENT) == 1:
-            yield from (fact for fact in _OF_LOAD if found.get(fact) is None)
+        if facts.get(Fact.MIG_CURRENT) == 1:
+            yield from (fact for fact in _OF_LOAD if facts.get(fact) is None)
         if self.is_divided:
-            yield from (fact for fact in _OF_ROWS if found.get(fact) is None)
+            yield from (fact for fact in _OF_ROWS if facts.get(fact) is None)
 
     @property
     def is_mute(self) -> bool:
@@ -220,7 +220,7 @@ class Answers:
 
     def _asked(self) -> Iterator[tuple[str, Any]]:
         """Yield all functions that it was asked, with the answers, in the order of asking."""
-        listed = [self._calls, *(one for part in _PARTS for one in self.part(part))]
+        listed = [self._calls, *(each for part in _PARTS for each in self.part(part))]
         for name, answer in (item for answers in listed for item in answers.items()):
             function = name.partition("(")[0]
             if _FUNCTION.fullmatch(function):
@@ -270,7 +270,7 @@ class Answers:
         codes: dict[str, set[int | None]] = {}
         for call, answer in self._calls.items():
             codes.setdefault(str(call).partition("(")[0], set()).add(code_of(answer))
-        failed = {name: found.pop() for name, found in codes.items() if len(found) == 1}
+        failed = {name: same.pop() for name, same in codes.items() if len(same) == 1}
         return {
             name: code
             for name, code in failed.items()
@@ -281,14 +281,14 @@ class Answers:
 
     def _fields(self) -> dict[int, int | None]:
         """Return the fields that it told, None for those that it does not have."""
-        found: dict[int, int | None] = {}
+        numbers: dict[int, int | None] = {}
         values = value_of(self._calls.get(f"{_GET}FieldValues", {}))
-        for one in list_of("fields", values or []):
-            code = code_of(one)
+        for field in list_of("fields", values or []):
+            code = code_of(field)
             if code in (SUCCESS, NOT_SUPPORTED):
-                number = whole("a field", one.get("field"))
-                found[number] = whole("a field", one.get("value")) if code == SUCCESS else None
-        return found
+                number = whole("a field", field.get("field"))
+                numbers[number] = whole("a field", field.get("value")) if code == SUCCESS else None
+        return numbers
 
 
 def code_of(answer: object) -> int | None:
@@ -315,7 +315,7 @@ def list_of(what: str, value: object) -> list[dict[str, Any]]:
     """Return a value that has to be a list of mappings."""
     if not isinstance(value, list):
         raise _error(what, value)
-    return [mapping_of(what, one) for one in value]
+    return [mapping_of(what, entry) for entry in value]
 
 
 def whole(what: str, value: object) -> int:

@@ -83,10 +83,10 @@ def sources(apt: Path) -> Iterator[Source]:
 
 def _one_line_entries(text: str) -> Iterator[Source]:
     for line in text.splitlines():
-        found = re.match(r"\s*deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<rest>[^#]+)", line)
-        words = found["rest"].split() if found else []
-        if found and len(words) >= 3:
-            signed = re.search(r"signed-by=(\S+)", found["options"] or "")
+        match = re.match(r"\s*deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<rest>[^#]+)", line)
+        words = match["rest"].split() if match else []
+        if match and len(words) >= 3:
+            signed = re.search(r"signed-by=(\S+)", match["options"] or "")
             yield Source(
                 uri=words[0],
                 suites=(words[1],),

@@ -97,8 +97,8 @@ def _content(documents: Mapping[str, Any], name: str) -> dict[str, Any]:
     addresses = _addresses(gpus, places)
     node = mapping_of(gathered.NODE, documents.get(gathered.NODE, {}))
     known = mapping_of("its GPUs", node.get("gpus", {}))
-    found = list(_in_proc(gpus, addresses, known))
-    cards = cards_of(found, version)
+    described = list(_in_proc(gpus, addresses, known))
+    cards = cards_of(described, version)
     content: dict[str, Any] = {
         "name": name,
         "description": "a gathered node",
@@ -108,7 +108,7 @@ def _content(documents: Mapping[str, Any], name: str) -> dict[str, Any]:
             _identity(said)
             | _gpu(gpu, card_name(gpu, said, version, cards), places.get(address, {}))
             | {"pci": address}
-            for gpu, address, said in found
+            for gpu, address, said in described
         ],
         "cards": cards,
         "missing_functions": _missing(gpus),
@@ -180,7 +180,7 @@ def _places(documents: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _addresses(gpus: Iterable[Answers], places: Mapping[str, dict[str, Any]]) -> list[str]:
     """Return where the GPUs are; one that does not tell is at a place that no other names."""
     told = [gpu.text_of("PciInfo_v3", "busId") for gpu in gpus]
-    named = {_address(one) for one in told if one}
+    named = {_address(address) for address in told if address}
     left = [
         address
         for address, place in sorted(places.items())
@@ -190,7 +190,7 @@ def _addresses(gpus: Iterable[Answers], places: Mapping[str, dict[str, Any]]) ->
     ]
     if len(left) < told.count(None):
         raise StateError("a GPU told no PCI address, and /sys had none for it either")
-    return [_address(one) if one else left.pop(0) for one in told]
+    return [_address(address) if address else left.pop(0) for address in told]
 
 
 def _in_proc(
@@ -203,12 +203,12 @@ def _in_proc(
 
 def _identity(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return what /proc says of a GPU, for one that NVML does not tell of."""
-    found: dict[str, Any] = {}
+    identity: dict[str, Any] = {}
     if str(said.get("Device Minor")).isdecimal():
-        found["minor"] = int(said["Device Minor"])
+        identity["minor"] = int(said["Device Minor"])
     if "GPU UUID" in said:
-        found["uuid"] = said["GPU UUID"]
-    return found
+        identity["uuid"] = said["GPU UUID"]
+    return identity
 
 
 def _gpu(gpu: Answers, card: str, place: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,15 +268,15 @@ def _told(profile: Profile, documents: Mapping[str, Any]) -> Profile:
     ]
     in_order = sorted(told, key=lambda gpu: (_node_number(places.get(gpu.pci, {})), gpu.minor))
     return Profile.model_validate(
-        profile.model_dump() | {"gpus": [one.model_dump() for one in in_order]}
+        profile.model_dump() | {"gpus": [gpu.model_dump() for gpu in in_order]}
     )
 
 
 def _node_number(place: Mapping[str, Any]) -> int:
     """Return the number of a GPU's node for graphics, 0 if it has none."""
     names = place.get("drm") or ()
-    found = [re.fullmatch(r"renderD(\d{1,6})", str(name)) for name in names]
-    return next((int(one[1]) for one in found if one), 0)
+    matches = [re.fullmatch(r"renderD(\d{1,6})", str(name)) for name in names]
+    return next((int(match[1]) for match in matches if match), 0)
 
 
 def _difference(gpu: Answers, profile: Profile, made: hardware.SimulatedGpu) -> Told:
@@ -317,18 +317,18 @@ def _difference(gpu: Answers, profile: Profile, made: hardware.SimulatedGpu) -> 
 def _instances(gpu: Answers) -> list[dict[str, Any]]:
     """Return the GPU instances that were there, with the compute instances that are MIG devices."""
     devices = [
-        mapping_of("a MIG device", value) | {"index": one.get("index")}
-        for one in gpu.part("migDevices")
-        if (value := value_of(one.get("nvmlDeviceGetMigDeviceHandleByIndex"))) is not None
+        mapping_of("a MIG device", value) | {"index": each.get("index")}
+        for each in gpu.part("migDevices")
+        if (value := value_of(each.get("nvmlDeviceGetMigDeviceHandleByIndex"))) is not None
     ]
-    found = []
-    for one in gpu.instances():
-        for place in list_of("instances", value_of(one.get("nvmlDeviceGetGpuInstances")) or []):
+    instances = []
+    for entry in gpu.instances():
+        for place in list_of("instances", value_of(entry.get("nvmlDeviceGetGpuInstances")) or []):
             inside = [each for each in devices if each.get("gpuInstance") == place.get("id")]
-            found.append(
+            instances.append(
                 {
                     "id": place.get("id"),
-                    "profile": one.get("profile"),
+                    "profile": entry.get("profile"),
                     "start": place.get("start"),
                     "compute": [
                         {
@@ -342,4 +342,4 @@ def _instances(gpu: Answers) -> list[dict[str, Any]]:
                     ],
                 }
             )
-    return found
+    return instances

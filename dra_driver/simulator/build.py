@@ -40,8 +40,8 @@ def find_compiler(environment: Mapping[str, str]) -> str:
     """
     chosen = environment.get("CC")
     for name in [chosen] if chosen else ["cc", "gcc", "clang"]:
-        if found := shutil.which(name, path=environment.get("PATH")):
-            return found
+        if path := shutil.which(name, path=environment.get("PATH")):
+            return path
     raise SetupError(
         f"the simulated NVML is written in C and no C compiler was found "
         f"(looked for {chosen or 'cc, gcc, clang'}); install one, on Debian: "

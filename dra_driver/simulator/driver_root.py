@@ -209,12 +209,12 @@ def forget_instances(root: Path, gpu: SimulatedGpu) -> None:
 
 def _refresh(root: Path, profile: Profile, options: Options) -> Description:
     """Check that a driver root is the wanted machine, and renew its library if it is older."""
-    found = describe(root)
+    machine = describe(root)
     seed = options.seed or profile.name
-    if found.profile != profile or found.seed != seed:
-        same = (found.profile.name, found.seed) == (profile.name, seed)
+    if machine.profile != profile or machine.seed != seed:
+        same = (machine.profile.name, machine.seed) == (profile.name, seed)
         raise SetupError(
-            f"{root} already is the machine {found.profile.name!r} (seed {found.seed!r})"
+            f"{root} already is the machine {machine.profile.name!r} (seed {machine.seed!r})"
             f"{', made from another text of that profile' if same else ''}; remove it first with "
             f"`dra-driver simulate down --root {root}`"
         )
@@ -226,8 +226,8 @@ def _refresh(root: Path, profile: Profile, options: Options) -> Description:
             f"{root} already is this machine, with control groups {groups or 'of its host'}; "
             f"remove it first with `dra-driver simulate down --root {root}`"
         )
-    _install_library(root, profile, found.driver_version, options)
-    return found
+    _install_library(root, profile, machine.driver_version, options)
+    return machine
 
 
 def _build(root: Path, profile: Profile, options: Options) -> Description:
@@ -289,8 +289,8 @@ def _write_state(root: Path, description: Description, options: Options) -> None
 def _restore(now: state.State, profile: Profile) -> None:
     """Divide GPUs as they were when a node was gathered; let calls fail and hang that did there."""
     # What every GPU refused takes one of the places for faults, not one for each GPU.
-    told = Counter(one for gpu in profile.gpus for one in gpu.told.refusals.items())
-    by_all = {one for one, by in told.items() if by == len(profile.gpus) and one[0] != "*"}
+    told = Counter(call for gpu in profile.gpus for call in gpu.told.refusals.items())
+    by_all = {call for call, by in told.items() if by == len(profile.gpus) and call[0] != "*"}
     for function, code in sorted(by_all):
         now.add_fault(state.Fault(function=function, code=code))
     for slot, gpu in enumerate(profile.gpus):

@@ -121,20 +121,20 @@ def _clocks(gpu: Answers, name: str) -> dict[str, int]:
 
 def mig_of(gpu: Answers) -> dict[str, Any] | None:
     """Return what the card can do with MIG."""
-    found = [cut for one in gpu.part("migProfiles") if (cut := _mig_profile(one)) is not None]
-    if not found or gpu.code("MigMode") != SUCCESS:
+    cuts = [cut for entry in gpu.part("migProfiles") if (cut := _mig_profile(entry)) is not None]
+    if not cuts or gpu.code("MigMode") != SUCCESS:
         return None
-    most = max(cut["instances"] for cut in found)
+    most = max(cut["instances"] for cut in cuts)
     return {
-        "memory_slices": max(start + cut["size"] for cut in found for start in cut["starts"]),
+        "memory_slices": max(start + cut["size"] for cut in cuts for start in cut["starts"]),
         "max_devices": gpu.number("MaxMigDeviceCount") or most,
         "compute_rev1": any(
-            one.get("index") == _COMPUTE_REV1
-            and value_of(one.get("nvmlGpuInstanceGetComputeInstanceProfileInfoV")) is not None
-            for one in gpu.part("computeProfiles")
+            each.get("index") == _COMPUTE_REV1
+            and value_of(each.get("nvmlGpuInstanceGetComputeInstanceProfileInfoV")) is not None
+            for each in gpu.part("computeProfiles")
         ),
         "reset_to_switch": (gpu.number("Architecture") or 0) < _HOPPER,
-        "profiles": sorted(found, key=lambda cut: int(cut["index"])),
+        "profiles": sorted(cuts, key=lambda cut: int(cut["index"])),
     }
 
 
@@ -168,13 +168,13 @@ def _mig_profile(told: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def links_of(gpu: Answers) -> list[dict[str, Any] | None]:
     """Return the NVLinks up to the last that there is."""
-    found: list[dict[str, Any] | None] = []
-    for one in gpu.part("nvlinks"):
-        there = value_of(one.get("nvmlDeviceGetNvLinkCapability")) is not None
-        found.append(_link(one) if there else None)
-    while found and found[-1] is None:
-        found.pop()
-    return found
+    links: list[dict[str, Any] | None] = []
+    for link in gpu.part("nvlinks"):
+        there = value_of(link.get("nvmlDeviceGetNvLinkCapability")) is not None
+        links.append(_link(link) if there else None)
+    while links and links[-1] is None:
+        links.pop()
+    return links
 
 
 def _link(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -293,7 +293,7 @@ def _links(gpu: SimulatedGpu, profile: Profile) -> list[LinkTo]:
     ports, version = gpu.card.nvlink.links, gpu.card.nvlink.version
     ends: list[LinkTo] = []
     if gpu.nvlinks:
-        devices = {one.pci: profile.card_of(one).device_id for one in profile.gpus}
+        devices = {each.pci: profile.card_of(each).device_id for each in profile.gpus}
         ends = [_link(version, "gpu", pci, devices[pci]) for pci in gpu.nvlinks]
     elif (switches := profile.nvswitch) is not None:
         device, addresses = switches.device_id, itertools.cycle(switches.addresses)

@@ -42,7 +42,7 @@ class Family(pydantic.BaseModel):
 @functools.cache
 def families() -> tuple[Family, ...]:
     """Return the families of machine types that are known, in the order of the file."""
-    return tuple(Family.model_validate(one) for one in yaml.safe_load(_FILE.read_text()))
+    return tuple(Family.model_validate(family) for family in yaml.safe_load(_FILE.read_text()))
 
 
 def profile_of(instance_type: str) -> Profile:
@@ -54,7 +54,7 @@ def profile_of(instance_type: str) -> Profile:
         if instance_type in family.types:
             count = family.types[instance_type]
             if family.card is None:
-                known = ", ".join(sorted(one.stem for one in CARDS.glob("*.yaml")))
+                known = ", ".join(sorted(file.stem for file in CARDS.glob("*.yaml")))
                 raise ConfigError(
                     f"{family.cloud}'s {instance_type} has {count} {family.gpu}, a card that this "
                     f"version does not know: known are {known}; describe it in a profile of your "
@@ -68,11 +68,11 @@ def profile_of(instance_type: str) -> Profile:
 def _unknown(name: str) -> str:
     """Say which types are known, those with a similar name first."""
     served = [family for family in families() if family.card is not None]
-    known = {one.casefold(): one for family in served for one in family.types}
+    known = {type_.casefold(): type_ for family in served for type_ in family.types}
     near = difflib.get_close_matches(name.casefold(), known, n=_MOST_NEAR)
-    hint = f"; did you mean {' or '.join(known[one] for one in near)}?" if near else "."
+    hint = f"; did you mean {' or '.join(known[like] for like in near)}?" if near else "."
     by_cloud = "; ".join(
-        f"{cloud}: {', '.join(itertools.chain.from_iterable(one.types for one in of_cloud))}"
+        f"{cloud}: {', '.join(itertools.chain.from_iterable(family.types for family in of_cloud))}"
         for cloud, of_cloud in itertools.groupby(served, key=lambda family: family.cloud)
     )
     return (
@@ -104,7 +104,7 @@ def _shipped() -> tuple[Profile, ...]:
 
 def _gpus(given: Sequence[Gpu], count: int) -> list[Gpu]:
     """Return so many GPUs: the first of those given, and again all of them in other PCI domains."""
-    found = [
+    gpus = [
         gpu.model_copy(
             update={
                 "pci": _in_domain(gpu.pci, domain),
@@ -118,7 +118,7 @@ def _gpus(given: Sequence[Gpu], count: int) -> list[Gpu]:
         for domain in range(-(-count // len(given)))
         for index, gpu in enumerate(given)
     ][:count]
-    return [gpu.model_copy(update={"nvlinks": _within(gpu.nvlinks, found)}) for gpu in found]
+    return [gpu.model_copy(update={"nvlinks": _within(gpu.nvlinks, gpus)}) for gpu in gpus]
 
 
 def _in_domain(address: str, domain: int) -> str:

@@ -43,7 +43,7 @@ def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.Lin
     address = _address(record, slot)
     peer = bytes(record.gpus[slot].links[number].remote_bus_id)
     before = [link for link in record.gpus[slot].links[:number] if link.remote_bus_id == peer]
-    others = [record.gpus[one] for one in range(record.gpu_count) if _address(record, one) == peer]
+    others = [record.gpus[at] for at in range(record.gpu_count) if _address(record, at) == peer]
     back = [link for gpu in others for link in gpu.links if link.remote_bus_id == address]
     return back[len(before)] if len(before) < len(back) else None
 

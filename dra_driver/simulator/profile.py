@@ -380,7 +380,7 @@ def knows_recovery_action(driver_version: str) -> bool:
 
 def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:
     """Check that each NVLink of a GPU leads back from its other end."""
-    back = {one.pci: one.nvlinks.count(gpu.pci) for one in gpus if one.pci != gpu.pci}
+    back = {each.pci: each.nvlinks.count(gpu.pci) for each in gpus if each.pci != gpu.pci}
     for other in set(gpu.nvlinks):
         if back.get(other) != gpu.nvlinks.count(other):
             raise ValueError(
@@ -391,14 +391,14 @@ def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:
 
 def _check_instances(gpu: Gpu, card: Card) -> None:
     """Check that instances are of the card's profiles, and each there once."""
-    known = {one.id: one for one in card.mig.profiles} if card.mig else {}
+    known = {each.id: each for each in card.mig.profiles} if card.mig else {}
     for instance in gpu.told.instances:
         profile = known.get(instance.profile)
         if profile is None or instance.start not in profile.starts:
             raise ValueError(
                 f"GPU {gpu.pci}: its card has no MIG profile {instance.profile} at {instance.start}"
             )
-    if len({one.id for one in gpu.told.instances}) < len(gpu.told.instances):
+    if len({each.id for each in gpu.told.instances}) < len(gpu.told.instances):
         raise ValueError(f"GPU {gpu.pci}: two of its instances have the same id")
 
 

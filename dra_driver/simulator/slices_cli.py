@@ -108,13 +108,13 @@ class Slices(CommandSettings):
         alone = beside_shares.why_alone(lambda: kubernetes)
         config = NodeConfig() if self.share_config is None else read_file(self.share_config)
         consumable = Consumable.of(self.consumable_shares)
-        found: list[Object] = []
+        slices: list[Object] = []
         for node in node_names(self.node_name or _TEMPLATE, self.count):
             there = on_node(inventory, node)
             share = replace(shares_of(config, there), consumable=consumable, alone=alone)
             offered = Offered(mig=offer, share=share, memory_counters=self.memory_counters)
-            found += slices_of(there, node, offered)
-        sys.stdout.write(self._text(found))
+            slices += slices_of(there, node, offered)
+        sys.stdout.write(self._text(slices))
 
     def _text(self, slices: list[Object]) -> str:
         keep = frozenset({"driverVersion"} if self.driver_version else ())

@@ -140,10 +140,10 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
 
 def find(folder: Path) -> Path:
     """Return the state file in a driver's library folder. Raises SetupError if there is none."""
-    found = [path for path in folder.glob(f"{FILE_PREFIX}*") if not path.is_symlink()]
-    if not found:
+    files = [path for path in folder.glob(f"{FILE_PREFIX}*") if not path.is_symlink()]
+    if not files:
         raise SetupError(f"no simulated machine in {folder}: no file {FILE_PREFIX}*")
-    return max(found, key=lambda path: len(path.name))
+    return max(files, key=lambda path: len(path.name))
 
 
 def _field(text: str, size: int) -> bytes:
@@ -210,9 +210,9 @@ class State:
         if self._record.magic != layout.MAGIC or (
             (self._record.layout_version, self._record.size) != (layout.LAYOUT_VERSION, _SIZE)
         ):
-            found = self._record.layout_version
+            version = self._record.layout_version
             raise StateError(
-                f"{path} is not a machine of this simulator (layout {found}, this one has "
+                f"{path} is not a machine of this simulator (layout {version}, this one has "
                 f"{layout.LAYOUT_VERSION}); make it again with `simulate down` and `simulate up`"
             )
 

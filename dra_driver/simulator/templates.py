@@ -58,12 +58,12 @@ def template_of(slices: Iterable[Object], keep: frozenset[str] = frozenset()) ->
         slices: of one node.
         keep: attributes that are known all the same.
     """
-    for one in slices:
-        spec = one["spec"]
+    for slice_ in slices:
+        spec = slice_["spec"]
         if "devices" in spec:
             devices = [_without_node(device, keep) for device in spec["devices"]]
             spec = {**spec, "devices": devices}
-        yield {**one, "spec": spec}
+        yield {**slice_, "spec": spec}
 
 
 def dynamic_resources(slices: Iterable[Object], keep: frozenset[str] = frozenset()) -> Object:
@@ -80,7 +80,7 @@ def dynamic_resources(slices: Iterable[Object], keep: frozenset[str] = frozenset
                 "pool": {"name": spec["pool"]["name"]},
                 **{key: spec[key] for key in ("sharedCounters", "devices") if key in spec},
             }
-            for spec in (one["spec"] for one in template_of(slices, keep))
+            for spec in (slice_["spec"] for slice_ in template_of(slices, keep))
         ],
         "attributeBindings": list(_bindings(slices)),
     }
@@ -94,8 +94,8 @@ def _without_node(device: Object, keep: frozenset[str]) -> Object:
 
 def _bindings(slices: Iterable[Object]) -> Iterator[Object]:
     together: dict[tuple[str, str, str], list[Object]] = defaultdict(list)
-    for one in slices:
-        spec = one["spec"]
+    for slice_ in slices:
+        spec = slice_["spec"]
         for device in spec.get("devices", ()):
             for name in sorted(SHARED & device["attributes"].keys()):
                 place = {

@@ -137,8 +137,8 @@ def stand_ins(
 
 def _version(files: Mapping[str, Path]) -> str:
     for place in files:
-        if found := re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", place):
-            return found[1]
+        if match := re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", place):
+            return match[1]
     raise SetupError("the downloaded packages hold no libcuda.so.<version>; empty the cache")
 
 

@@ -49,7 +49,7 @@ class CasePods:
             with suppress(UnavailableError):  # the API server is away for a moment
                 if not self._are_commands[at] or self.heard[at].ready is None:
                     self.heard[at] = self._listen(at)
-                elif is_over(self.found(at)):
+                elif is_over(self.pod(at)):
                     self._ended.add(at)
         return self
 
@@ -59,19 +59,19 @@ class CasePods:
             text = self._client.log(self._namespace, name, query=_LOG, timeout=_TIMEOUT)
         except (NotFoundError, UnavailableError, InvalidError):  # no such container yet
             return before
-        said = [one for line in text.splitlines() if (one := lines.heard(line)) is not None]
-        for one in said:
-            if isinstance(one, (lines.Ready, lines.Waiting)):
-                ahead = one.at - time.monotonic()
+        said = [word for line in text.splitlines() if (word := lines.heard(line)) is not None]
+        for word in said:
+            if isinstance(word, (lines.Ready, lines.Waiting)):
+                ahead = word.at - time.monotonic()
                 self._ahead = ahead if self._ahead is None else max(ahead, self._ahead)
-        ready = next((one for one in said if isinstance(one, lines.Ready)), None)
+        ready = next((each for each in said if isinstance(each, lines.Ready)), None)
         took = before.launch_seconds
         if ready is not None and took is None:
             took = time.monotonic() - self.launched[number]
         return Gathered(
             ready=ready,
-            done=next((one for one in said if isinstance(one, lines.Done)), None),
-            failed=next((one for one in said if isinstance(one, lines.Failed)), None)
+            done=next((each for each in said if isinstance(each, lines.Done)), None),
+            failed=next((each for each in said if isinstance(each, lines.Failed)), None)
             or self._crashed(number, text),
             launch_seconds=took,
         )
@@ -80,7 +80,7 @@ class CasePods:
         """Return what stands for the last word of a container that ended without one."""
         if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
             return None
-        if not is_over(self.found(number)):
+        if not is_over(self.pod(number)):
             return None
         last = text.strip().splitlines()[-1:] or ["it wrote nothing"]
         return lines.Failed(reason=f"its container ended: {last[0]}")
@@ -89,19 +89,19 @@ class CasePods:
     def are_settled(self) -> bool:
         """Whether each that was made is ready, or never will be."""
         made = (self.heard[at] for at in self.launched)
-        return all(one.ready is not None or one.failed is not None for one in made)
+        return all(pod.ready is not None or pod.failed is not None for pod in made)
 
     def are_over(self, but: Container[int] = ()) -> bool:
         """Whether each has said its last word, or its command has ended, but those of `but`."""
         return all(self._is_over(at) for at in range(len(self.heard)) if at not in but)
 
     def _is_over(self, at: int) -> bool:
-        one = self.heard[at]
-        return one.done is not None or one.failed is not None or at in self._ended
+        pod = self.heard[at]
+        return pod.done is not None or pod.failed is not None or at in self._ended
 
     def able(self) -> Sequence[int]:
         """Return the numbers of those that are ready."""
-        return [at for at, one in enumerate(self.heard) if one.ready and one.failed is None]
+        return [at for at, pod in enumerate(self.heard) if pod.ready and pod.failed is None]
 
     def now(self) -> float:
         """Return the time of their machine; a little earlier, by as much as their lines are old.
@@ -110,7 +110,7 @@ class CasePods:
         """
         return time.monotonic() + (self._ahead or 0.0)
 
-    def found(self, at: int) -> JsonObject:
+    def pod(self, at: int) -> JsonObject:
         """Return a pod as the API has it."""
         name = manifests.pod_name(at)
         return self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)

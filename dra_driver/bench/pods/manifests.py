@@ -63,14 +63,14 @@ def namespace(name: str, run: str) -> JsonObject:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
-def pull_secret(found: Mapping[str, object]) -> JsonObject:
+def pull_secret(secret: Mapping[str, object]) -> JsonObject:
     """Return the copy of a Secret with which images are pulled."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": PULL_SECRET},
-        "type": found.get("type"),
-        "data": found.get("data") or {},
+        "type": secret.get("type"),
+        "data": secret.get("data") or {},
     }
 
 
@@ -82,7 +82,7 @@ def device_class(strategy: Strategy) -> str:
 def requests(strategy: Strategy) -> list[JsonObject]:
     """Return the requests of a strategy's claim: one for each tenant that has its own device."""
     names = _request_names(strategy)
-    found: list[JsonObject] = []
+    asked: list[JsonObject] = []
     for number, name in enumerate(names):
         exactly: JsonObject = {"deviceClassName": device_class(strategy)}
         if profile := strategy.profiles[number]:
@@ -90,8 +90,8 @@ def requests(strategy: Strategy) -> list[JsonObject]:
             exactly["selectors"] = [{"cel": {"expression": expression}}]
         if strategy.parts and strategy.parts[number].gpus > 1:
             exactly["count"] = strategy.parts[number].gpus
-        found.append({"name": name, "exactly": exactly})
-    return found
+        asked.append({"name": name, "exactly": exactly})
+    return asked
 
 
 def claim_config(strategy: Strategy) -> JsonObject | None:
@@ -164,7 +164,7 @@ def pod(strategy: Strategy, work: Workload, number: int, place: Place) -> JsonOb
     if not seat.is_command:
         environment["LD_LIBRARY_PATH"] = _LIBRARIES
     if environment:
-        container["env"] = [{"name": name, "value": one} for name, one in environment.items()]
+        container["env"] = [{"name": name, "value": value} for name, value in environment.items()]
     if place.pull_secret:
         spec["imagePullSecrets"] = [{"name": PULL_SECRET}]
     if strategy.sharing is Sharing.SHARES:
@@ -226,11 +226,11 @@ def _command(seats: Sequence[Part], number: int, place: Place) -> list[str]:
 def allocated(thing: Mapping[str, object]) -> str:
     """Say which devices a claim has, in a few words; nothing if it has none."""
     given = objects(thing, "status", "allocation", "devices", "results")
-    devices = sorted({f"{one.get('pool')}/{one.get('device')}" for one in given})
+    devices = sorted({f"{result.get('pool')}/{result.get('device')}" for result in given})
     return ", ".join(devices)
 
 
 def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
     """Return what the driver has written of how a claim's devices are shared."""
     said = [understood(entry).get("sharing") for entry in stored_entries(thing)]
-    return tuple(dict.fromkeys(json.dumps(one, sort_keys=True) for one in said if one))
+    return tuple(dict.fromkeys(json.dumps(config, sort_keys=True) for config in said if config))

@@ -74,13 +74,13 @@ def offered(slices: Iterable[Object], node: str = "") -> Offer:
 
 def _devices(slices: Iterable[Object], node: str) -> Iterator[Device]:
     ours = (
-        one
-        for one in slices
-        if text(one, "spec", "driver") == DRIVER_NAME
-        and node in ("", text(one, "spec", "nodeName"))
+        each
+        for each in slices
+        if text(each, "spec", "driver") == DRIVER_NAME
+        and node in ("", text(each, "spec", "nodeName"))
     )
-    for found in readable_slices(ours):
-        yield from found.devices
+    for own in readable_slices(ours):
+        yield from own.devices
 
 
 def _attribute(device: Device, name: str) -> object:

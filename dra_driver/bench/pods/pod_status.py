@@ -27,14 +27,14 @@ def is_over(pod: Object) -> bool:
 def why_not_running(pod: Object, events: Object) -> str:
     """Say the reason: of its last warning, of its container, or of its scheduling."""
     notes = [text(item, "note") for item in objects(events, "items")]
-    for one in _containers(pod):
-        waiting = mapping(one, "state", "waiting")
+    for container in _containers(pod):
+        waiting = mapping(container, "state", "waiting")
         if message := text(waiting, "message"):
             notes.append(f"{text(waiting, 'reason')}: {message}")
     if notes:
         return notes[-1]
-    for one in objects(pod, "status", "conditions"):
-        if text(one, "status") == "False" and (message := text(one, "message")):
+    for condition in objects(pod, "status", "conditions"):
+        if text(condition, "status") == "False" and (message := text(condition, "message")):
             return message
     return f"it is {phase(pod) or 'not known'}"
 

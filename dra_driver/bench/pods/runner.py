@@ -207,7 +207,7 @@ class PodRunner:
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
         seats = strategy.seats(work)
-        pods = CasePods(self._client, self.namespace, [one.is_command for one in seats])
+        pods = CasePods(self._client, self.namespace, [each.is_command for each in seats])
         launches = sorted({seat.launch for seat in seats})
         # The first wait for the beginning until the last are ready.
         patience = self._place.patience + (len(launches) - 1) * self._patience
@@ -230,14 +230,14 @@ class PodRunner:
         )
         self._wait(lambda: pods.look().are_over(), _LEAD_SECONDS + longest(seats))
         commands_ended = {
-            number: self._ended(number, pods.found(number), one.work)
-            for number, one in enumerate(seats)
-            if one.is_command
+            number: self._ended(number, pods.pod(number), each.work)
+            for number, each in enumerate(seats)
+            if each.is_command
         }
         if len(commands_ended) < len(seats):  # what works by itself may be a little late
             self._wait(lambda: pods.look().are_over(commands_ended), self._patience)
-        found = [commands_ended.get(number) or one for number, one in enumerate(pods.heard)]
-        return case_of(strategy, found, seen=seen, is_simulated=self._is_simulated)
+        gathered = [commands_ended.get(number) or pod for number, pod in enumerate(pods.heard)]
+        return case_of(strategy, gathered, seen=seen, is_simulated=self._is_simulated)
 
     @property
     def _is_simulated(self) -> bool:
@@ -246,14 +246,14 @@ class PodRunner:
     def _await_ready(self, pods: CasePods) -> None:
         if not self._wait(lambda: pods.look().are_settled, self._patience):
             for number in sorted(pods.launched):
-                one = pods.heard[number]
-                if one.ready is None and one.failed is None:
+                pod = pods.heard[number]
+                if pod.ready is None and pod.failed is None:
                     reason = self._why(number)
                     raise DeviceError(
                         f"after {self._patience:g} s pod {manifests.pod_name(number)} is not ready:"
                         f" {reason}"
                     )
-        cards = [one.ready.card for one in pods.heard if one.ready and one.ready.card]
+        cards = [heard.ready.card for heard in pods.heard if heard.ready and heard.ready.card]
         for card in cards:
             self.card = self.card or card
             if card.name != self.card.name:
@@ -273,7 +273,7 @@ class PodRunner:
                     f" of MPS and has {ready.mps or 'no pipe folder of a daemon'}: is the claim's"
                     " config that of another driver?"
                 )
-        cards = {one.ready.card.uuid for one in pods.heard if one.ready and one.ready.card}
+        cards = {pod.ready.card.uuid for pod in pods.heard if pod.ready and pod.ready.card}
         if len(cards) > 1 and strategy.sharing is not Sharing.WHOLE_GPUS:
             raise DeviceError(
                 f"the tenants are on {len(cards)} GPUs, so they share none: shares are spread over"
@@ -287,17 +287,17 @@ class PodRunner:
         A pod with a share has a claim that the scheduler has made for it. The driver says it a
         moment after the pod's start, which is waited for at most so many seconds.
         """
-        found: list[JsonObject] = []
+        claims: list[JsonObject] = []
 
         def is_said() -> bool:
-            found[:] = _items(
+            claims[:] = _items(
                 self._client.list(RESOURCE_CLAIMS, namespace=self.namespace, timeout=_TIMEOUT)
             )
-            return all(map(manifests.sharing_said, found))
+            return all(map(manifests.sharing_said, claims))
 
         self._wait(is_said, seconds)
-        devices = sorted(filter(None, map(manifests.allocated, found)))
-        sharing = [text for one in found for text in manifests.sharing_said(one)]
+        devices = sorted(filter(None, map(manifests.allocated, claims)))
+        sharing = [text for claim in claims for text in manifests.sharing_said(claim)]
         return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
 
     def _ended(self, number: int, pod: JsonObject, work: Workload) -> Tenant:
@@ -316,7 +316,7 @@ class PodRunner:
         end = CommandEnd(
             status=0,
             text=termination_message(pod) if commands.writes_file(work) else text,
-            ended=next((one for one in said if isinstance(one, lines.Ended)), None),
+            ended=next((word for word in said if isinstance(word, lines.Ended)), None),
             seconds=tenant.result.seconds,
         )
         return tenant_of_command(number, work, end)
@@ -357,8 +357,8 @@ class PodRunner:
             )
 
     def _names(self, resource: Resource) -> list[str]:
-        found = self._client.list(resource, namespace=self.namespace, timeout=_TIMEOUT)
-        return [str(item["metadata"]["name"]) for item in _items(found)]
+        listed = self._client.list(resource, namespace=self.namespace, timeout=_TIMEOUT)
+        return [str(item["metadata"]["name"]) for item in _items(listed)]
 
     def _delete(self, resource: Resource, name: str, *, namespace: str | None) -> None:
         with suppress(NotFoundError, StaleError):
@@ -373,8 +373,8 @@ class PodRunner:
 
     def _name_leftovers(self) -> None:
         query = {"labelSelector": manifests.LABEL}
-        found = self._client.each(NAMESPACES, query=query, timeout=_TIMEOUT)
-        names = [str(one["metadata"]["name"]) for one in found]  # type: ignore[index]  # all objects have it
+        namespaces = self._client.each(NAMESPACES, query=query, timeout=_TIMEOUT)
+        names = [str(namespace["metadata"]["name"]) for namespace in namespaces]  # type: ignore[index]  # all objects have it
         for name in names:
             self._say(
                 f"an earlier run left namespace {name}, or still runs: kubectl delete namespace"
@@ -384,8 +384,8 @@ class PodRunner:
             self._say(f"all of them: kubectl delete namespace -l {manifests.LABEL}")
 
 
-def _items(found: Mapping[str, Any]) -> list[JsonObject]:
-    return list(found.get("items") or [])
+def _items(listed: Mapping[str, Any]) -> list[JsonObject]:
+    return list(listed.get("items") or [])
 
 
 def _undisturbed(is_so: Callable[[], bool], seconds: float) -> bool:

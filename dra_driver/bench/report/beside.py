@@ -35,10 +35,10 @@ def beside_rows(reports: Sequence[Report], names: Sequence[str]) -> list[tuple[s
     ratios = [f"{name} / {names[0]}" for name in names[1:]]
     head = ("strategy", *names, *ratios, *(f"p99 ms {name}" for name in names))
     head = (*head, *(f"p99 {ratio}" for ratio in ratios))
-    found = [_by_key(report) for report in reports]
+    tables = [_by_key(report) for report in reports]
     rows = [head]
-    for key in found[0] if found else ():
-        own = [one[key] for one in found if key in one]
+    for key in tables[0] if tables else ():
+        own = [table[key] for table in tables if key in table]
         if len(own) == len(reports) > 1:
             rates = [row.over(throughput) for row in own]
             waits = [row.over(lambda some: worst_latency(some, "p99_ms")) for row in own]
@@ -73,13 +73,13 @@ def _ratios(values: Sequence[Spread | None]) -> list[str]:
 
 def _by_key(report: Report) -> Mapping[tuple[object, ...], Row]:
     """Return rows whose tenants do one work, by what makes them the same in another report."""
-    found: dict[tuple[object, ...], Row] = {}
+    by_key: dict[tuple[object, ...], Row] = {}
     for row in summary(report):
         works = _works(row, report.work)
         results: Sequence[Result] = row.results(row.cases[0])
         if len({result.unit for result in results}) == 1:
-            found[row.strategy.name, row.role, works] = row
-    return found
+            by_key[row.strategy.name, row.role, works] = row
+    return by_key
 
 
 def _works(row: Row, work: Workload) -> tuple[Workload, ...]:

@@ -92,33 +92,33 @@ def alone(cases: Sequence[Case]) -> Case | None:
 
 def bases(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
     """Return the cases of the same round that one is compared with."""
-    round_ = [one for one in cases if one.repetition == case.repetition]
+    round_ = [each for each in cases if each.repetition == case.repetition]
     if study is None:
-        found = alone(round_)
-        return () if found is None else (found,)
+        base = alone(round_)
+        return () if base is None else (base,)
     relation = relation_of(study, case.strategy)
     names = (*relation.against, *([case.strategy.name] if not relation.group else []))
-    return tuple(one for name in names if (one := _measured(round_, name)) is not None)
+    return tuple(chosen for name in names if (chosen := _measured(round_, name)) is not None)
 
 
 def undisturbed(cases: Sequence[Case], case: Case, study: Study | None) -> tuple[Case, ...]:
     """Return the cases of the same round and shares without neighbours, if a scenario has them."""
     if study is None:
         return ()
-    round_ = [one for one in cases if one.repetition == case.repetition]
+    round_ = [each for each in cases if each.repetition == case.repetition]
     names = relation_of(study, case.strategy).undisturbed
-    return tuple(one for name in names if (one := _measured(round_, name)) is not None)
+    return tuple(chosen for name in names if (chosen := _measured(round_, name)) is not None)
 
 
 def relation_of(study: Study, strategy: Strategy) -> Relation:
     """Return what a case of a scenario is compared with."""
-    found = (relation for relation in study.relations if relation.case == strategy.name)
-    return next(found, Relation(case=strategy.name))
+    relations = (relation for relation in study.relations if relation.case == strategy.name)
+    return next(relations, Relation(case=strategy.name))
 
 
 def _measured(cases: Sequence[Case], name: str) -> Case | None:
-    found = (case for case in cases if case.strategy.name == name and case.state == "measured")
-    return next(found, None)
+    measured = (case for case in cases if case.strategy.name == name and case.state == "measured")
+    return next(measured, None)
 
 
 def of_role(case: Case, role: str) -> tuple[Tenant, ...]:
@@ -145,7 +145,7 @@ def compared(
     base = {tenant.number: _base(measures, case.strategy, tenant.number) for tenant in tenants}
     shares = [_progress(tenant, base[tenant.number]) for tenant in tenants]
     known = [share for share in shares if share is not None]
-    memory = [float(one.memory_mib) for one in own if one.memory_mib is not None]
+    memory = [float(result.memory_mib) for result in own if result.memory_mib is not None]
     got = known if len(known) == len(shares) else [_throughput_of(tenant) for tenant in tenants]
     just_own = Comparison(
         fairness=fairness(got),
@@ -161,9 +161,9 @@ def compared(
         total_throughput=sum(known),
         least_throughput=min(known),
         run_time=None if not min(known) else 1 / min(known),
-        p50=ratios(lambda one: _latency(one, "p50_ms")),
-        p99=ratios(lambda one: _latency(one, "p99_ms")),
-        context=ratios(lambda one: one.context_seconds),
+        p50=ratios(lambda result: _latency(result, "p50_ms")),
+        p99=ratios(lambda result: _latency(result, "p99_ms")),
+        context=ratios(lambda result: result.context_seconds),
         energy_per_work=_energy_ratio(case, measures) if is_one_work else None,
     )
 
@@ -178,8 +178,8 @@ def _progress(tenant: Tenant, base: Result | None) -> float | None:
 
 def _base(measures: Sequence[Case], strategy: Strategy, number: int) -> Result | None:
     """Return the result that a tenant is compared with."""
-    found = _base_tenant(measures, strategy, number)
-    return None if found is None else found[1].result
+    base = _base_tenant(measures, strategy, number)
+    return None if base is None else base[1].result
 
 
 def _base_tenant(
@@ -187,13 +187,13 @@ def _base_tenant(
 ) -> tuple[Case, Tenant] | None:
     """Return which one a tenant is compared with: the first of its role, else of its work."""
     role, work = strategy.role(number), _work(strategy, number)
-    have = [(case, one) for case in measures for one in case.tenants if one.result is not None]
-    for case, one in have:
-        if case.strategy.role(one.number) == role:
-            return case, one
-    for case, one in have:
-        if work is not None and _work(case.strategy, one.number) == work:
-            return case, one
+    have = [(case, each) for case in measures for each in case.tenants if each.result is not None]
+    for case, tenant in have:
+        if case.strategy.role(tenant.number) == role:
+            return case, tenant
+    for case, tenant in have:
+        if work is not None and _work(case.strategy, tenant.number) == work:
+            return case, tenant
     return None
 
 
@@ -207,12 +207,12 @@ def _worst_ratio(
     figure: Callable[[Result], float | None],
 ) -> float | None:
     """Return the largest ratio of a figure to that of the base, over tenants that have both."""
-    found = []
-    for one in tenants:
-        measure = base[one.number]
-        if one.result is not None and measure is not None:
-            found.append(_ratio(figure(one.result), figure(measure)))
-    return max((one for one in found if one is not None), default=None)
+    ratios = []
+    for tenant in tenants:
+        measure = base[tenant.number]
+        if tenant.result is not None and measure is not None:
+            ratios.append(_ratio(figure(tenant.result), figure(measure)))
+    return max((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 def _isolation(
@@ -222,21 +222,21 @@ def _isolation(
 
     Of tenants that a case without neighbours has too.
     """
-    found = []
-    for one in tenants:
-        base = _base(neighbourless, case.strategy, one.number)
-        if base is None or one.result is None:
+    ratios = []
+    for tenant in tenants:
+        base = _base(neighbourless, case.strategy, tenant.number)
+        if base is None or tenant.result is None:
             continue
-        if one.result.latency and base.latency:
-            found.append(_ratio(one.result.latency.p99_ms, base.latency.p99_ms))
+        if tenant.result.latency and base.latency:
+            ratios.append(_ratio(tenant.result.latency.p99_ms, base.latency.p99_ms))
         else:
-            found.append(_ratio(base.throughput, one.result.throughput))
-    return max((one for one in found if one is not None), default=None)
+            ratios.append(_ratio(base.throughput, tenant.result.throughput))
+    return max((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 def _energy_ratio(case: Case, measures: Sequence[Case]) -> float | None:
-    found = _base_tenant(measures, case.strategy, case.tenants[0].number)
-    return None if found is None else _ratio(energy_per_work(case), energy_per_work(found[0]))
+    base = _base_tenant(measures, case.strategy, case.tenants[0].number)
+    return None if base is None else _ratio(energy_per_work(case), energy_per_work(base[0]))
 
 
 def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
@@ -247,7 +247,7 @@ def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
     if pods.work != processes.work or pods.card.name != processes.card.name:
         return ()
     bare = _rounds(processes)
-    found = []
+    pairs = []
     for strategy, own in _rounds(pods).items():
         other = bare.get(strategy)
         if other is None:
@@ -257,7 +257,7 @@ def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
             return [mean_of(map(figure, rounds)) for rounds in (own, other)]
 
         launched, bare_launched = mean(_slowest_launch)
-        found.append(
+        pairs.append(
             InContainers(
                 strategy=strategy,
                 throughput=_ratio(*mean(throughput)),
@@ -269,7 +269,7 @@ def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
                 else launched - bare_launched,
             )
         )
-    return tuple(found)
+    return tuple(pairs)
 
 
 _Rounds = list[tuple[Result, ...]]
@@ -278,21 +278,21 @@ _Figure = Callable[[Sequence[Result]], float | None]
 
 def _rounds(report: Report) -> dict[Strategy, _Rounds]:
     """Return the results of each repetition of each strategy."""
-    found: dict[Strategy, _Rounds] = {}
+    rounds: dict[Strategy, _Rounds] = {}
     for case in report.cases:
         if own := results(case):
-            found.setdefault(case.strategy, []).append(own)
-    return found
+            rounds.setdefault(case.strategy, []).append(own)
+    return rounds
 
 
-def throughput(found: Sequence[Result]) -> float:
+def throughput(told: Sequence[Result]) -> float:
     """Return what tenants did together in a second."""
-    return sum(one.throughput for one in found)
+    return sum(result.throughput for result in told)
 
 
-def _slowest_launch(found: Sequence[Result]) -> float | None:
+def _slowest_launch(told: Sequence[Result]) -> float | None:
     return max(
-        (one.launch_seconds for one in found if one.launch_seconds is not None), default=None
+        (each.launch_seconds for each in told if each.launch_seconds is not None), default=None
     )
 
 
@@ -304,18 +304,18 @@ def energy_per_work(case: Case) -> float | None:
     return case.usage.energy_joules / done
 
 
-def _latency(found: Result, name: str) -> float | None:
-    return None if found.latency is None else float(getattr(found.latency, name))
+def _latency(result: Result, name: str) -> float | None:
+    return None if result.latency is None else float(getattr(result.latency, name))
 
 
-def worst_latency(found: Sequence[Result], name: str) -> float | None:
+def worst_latency(told: Sequence[Result], name: str) -> float | None:
     """Return the largest latency of a tenant, in ms."""
-    known = [float(getattr(one.latency, name)) for one in found if one.latency is not None]
+    known = [float(getattr(each.latency, name)) for each in told if each.latency is not None]
     return max(known, default=None)
 
 
-def _worst_context(found: Sequence[Result]) -> float | None:
-    return max((one.context_seconds for one in found if one.context_seconds), default=None)
+def _worst_context(told: Sequence[Result]) -> float | None:
+    return max((result.context_seconds for result in told if result.context_seconds), default=None)
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

@@ -90,7 +90,7 @@ def _section(report: Report, draw: Callable[[Report], str]) -> str:
         parts += [draw(report), _table(table, COLUMNS), "<h3>What it took</h3>"]
         parts.append(_table(rows(report, COSTS), COSTS))
     if said := remarks(report):
-        items = "".join(f"<li>{escape(one)}</li>" for one in said)
+        items = "".join(f"<li>{escape(text)}</li>" for text in said)
         parts.append(f"<h3>Beside the results</h3>\n<ul>{items}</ul>")
     if report.sweep is not None:
         parts.append(_sweep(report.sweep))

@@ -103,8 +103,8 @@ def _drawn(report: Report) -> Figure:
     _busy(axes[1][1], rows)
     if report.sweep is not None and has_sweep:
         grid = axes[2][0].get_gridspec()
-        for one in axes[2]:
-            one.remove()
+        for axis in axes[2]:
+            axis.remove()
         _sweep(figure.add_subplot(grid[2, :]), report.sweep)
     handles, labels = axes[0][0].get_legend_handles_labels()
     if handles:
@@ -140,7 +140,7 @@ _MEMORY = _Bars(
     title="Memory of a tenant",
     unit="GiB, the mean",
     figure=lambda row: row.over(
-        lambda found: mean_of(one.memory_mib and one.memory_mib / 1024 for one in found)
+        lambda told: mean_of(result.memory_mib and result.memory_mib / 1024 for result in told)
     ),
     is_ratio=False,
 )
@@ -151,15 +151,15 @@ def _panels(report: Report, rows: Sequence[Row]) -> list[_Bars]:
 
     A scenario that compares nothing has a panel for each unit of work.
     """
-    found = [one for one in _RATIOS if any(map(one.figure, rows))]
-    if not found:
+    panels = [panel for panel in _RATIOS if any(map(panel.figure, rows))]
+    if not panels:
         return [_absolute(unit) for unit in dict.fromkeys(map(unit_of, rows)) if unit]
-    if _LATENCY in found:
-        found = [one for one in found if one is not _RUN_TIME]
+    if _LATENCY in panels:
+        panels = [panel for panel in panels if panel is not _RUN_TIME]
     goals = report.study.goals if report.study is not None else ()
     if any(goal.figure == "memory fairness" for goal in goals):
-        found = [found[0], _MEMORY]
-    return found
+        panels = [panels[0], _MEMORY]
+    return panels
 
 
 def _absolute(unit: str) -> _Bars:
@@ -175,19 +175,19 @@ def _study(report: Report) -> Figure:
     """Draw a scenario: bars of each role in each case, with the 95 % interval of repetitions."""
     rows = [row for row in summary(report) if row.role or len(row.strategy.roles) == 1]
     panels = _panels(report, rows)
-    drawn = {row.strategy.name for row in rows if any(one.figure(row) for one in panels)}
+    drawn = {row.strategy.name for row in rows if any(each.figure(row) for each in panels)}
     # Of a case something is drawn, or at least said beside its name.
     rows = [
         row
         for row in rows
-        if row.strategy.name not in drawn or any(one.figure(row) for one in panels)
+        if row.strategy.name not in drawn or any(each.figure(row) for each in panels)
     ]
     figure = Figure(figsize=(12, 1.4 + 0.34 * max(2, len(rows))), layout="constrained")
     axes = figure.subplots(1, max(1, len(panels)), squeeze=False, sharey=True)[0]
     roles = list(dict.fromkeys(_role(row) for row in rows))
     colours = {role: _ROLES[at % len(_ROLES)] for at, role in enumerate(roles)}
-    for one, panel in zip(axes, panels, strict=False):
-        _panel(one, panel, rows, [colours[_role(row)] for row in rows])
+    for axis, panel in zip(axes, panels, strict=False):
+        _panel(axis, panel, rows, [colours[_role(row)] for row in rows])
     axes[0].set_yticks(range(len(rows)), list(map(_named, rows)), fontsize=8)
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
     handles = [Patch(color=colours[role]) for role in roles]
@@ -290,13 +290,13 @@ def _curves(axes: Axes, rows: Sequence[Row], panel: _Panel) -> None:
 def _bars(axes: Axes, rows: Sequence[Row]) -> None:
     """Draw what each tenant got: the more alike the parts of a bar, the fairer."""
     base = next((row for row in rows if row.strategy.sharing is Sharing.ALONE), None)
-    unit = None if base is None else base.over(lambda found: found[0].throughput)
+    unit = None if base is None else base.over(lambda told: told[0].throughput)
     for line, row in enumerate(rows):
         colour, _mark = _LOOK[row.strategy.sharing]
         left = 0.0
         for number in range(row.strategy.tenants):
             got = [case.tenants[number].result for case in row.cases]
-            width = sum(one.throughput for one in got if one) / len(got)
+            width = sum(result.throughput for result in got if result) / len(got)
             width = width / unit.mean if unit and unit.mean else width
             axes.barh(line, width, left=left, color=colour, edgecolor="white", linewidth=1.2)
             left += width

@@ -60,7 +60,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     def figure(self, figure: Figure) -> Spread | None:
         """Return a ratio over all repetitions."""
-        return spread(FIGURES[figure](one) for one in self.told)
+        return spread(FIGURES[figure](case) for case in self.told)
 
     def results(self, case: Case) -> tuple[Result, ...]:
         """Return the results of a case that are meant."""
@@ -69,12 +69,12 @@ class Row(Struct, frozen=True, kw_only=True):
 
     def over(self, figure: Callable[[Sequence[Result]], float | None]) -> Spread | None:
         """Return an absolute figure over all repetitions."""
-        return spread(figure(found) for case in self.cases if (found := self.results(case)))
+        return spread(figure(results) for case in self.cases if (results := self.results(case)))
 
     @property
     def is_whole(self) -> bool:
         """Whether every tenant has a result in every repetition."""
-        return all(one.result is not None for case in self.cases for one in case.tenants)
+        return all(tenant.result is not None for case in self.cases for tenant in case.tenants)
 
 
 def summary(report: Report) -> list[Row]:
@@ -83,12 +83,12 @@ def summary(report: Report) -> list[Row]:
     for case in report.cases:
         if case.state == "measured":
             by_name.setdefault(case.strategy.name, []).append(case)
-    found = []
+    rows = []
     for cases in by_name.values():
         roles = cases[0].strategy.roles
-        found.append(_row(report, cases, None))
-        found += [_row(report, cases, role) for role in (roles if len(roles) > 1 else ())]
-    return found
+        rows.append(_row(report, cases, None))
+        rows += [_row(report, cases, role) for role in (roles if len(roles) > 1 else ())]
+    return rows
 
 
 def _row(report: Report, cases: Sequence[Case], role: str | None) -> Row:

@@ -48,10 +48,10 @@ def steps(
     Steps of which a GPU has room for more than `most` tenants are left out, since what a share is
     worth shows when the GPU is full.
     """
-    found = _all_steps(over, memory_mib, profiles)
-    fitting = tuple(one for one in found if one.tenants <= most)
+    every = _all_steps(over, memory_mib, profiles)
+    fitting = tuple(step for step in every if step.tenants <= most)
     if not fitting:
-        fewest = min(one.tenants for one in found)
+        fewest = min(step.tenants for step in every)
         raise SetupError(f"the largest share of this sweep is for {fewest} tenants: allow them")
     return fitting
 
@@ -110,8 +110,8 @@ def judged(
 
     One that was interrupted chooses nothing, because larger shares were not tried.
     """
-    found = tuple(_step(case, goal_ms, memory_mib, profiles) for case in cases)
-    chosen = None if interrupted else _smallest(found)
+    taken = tuple(_step(case, goal_ms, memory_mib, profiles) for case in cases)
+    chosen = None if interrupted else _smallest(taken)
     claim = share_config = ""
     if chosen is not None:
         claim = as_claim(chosen.strategy)
@@ -119,11 +119,11 @@ def judged(
     return Sweep(
         over=_WORDS[over],
         goal_ms=goal_ms,
-        steps=found,
+        steps=taken,
         chosen=None if chosen is None else chosen.strategy,
         claim=claim,
         share_config=share_config,
-        note=_INTERRUPTED if interrupted else _note(found, chosen),
+        note=_INTERRUPTED if interrupted else _note(taken, chosen),
     )
 
 
@@ -131,7 +131,7 @@ def as_claim(strategy: Strategy) -> str:
     """Return a claim for one share, as YAML; for all of them where they differ."""
     is_own = strategy.sharing in (Sharing.ALONE, Sharing.MIG) and len(set(strategy.profiles)) == 1
     asked = requests(strategy)[:1] if is_own else requests(strategy)
-    names = [one["name"] for one in asked]
+    names = [each["name"] for each in asked]
     devices: dict[str, object] = {"requests": asked}
     if len(names) == 1:
         asked[0]["name"] = names[0] = "gpu"
@@ -139,9 +139,9 @@ def as_claim(strategy: Strategy) -> str:
         attribute = f"{DRIVER_NAME}/parentUUID"
         devices["constraints"] = [{"requests": names, "matchAttribute": attribute}]
     if (config := claim_config(strategy)) and strategy.sharing is not Sharing.MIG:
-        for one in asked:
+        for request in asked:
             selectors = [{"cel": {"expression": SELECTOR}}]
-            one["exactly"] = {**mapping(one, "exactly"), "selectors": selectors}
+            request["exactly"] = {**mapping(request, "exactly"), "selectors": selectors}
     if config:
         devices["config"] = [{"requests": names, "opaque": config}]
     spec: dict[str, object] = {"devices": devices}
@@ -209,22 +209,22 @@ def share_percent(strategy: Strategy, memory_mib: int | None, profiles: Mapping[
     return round(100 / strategy.tenants, 1)
 
 
-def _smallest(found: Sequence[Step]) -> Step | None:
+def _smallest(tried: Sequence[Step]) -> Step | None:
     chosen = None
-    for step in reversed(found):
+    for step in reversed(tried):
         if not step.holds:
             break
         chosen = step
     return chosen
 
 
-def _note(found: Sequence[Step], chosen: Step | None) -> str:
+def _note(tried: Sequence[Step], chosen: Step | None) -> str:
     if chosen is None:
         return (
             "No share meets the goal together with all larger ones: ask for less, or for a whole "
             "GPU."
         )
-    below = found[: found.index(chosen)]
+    below = tried[: tried.index(chosen)]
     if any(step.holds for step in below):
         return "A smaller share met it by chance, between larger ones that did not."
     return ""

@@ -81,12 +81,12 @@ def _goals(report: Report) -> Sequence[Goal]:
 
 def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows that can be weighed against each other; without a study the largest group."""
-    found: dict[str, list[Row]] = {}
+    every: dict[str, list[Row]] = {}
     for row in rows:
         if row.group and row.is_whole:
-            found.setdefault(row.group, []).append(row)
+            every.setdefault(row.group, []).append(row)
     several = {
-        name: some for name, some in found.items() if len({one.strategy.name for one in some}) > 1
+        name: some for name, some in every.items() if len({each.strategy.name for each in some}) > 1
     }
     if rows and not any(row.strategy.title for row in rows) and several:
         most = max(several, key=lambda name: several[name][0].strategy.tenants)
@@ -102,7 +102,7 @@ def _ranked(rows: Sequence[Row], goal: Goal) -> list[tuple[Row, Spread]]:
             value = row.figure(goal.figure)
             if value is not None:
                 known.append((row, value))
-    known.sort(key=lambda one: one[1].mean, reverse=goal.figure in _MOST)
+    known.sort(key=lambda pair: pair[1].mean, reverse=goal.figure in _MOST)
     return known if len(known) > 1 else []
 
 
@@ -117,7 +117,7 @@ def _clause(ranked: Sequence[tuple[Row, Spread]], goal: Goal) -> str:
             f"{what}: {best.strategy.label} ({_number(value)}{unit}), then"
             f" {second.strategy.label} ({_number(other)})"
         )
-    alike = [row.strategy.label for row, one in ranked if not _differ(value, one)]
+    alike = [row.strategy.label for row, figure in ranked if not _differ(value, figure)]
     if len(alike) == len(ranked):
         return f"{what}: no strategy differs from another ({_number(value)}{unit})"
     return (
@@ -126,10 +126,10 @@ def _clause(ranked: Sequence[tuple[Row, Spread]], goal: Goal) -> str:
     )
 
 
-def _differ(one: Spread, other: Spread) -> bool:
-    if one.half is None or other.half is None:
-        return abs(one.mean - other.mean) > _CLOSE * max(abs(one.mean), abs(other.mean))
-    return one.is_apart_from(other)
+def _differ(spread: Spread, other: Spread) -> bool:
+    if spread.half is None or other.half is None:
+        return abs(spread.mean - other.mean) > _CLOSE * max(abs(spread.mean), abs(other.mean))
+    return spread.is_apart_from(other)
 
 
 def _number(value: Spread) -> str:

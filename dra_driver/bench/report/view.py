@@ -78,7 +78,7 @@ def _ratio(figure: Figure) -> _Cell:
 
 def unit_of(row: Row) -> str:
     """Return what a row's work is counted in; empty for tenants of different works."""
-    units = {one.unit for case in row.cases for one in row.results(case)}
+    units = {result.unit for case in row.cases for result in row.results(case)}
     return units.pop() if len(units) == 1 and not row.is_mixed else ""
 
 
@@ -89,7 +89,7 @@ def _rate(row: Row) -> str:
 
 def _latency(name: str) -> _Cell:
     def cell(row: Row) -> str:
-        value = row.over(lambda found: worst_latency(found, name))
+        value = row.over(lambda told: worst_latency(told, name))
         return NONE if row.is_mixed else absolute(value)
 
     return cell
@@ -115,8 +115,8 @@ def _usage(name: str) -> _Cell:
 def _by_gpm(name: str) -> _Cell:
     """Return the mean of tenants: each says it of its own MIG device, or one of the whole GPU."""
 
-    def figure(found: Sequence[Result]) -> float | None:
-        return mean_of(getattr(one, name) for one in found)
+    def figure(told: Sequence[Result]) -> float | None:
+        return mean_of(getattr(result, name) for result in told)
 
     def cell(row: Row) -> str:
         has_own = row.strategy.sharing is Sharing.MIG
@@ -128,8 +128,8 @@ def _by_gpm(name: str) -> _Cell:
 
 def _memory(row: Row) -> str:
     """Return the least and the most, or one of them if they are the same."""
-    found = [one.memory_mib for case in row.cases for one in row.results(case)]
-    known = [mib for mib in found if mib is not None]
+    amounts = [result.memory_mib for case in row.cases for result in row.results(case)]
+    known = [mib for mib in amounts if mib is not None]
     if not known:
         return NONE
     low, high = min(known), max(known)
@@ -149,14 +149,14 @@ def _refused(row: Row) -> str:
 
 
 def _slowest(name: str) -> _Cell:
-    def figure(found: Sequence[Result]) -> float | None:
-        return max((value for one in found if (value := getattr(one, name))), default=None)
+    def figure(told: Sequence[Result]) -> float | None:
+        return max((value for result in told if (value := getattr(result, name))), default=None)
 
     return lambda row: absolute(row.over(figure))
 
 
 def _energy(row: Row) -> str:
-    value = spread(one.energy_per_work for one in row.told) if row.role is None else None
+    value = spread(case.energy_per_work for case in row.told) if row.role is None else None
     return absolute(value)
 
 
@@ -237,12 +237,12 @@ COSTS = (
 
 def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str, ...]]:
     """Return the rows of a table, the head first; what has no figures at all is left out."""
-    found = summary(report)
-    cells = [[column.cell(row) for column in columns] for row in found]
+    summarised = summary(report)
+    cells = [[column.cell(row) for column in columns] for row in summarised]
     used = [at for at in range(len(columns)) if any(line[at] != NONE for line in cells)]
     table = [("strategy", *(columns[at].head for at in used))]
     whole: list[str] = []
-    for row, line in zip(found, cells, strict=True):
+    for row, line in zip(summarised, cells, strict=True):
         if row.role is None:
             whole = line
         # A role that says no more than the whole is left out.
@@ -253,34 +253,34 @@ def rows(report: Report, columns: Sequence[Column] = COLUMNS) -> list[tuple[str,
 
 def remarks(report: Report) -> list[str]:
     """Return a line for each case without results, and for what else a reader has to know."""
-    found = []
+    notes = []
     for case in report.cases:
         if case.state == "passed":
             seen = f" ({'; '.join(case.seen)})" if case.seen else ""
-            found.append(f"{case.strategy.label}: ran, without results{seen}")
+            notes.append(f"{case.strategy.label}: ran, without results{seen}")
         elif case.state != "measured":
-            found.append(f"{case.strategy.label}: {case.state}: {case.reason}")
-        found += [
+            notes.append(f"{case.strategy.label}: {case.state}: {case.reason}")
+        notes += [
             f"{case.strategy.label}: tenant {tenant.number}: {tenant.failure}"
             for tenant in case.tenants
             if tenant.failure and case.state == "measured"
         ]
     for case in report.cases:
-        found += _doubts(case)
+        notes += _doubts(case)
     if report.interrupted:
-        found.append("the run was interrupted: missing cases were not run")
+        notes.append("the run was interrupted: missing cases were not run")
     if any(map(_is_without_utilisation, report.cases)):
-        found.append(
+        notes.append(
             "SM % and mem % are not available for MIG devices: NVML does not report them for a"
             " GPU in MIG mode. Instead, GPM reports busy SMs and bandwidth of bench's own works on"
             " Hopper and newer; DCGM does for others (DCGM_FI_PROF_SM_ACTIVE,"
             " DCGM_FI_PROF_DRAM_ACTIVE)"
         )
-    has_ratios = any(one.total_throughput for row in summary(report) for one in row.told)
+    has_ratios = any(each.total_throughput for row in summary(report) for each in row.told)
     has_bases = report.study is None or any(relation.against for relation in report.study.relations)
     if report.cases and has_bases and not has_ratios and not report.card.is_simulated:
-        found.append("there is no result of the work alone, so there are no ratios")
-    return list(dict.fromkeys(found))
+        notes.append("there is no result of the work alone, so there are no ratios")
+    return list(dict.fromkeys(notes))
 
 
 def _is_without_utilisation(case: Case) -> bool:
@@ -292,16 +292,16 @@ def _is_without_utilisation(case: Case) -> bool:
 
 def _doubts(case: Case) -> list[str]:
     """Say what makes the figures of a case worth less."""
-    found = [
+    doubts = [
         f"{case.strategy.label}: tenant {tenant.number}: {tenant.result.wrong_results} numbers were"
         " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
         for tenant in case.tenants
         if tenant.result and tenant.result.wrong_results
     ]
-    found += _early_commands(case)
+    doubts += _early_commands(case)
     late = [result.late_seconds for result in results(case)]
     if late and max(late) - min(late) > _LATE_SECONDS:
-        found.append(
+        doubts.append(
             f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
             " use longer --seconds or --warm-up"
         )
@@ -311,11 +311,11 @@ def _doubts(case: Case) -> list[str]:
         if result.latency is not None and result.latency.count is not None
     ]
     if counts and min(counts) < _ENOUGH:
-        found.append(
+        doubts.append(
             f"{case.strategy.label}: a tenant has {min(counts)} latencies, and with fewer than "
             f"{_ENOUGH} the 99th percentile is hardly more than the largest: use longer --seconds"
         )
-    return found
+    return doubts
 
 
 def _early_commands(case: Case) -> list[str]:
@@ -350,14 +350,14 @@ def container_rows(pods: Report, processes: Report) -> list[tuple[str, ...]]:
         ("strategy", "throughput", "p50", "p99", "context", "ready, s more"),
         *(
             (
-                one.strategy.label,
+                each.strategy.label,
                 *(
                     NONE if value is None else ratio_of(value)
-                    for value in (one.throughput, one.p50, one.p99, one.context)
+                    for value in (each.throughput, each.p50, each.p99, each.context)
                 ),
-                NONE if one.launch_seconds is None else f"{one.launch_seconds:+.1f}",
+                NONE if each.launch_seconds is None else f"{each.launch_seconds:+.1f}",
             )
-            for one in in_containers(pods, processes)
+            for each in in_containers(pods, processes)
         ),
     ]
 
@@ -382,9 +382,9 @@ def facts(report: Report) -> list[tuple[str, str]]:
     rounds = 1 + max((case.repetition for case in report.cases), default=0)
     if report.study is not None:
         parts = [part for case in report.cases for part in case.strategy.parts]
-        works = dict.fromkeys(f"{one.role}: {one.work.described()}" for one in parts)
+        works = dict.fromkeys(f"{part.role}: {part.work.described()}" for part in parts)
         work = [("scenario", report.study.name), ("question", report.study.answers)]
-        work += [("work", one) for one in works]
+        work += [("work", each) for each in works]
     return [
         *work,
         ("rounds", str(rounds)),

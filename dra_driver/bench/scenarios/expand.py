@@ -26,10 +26,10 @@ def expanded(case: Any, path: Path) -> list[Any]:
     if not isinstance(case, Mapping) or "matrix" not in case:
         return [_replaced(case, {}, path, is_name=False)]
     rest = {key: value for key, value in case.items() if key != "matrix"}
-    found = list(_combinations(case["matrix"], (*path, "matrix")))
-    if len(found) > _MOST:
-        raise _wrong((*path, "matrix"), f"it has {len(found)} combinations, more than {_MOST}")
-    return [_replaced(rest, values, path, is_name=False) for values in found]
+    every = list(_combinations(case["matrix"], (*path, "matrix")))
+    if len(every) > _MOST:
+        raise _wrong((*path, "matrix"), f"it has {len(every)} combinations, more than {_MOST}")
+    return [_replaced(rest, values, path, is_name=False) for values in every]
 
 
 def _combinations(matrix: Any, path: Path) -> Iterator[Values]:
@@ -57,12 +57,12 @@ def _label(value: Any) -> str:
 def _replaced(value: Any, values: Values, path: Path, *, is_name: bool) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: _replaced(one, values, (*path, key), is_name=is_name or key in _NAMES)
-            for key, one in value.items()
+            key: _replaced(inner, values, (*path, key), is_name=is_name or key in _NAMES)
+            for key, inner in value.items()
         }
     if isinstance(value, list):
         return [
-            _replaced(one, values, (*path, at), is_name=is_name) for at, one in enumerate(value)
+            _replaced(inner, values, (*path, at), is_name=is_name) for at, inner in enumerate(value)
         ]
     if not isinstance(value, str) or "$" not in value:
         return value

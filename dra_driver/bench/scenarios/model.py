@@ -145,11 +145,11 @@ class Scenario(Strict):
     def _names_are_names(self) -> Self:
         names = {case.name for case in self.cases}
         roles = {tenant.role or tenant.work for case in self.cases for tenant in case.tenants}
-        for one in self.cases:
-            named = (*(one.against or ()), *one.undisturbed, one.instead)
+        for spec in self.cases:
+            named = (*(spec.against or ()), *spec.undisturbed, spec.instead)
             if missing := [name for name in named if name and name not in names]:
                 raise ValueError(
-                    f'"{one.name}" is compared with "{missing[0]}", which is not a case'
+                    f'"{spec.name}" is compared with "{missing[0]}", which is not a case'
                 )
         if missing := [name for name in self.against if name not in names]:
             raise ValueError(f'`against` names "{missing[0]}", which is not a case')

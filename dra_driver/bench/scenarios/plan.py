@@ -47,22 +47,22 @@ def planned(
     obstacle: Callable[[Strategy], str],
 ) -> Plan:
     """Return the plan. Raises ConfigError if the scenario is not possible on this card."""
-    found: dict[str, Strategy] = {}
+    named: dict[str, Strategy] = {}
     for case in scenario.cases:
         try:
-            found[case.name] = strategy_of(scenario, case, memory_mib=memory_mib, profiles=profiles)
+            named[case.name] = strategy_of(scenario, case, memory_mib=memory_mib, profiles=profiles)
         except ValueError as error:
             raise ConfigError(f'scenario {name}: case "{case.name}": {reason(error)}') from error
     stand_ins = {
         case.name: case.instead
         for case in scenario.cases
-        if case.instead and obstacle(found[case.name])
+        if case.instead and obstacle(named[case.name])
     }
-    relations = _relations(scenario, found, stand_ins)
+    relations = _relations(scenario, named, stand_ins)
     needless = _needless(scenario, stand_ins, relations)
     chosen = [case.name for case in scenario.cases if case.name not in needless]
     return Plan(
-        strategies=tuple(found[name] for name in chosen),
+        strategies=tuple(named[name] for name in chosen),
         study=Study(
             name=name,
             answers=scenario.answers,
@@ -71,7 +71,7 @@ def planned(
             goals=scenario.goals,
             relations=tuple(relation for relation in relations if relation.case not in needless),
         ),
-        work=found[chosen[0]].parts[0].work,
+        work=named[chosen[0]].parts[0].work,
     )
 
 
@@ -142,17 +142,17 @@ def _all_tenants(case: CaseSpec, profiles: Mapping[str, int]) -> list[TenantSpec
     """Return each tenant by itself."""
     counted = [tenant for tenant in case.tenants if tenant.count != "rest"]
     rest = [tenant for tenant in case.tenants if tenant.count == "rest"]
-    if len(rest) > 1 or any(one.profile != rest[0].profile for one in counted if rest):
+    if len(rest) > 1 or any(each.profile != rest[0].profile for each in counted if rest):
         raise ValueError("`count: rest` is for one kind of tenants, and all have one MIG profile")
     if rest and not rest[0].profile:
         raise ValueError("`count: rest` is for MIG devices: name a profile")
-    taken = sum(int(one.count) for one in counted)
-    found = []
-    for one in case.tenants:
-        fit = profiles.get(_profile(one.profile, profiles), 0)
-        number = max(1, fit - taken) if one.count == "rest" else int(one.count)
-        found += [one] * number
-    return found
+    taken = sum(int(each.count) for each in counted)
+    tenants = []
+    for spec in case.tenants:
+        fit = profiles.get(_profile(spec.profile, profiles), 0)
+        number = max(1, fit - taken) if spec.count == "rest" else int(spec.count)
+        tenants += [spec] * number
+    return tenants
 
 
 def _profile(wanted: str, profiles: Mapping[str, int]) -> str:
@@ -161,7 +161,7 @@ def _profile(wanted: str, profiles: Mapping[str, int]) -> str:
         return wanted
     plain = sorted((profile for profile in profiles if is_plain(profile)), key=profile_size)
     if wanted.endswith("g"):
-        plain = [one for one in plain if one.startswith(f"{wanted}.")]
+        plain = [name for name in plain if name.startswith(f"{wanted}.")]
     if not plain:
         return wanted
     return plain[-1] if wanted == "largest" else plain[0]
@@ -174,10 +174,10 @@ def _memory(limits: Limits, memory_mib: int | None) -> int | None:
 
 
 def _relations(
-    scenario: Scenario, found: Mapping[str, Strategy], stand_ins: Mapping[str, str]
+    scenario: Scenario, strategies: Mapping[str, Strategy], stand_ins: Mapping[str, str]
 ) -> list[Relation]:
     """Return what each case is compared with; a base is one of itself."""
-    groups = _groups(found)
+    groups = _groups(strategies)
     bases = {
         name
         for case in scenario.cases
@@ -211,11 +211,11 @@ def _needless(
     return spare - used - set(stand_ins.values())
 
 
-def _groups(found: Mapping[str, Strategy]) -> dict[str, str]:
+def _groups(strategies: Mapping[str, Strategy]) -> dict[str, str]:
     """Return for each case its group: cases whose tenants do the same are of one."""
     works: dict[str, Counter[tuple[str, str]]] = {
         name: Counter((part.role, part.work.described()) for part in strategy.parts)
-        for name, strategy in found.items()
+        for name, strategy in strategies.items()
     }
     return {
         name: " + ".join(f"{number} {role} ({work})" for (role, work), number in counts.items())

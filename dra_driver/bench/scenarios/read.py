@@ -45,15 +45,15 @@ _ANY_MEMORY = 1 << 20
 def shipped() -> dict[str, Traversable]:
     """Return the files of shipped scenarios by their names."""
     folder = files("dra_driver.bench.scenarios").joinpath("shipped")
-    found = [one for one in folder.iterdir() if one.name.endswith(_SUFFIX)]
-    return {one.name.removesuffix(_SUFFIX): one for one in sorted(found, key=lambda one: one.name)}
+    named = sorted(folder.iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(_SUFFIX): file for file in named if file.name.endswith(_SUFFIX)}
 
 
 def listed() -> list[str]:
     """Return a line for each shipped scenario: its name, and what it answers."""
-    found = {name: read_scenario(one.read_text("utf-8"), name) for name, one in shipped().items()}
-    wide = max(map(len, found), default=0)
-    return [f"{name:<{wide}}  {one.answers}" for name, one in found.items()]
+    known = {name: read_scenario(file.read_text("utf-8"), name) for name, file in shipped().items()}
+    wide = max(map(len, known), default=0)
+    return [f"{name:<{wide}}  {each.answers}" for name, each in known.items()]
 
 
 def find_scenario(name: str) -> tuple[str, Scenario]:
@@ -108,79 +108,79 @@ def _scenario(value: Any) -> Scenario:
     cases, origins = [], []
     written = value.get("cases")
     for at, case in enumerate(written if isinstance(written, list) else []):
-        for one in expanded(case, ("cases", at)):
-            cases.append(one)
+        for each in expanded(case, ("cases", at)):
+            cases.append(each)
             origins.append(at)
     content = {**value, "cases": cases} if isinstance(written, list) else dict(value)
     if wrong := [*_works(content)]:
         raise InvalidConfigError(wrong)
     try:
-        found = Scenario.model_validate_json(json.dumps(content))
+        scenario = Scenario.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InvalidConfigError(_problems(error, content, origins)) from error
-    wrong = [*_equal_names(found, origins), *_impossible_works(found, origins)]
-    if wrong := wrong or _impossible_cases(found, origins):
+    wrong = [*_equal_names(scenario, origins), *_impossible_works(scenario, origins)]
+    if wrong := wrong or _impossible_cases(scenario, origins):
         raise InvalidConfigError(list(dict.fromkeys(wrong)))
-    return found
+    return scenario
 
 
 def _works(content: Mapping[str, Any]) -> list[Problem]:
     """Return the keys of works that are none."""
-    found = []
+    unknown = []
     works = content.get("works")
     for name, work in works.items() if isinstance(works, Mapping) else ():
         keys = work if isinstance(work, Mapping) else {}
-        found += [
+        unknown += [
             Problem(path=("works", name, key), text=_unknown(key, WORK_KEYS))
             for key in keys
             if key not in WORK_KEYS
         ]
-    return found
+    return unknown
 
 
 def _equal_names(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
     seen: set[str] = set()
-    found = []
+    equal = []
     for at, case in zip(origins, scenario.cases, strict=True):
         if case.name in seen:
             text = (
                 f'a second case with the name "{case.name}": put a variable of the matrix into it'
             )
-            found.append(Problem(path=("cases", at, "name"), text=text))
+            equal.append(Problem(path=("cases", at, "name"), text=text))
         seen.add(case.name)
-    return found
+    return equal
 
 
 def _impossible_works(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
     """Return what is wrong with works as tenants have them."""
-    found = []
+    problems = []
     for at, case in zip(origins, scenario.cases, strict=True):
         for number, tenant in enumerate(case.tenants):
             path: Path = ("cases", at, "tenants", number)
             if extra := [key for key in tenant.with_ if key not in WORK_KEYS]:
                 text = _unknown(extra[0], WORK_KEYS)
-                found.append(Problem(path=(*path, "with", extra[0]), text=text))
+                problems.append(Problem(path=(*path, "with", extra[0]), text=text))
                 continue
             if tenant.work not in scenario.works:
                 near = hint(tenant.work, list(scenario.works)) or (
                     f"`works` has {', '.join(scenario.works)}"
                 )
                 text = f'there is no work "{tenant.work}": {near.strip()}'
-                found.append(Problem(path=(*path, "work"), text=text))
+                problems.append(Problem(path=(*path, "work"), text=text))
                 continue
-            found += _impossible_work(scenario, tenant, path)
-    return found
+            problems += _impossible_work(scenario, tenant, path)
+    return problems
 
 
 def _impossible_cases(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
     """Return what is wrong with the tenants of a case together."""
-    found = []
+    problems = []
     for at, case in zip(origins, scenario.cases, strict=True):
         try:
             strategy_of(scenario, case, memory_mib=_ANY_MEMORY, profiles={})
         except ValueError as error:
-            found.append(Problem(path=("cases", at), text=f'"{case.name}": {reason(error)}'))
-    return found
+            problems.append(Problem(path=("cases", at), text=f'"{case.name}": {reason(error)}'))
+    return problems
 
 
 def _impossible_work(scenario: Scenario, tenant: TenantSpec, path: Path) -> list[Problem]:
@@ -188,12 +188,12 @@ def _impossible_work(scenario: Scenario, tenant: TenantSpec, path: Path) -> list
         scenario.work(tenant, _ANY_MEMORY)
     except ValidationError as error:
         problems = []
-        for one in error.errors(include_url=False):
-            key = str(one["loc"][0]) if one["loc"] else ""
+        for detail in error.errors(include_url=False):
+            key = str(detail["loc"][0]) if detail["loc"] else ""
             where: Path = ("works", tenant.work, *([key] if key else []))
             if key in tenant.with_:
                 where = (*path, "with", key)
-            problems.append(Problem(path=where, text=_said(one)))
+            problems.append(Problem(path=where, text=_said(detail)))
         return problems
     except ValueError as error:
         return [Problem(path=path, text=str(error))]
@@ -209,24 +209,24 @@ def _problems(
     cases of one matrix is told of the first.
     """
     texts: dict[tuple[Path, int], list[str]] = {}
-    for one in error.errors(include_url=False):
-        loc = tuple(part for part in one["loc"] if not _is_branch(part))
-        text = _said(one)
-        if one["type"] == "extra_forbidden":
+    for detail in error.errors(include_url=False):
+        loc = tuple(part for part in detail["loc"] if not _is_branch(part))
+        text = _said(detail)
+        if detail["type"] == "extra_forbidden":
             text = _unknown(str(loc[-1]), _keys(_model(loc)))
         index = loc[1] if loc[:1] == ("cases",) and len(loc) > 1 else -1
         at = index if isinstance(index, int) else -1
         path: Path = loc if at < 0 else ("cases", origins[at], *loc[2:])
         # Of a list whose items are wrong pydantic says that it has none.
-        if one["type"] != "too_short" or not _value(content, loc):
+        if detail["type"] != "too_short" or not _value(content, loc):
             texts.setdefault((path, at), []).append(text)
-    found: dict[Path, Problem] = {}
+    by_path: dict[Path, Problem] = {}
     for (path, at), several in texts.items():
         text = ", or: ".join(dict.fromkeys(several))
         if at >= 0 and origins.count(origins[at]) > 1:
             text += f' (in "{_value(content, ("cases", at, "name"))}")'
-        found.setdefault(path, Problem(path=path, text=text))
-    return list(found.values())
+        by_path.setdefault(path, Problem(path=path, text=text))
+    return list(by_path.values())
 
 
 def _value(content: Any, path: Path) -> Any:
@@ -250,7 +250,7 @@ def _said(error: ErrorDetails) -> str:
 
 def _model(loc: Sequence[str | int]) -> type[BaseModel]:
     """Return the model that has the key at a place."""
-    above = [one for one in loc[:-1] if isinstance(one, str)]
+    above = [part for part in loc[:-1] if isinstance(part, str)]
     models: Mapping[tuple[str, ...], type[BaseModel]] = {
         ("goals",): Goal,
         ("cases",): CaseSpec,
@@ -261,8 +261,8 @@ def _model(loc: Sequence[str | int]) -> type[BaseModel]:
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
-    found = [field.alias or name for name, field in model.model_fields.items()]
-    return [*found, "matrix"] if model is CaseSpec else found
+    keys = [field.alias or name for name, field in model.model_fields.items()]
+    return [*keys, "matrix"] if model is CaseSpec else keys
 
 
 def _unknown(key: object, allowed: Sequence[str]) -> str:

@@ -27,20 +27,20 @@ _MATRIX = {
 
 def schema() -> dict[str, Any]:
     """Return the schema."""
-    found = Scenario.model_json_schema(by_alias=True)
-    defined = found["$defs"]
+    made = Scenario.model_json_schema(by_alias=True)
+    defined = made["$defs"]
     work = _work()
     defined |= work.pop("$defs")
     defined["Work"] = {"type": "object", "properties": work, "additionalProperties": False}
-    found["properties"]["works"]["additionalProperties"] = {
+    made["properties"]["works"]["additionalProperties"] = {
         "allOf": [{"$ref": "#/$defs/Work"}, {"required": ["kind"]}]
     }
     for name in ("CaseSpec", "TenantSpec", "Limits"):
         properties = defined[name]["properties"]
         defined[name]["properties"] = {
-            key: one if key == "tenants" else _or_variable(one) for key, one in properties.items()
+            key: raw if key == "tenants" else _or_variable(raw) for key, raw in properties.items()
         }
-    variable = {key: _or_variable(one) for key, one in work.items()}
+    variable = {key: _or_variable(spec) for key, spec in work.items()}
     defined["TenantSpec"]["properties"]["with"] = {
         "description": "Keys of the work that differ here.",
         "type": "object",
@@ -52,24 +52,24 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$comment": "Written by hack/generate from the models.",
     }
-    return head | found
+    return head | made
 
 
 def _work() -> dict[str, Any]:
     """Return the schemas of a work's keys, and what they refer to by `$defs`."""
     whole = Workload.model_json_schema(by_alias=True)
-    found = {key: whole["properties"][key] for key in WORK_KEYS}
-    for key, one in found.items():
+    properties = {key: whole["properties"][key] for key in WORK_KEYS}
+    for key, spec in properties.items():
         if key.endswith("_mib"):
-            found[key] = {"anyOf": [one, {"type": "string", "pattern": f"^{PERCENT}$"}]}
-    if "command" in found:
-        found["command"] = {"anyOf": [found["command"], {"type": "string"}]}
-    return {**found, "$defs": whole.get("$defs", {})}
+            properties[key] = {"anyOf": [spec, {"type": "string", "pattern": f"^{PERCENT}$"}]}
+    if "command" in properties:
+        properties["command"] = {"anyOf": [properties["command"], {"type": "string"}]}
+    return {**properties, "$defs": whole.get("$defs", {})}
 
 
-def _or_variable(one: dict[str, Any]) -> dict[str, Any]:
-    is_any_text = one.get("type") == "string" and not {"enum", "pattern"} & one.keys()
-    return one if is_any_text else {"anyOf": [one, _VARIABLE]}
+def _or_variable(spec: dict[str, Any]) -> dict[str, Any]:
+    is_any_text = spec.get("type") == "string" and not {"enum", "pattern"} & spec.keys()
+    return spec if is_any_text else {"anyOf": [spec, _VARIABLE]}
 
 
 if __name__ == "__main__":

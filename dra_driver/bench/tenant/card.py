@@ -76,12 +76,12 @@ class CardDoor:
     @property
     def mig_devices(self) -> Mapping[str, tuple[str, ...]]:
         """The UUIDs of the GPU's MIG devices, by their profiles."""
-        found: dict[str, tuple[str, ...]] = {}
-        for one in self._facts.mig.instances if self._facts.mig is not None else ():
-            if isinstance(one, MigDevice):
-                name = one.profile.name
-                found[name] = (*found.get(name, ()), str(one.uuid))
-        return found
+        uuids: dict[str, tuple[str, ...]] = {}
+        for instance in self._facts.mig.instances if self._facts.mig is not None else ():
+            if isinstance(instance, MigDevice):
+                name = instance.profile.name
+                uuids[name] = (*uuids.get(name, ()), str(instance.uuid))
+        return uuids
 
     def card(self) -> Card:
         """Return what the card is and how it is set, as NVML says it now."""
@@ -114,7 +114,7 @@ class CardDoor:
         if not self.is_divided:
             return GpmCount(self._nvml, self.uuid)
         seen = self._nvml.gpu_load(self._facts.index).migs
-        meant = [one for one in seen if one.uuid == visible] or seen
+        meant = [card for card in seen if card.uuid == visible] or seen
         return GpmCount(self._nvml, self.uuid, meant[0].gpu_instance) if len(meant) == 1 else None
 
     def close(self) -> None:

@@ -151,7 +151,7 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
             f"this NVRTC makes no code for compute capability {capability[0]}.{capability[1]}; the"
             f" oldest that it knows is {min(known) // 10}.{min(known) % 10}"
         )
-    below = max(one for one in known if one <= number)
+    below = max(each for each in known if each <= number)
     arch = f"sm_{number}" if is_known else f"compute_{below}"
     program = _done(
         nvrtc.nvrtcCreateProgram(source.encode(), b"bench.cu", 0, None, None), "nvrtcCreateProgram"

@@ -121,7 +121,7 @@ class _Product:
         self._gpu = gpu
         self._name = f"gemm_{work.precision}"
         self._grid = matrices.of_gemm(work.precision, rows, columns)
-        left, right = (gpu.allocate(one * depth * element) for one in (rows, columns))
+        left, right = (gpu.allocate(side * depth * element) for side in (rows, columns))
         self._inputs = (pointer(left), pointer(right), unsigned(columns), unsigned(depth))
         kind = "numbers" if work.precision is Precision.FP32 else "halves"
         for address, number, wide, is_left in (
@@ -149,8 +149,8 @@ class _Wrong:
     def check(self, address: int, first: float) -> None:
         """Raise an error where a number at an address is wrong; the first one is `first`."""
         check_first(self._gpu, address, first)
-        if found := self.count(address):
-            raise unworked(f"wrong in {found} of {self._numbers} numbers")
+        if number := self.count(address):
+            raise unworked(f"wrong in {number} of {self._numbers} numbers")
 
     def count(self, address: int) -> int:
         """Return how many numbers at an address are wrong."""
@@ -158,5 +158,5 @@ class _Wrong:
         self._gpu.launch("fill", kernels.over(1), counter, real(0.0), count(1))
         self._gpu.launch(self._kernel, self._grid, counter, pointer(address), *self._facts)
         self._gpu.wait()
-        (found,) = self._gpu.read(self._counter, 1)
-        return int(found)
+        (number,) = self._gpu.read(self._counter, 1)
+        return int(number)

@@ -39,9 +39,9 @@ def mib_of(size: int) -> int:
 
 def check_first(gpu: Device, address: int, wanted: float) -> None:
     """Raise DeviceError if the first number at an address is another."""
-    (found,) = gpu.read(address, 1)
-    if abs(found - wanted) > _TOLERANCE * abs(wanted):
-        raise unworked(f"{found:g} where {wanted:g} is right")
+    (value,) = gpu.read(address, 1)
+    if abs(value - wanted) > _TOLERANCE * abs(wanted):
+        raise unworked(f"{value:g} where {wanted:g} is right")
 
 
 def unworked(what: str) -> DeviceError:

@@ -69,11 +69,11 @@ def _compute(gpu: Device, intensity: int) -> Task:
 
 def _bandwidth(gpu: Device, memory_mib: int) -> Task:
     number = max(1, memory_mib * MIB // (3 * kernels.FLOAT))
-    to, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
-    _fill(gpu, one, 1.0, number)
-    _fill(gpu, other, 2.0, number)
+    to, left, right = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
+    _fill(gpu, left, 1.0, number)
+    _fill(gpu, right, 2.0, number)
     return Task(
-        step=lambda: _triad(gpu, to, one, other, number),
+        step=lambda: _triad(gpu, to, left, right, number),
         check=lambda: check_first(gpu, to, _TRIAD),
         unit="GB",
         units=kernels.triad_gigabytes(number),
@@ -83,13 +83,13 @@ def _bandwidth(gpu: Device, memory_mib: int) -> Task:
 
 def _inference(gpu: Device, work: Workload) -> Task:
     number = work.width * work.width
-    weights, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
-    for address, value in ((weights, 1.0), (one, 1.0), (other, 0.0)):
+    weights, first, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
+    for address, value in ((weights, 1.0), (first, 1.0), (other, 0.0)):
         _fill(gpu, address, value, number)
     grid = kernels.of_product(work.width)
 
     def step() -> None:
-        source, to = one, other
+        source, to = first, other
         for _ in range(work.layers):
             arguments = (pointer(to), pointer(source), pointer(weights), unsigned(work.width))
             gpu.launch("product", grid, *arguments)
@@ -153,7 +153,7 @@ def _fill(gpu: Device, address: int, value: float, number: int) -> None:
     gpu.wait()
 
 
-def _triad(gpu: Device, to: int, one: int, other: int, number: int) -> None:
-    arguments = (pointer(to), pointer(one), pointer(other), real(_FACTOR), count(number))
+def _triad(gpu: Device, to: int, left: int, right: int, number: int) -> None:
+    arguments = (pointer(to), pointer(left), pointer(right), real(_FACTOR), count(number))
     gpu.launch("triad", kernels.over(number), *arguments)
     gpu.wait()
