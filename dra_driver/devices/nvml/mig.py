@@ -101,16 +101,16 @@ class MigCalls:
         before: tuple[Instance, ...] | None = None
         for _ in range(_MOST_TRIES):
             try:
-                found = _instances(handle, gpu, profiles)
+                now = _instances(handle, gpu, profiles)
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
                     return (), "this process may not list MIG devices; run it as root"
                 if error.value not in _GONE:
                     raise
             else:
-                if found == before or not any(isinstance(one, BareInstance) for one in found):
-                    return found, None
-                before = found
+                if now == before or not any(isinstance(each, BareInstance) for each in now):
+                    return now, None
+                before = now
         return (), "its MIG devices keep changing"
 
     @_in_time
