@@ -94,7 +94,7 @@ NEEDS: Mapping[str, Need] = {
     "judge": Need(make=lambda: _fetch("judge"), words=r"\bjudge\b"),
     "metadata": Need(make=lambda: _fetch("metadata"), words=r"metadata_readers"),
     "cluster": Need(make=_cluster, words=r"mark\.e2e\b"),
-    "crio": Need(make=lambda: _fetch("crio"), words=r"runtime=\"crio\""),
+    "crio": Need(make=lambda: _fetch("crio"), words=r"runtime=\"crio\"\) as"),
     "image": Need(make=_image, words=r"image_archive"),
 }
 """In this order: what takes longest comes last."""

@@ -20,10 +20,13 @@ from testbed.node import GpuNode
 from dra_driver.admin.doctor.checks.finding import Severity
 from dra_driver.admin.doctor.checks.runtime_checks import containerd_version, runtime_cdi
 from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
-from e2e.conftest import CONTAINERD
+from e2e.kubernetes import CONTAINERD, RUNTIME
 from e2e.scene import Scene
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(RUNTIME == "crio", reason="CRI-O reads other files, and has no such switch"),
+]
 
 Version = tuple[int, ...]
 

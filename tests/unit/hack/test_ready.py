@@ -34,6 +34,8 @@ def bare(tmp_path: Path) -> dict[str, str]:
         ("contract/test_chart.py", ["helm"]),
         ("contract/claims/test_metadata_readers.py", ["metadata"]),
         ("e2e/test_explain_judge.py", ["userspace", "judge", "cluster"]),
+        ("e2e/test_crio.py", ["userspace", "cluster", "crio"]),
+        ("cluster/test_crio.py", []),
         ("unit/cdi/test_store.py", []),
         ("", list(ready.NEEDS)),
     ],
