@@ -131,7 +131,7 @@ def test_the_container_runtime_gets_only_what_the_claim_gives(scene: Scene) -> N
     pod = scene.pod(templates=[scene.template()])
     (running,) = scene.running(pod)
     (status,) = running["status"]["containerStatuses"]
-    spec = container_spec(scene, status["containerID"].removeprefix("containerd://"))
+    spec = container_spec(scene, status["containerID"].rpartition("//")[2])
     paths = {node["path"] for node in spec["linux"]["devices"]}
     gpus = {path for path in paths if path.removeprefix("/dev/nvidia").isdigit()}
     assert len(gpus) == 1

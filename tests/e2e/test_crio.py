@@ -3,16 +3,21 @@
 E2E_RUNTIME=crio has the others run on it, too.
 """
 
+import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from testbed.claims import mig_profile
+from testbed.cluster import fetched
+from testbed.commands import run
 from testbed.node import GpuNode
-from testbed.pods import migs_seen
+from testbed.pods import container, migs_seen
 
 from cluster import cgroups, mounts
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.runtime_config import read_runtime_configs
 from e2e.conftest import node_of
 from e2e.kubernetes import makes_mig_by_default, needs
 from e2e.scene import NAMESPACE, Scene
@@ -36,6 +41,51 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     assert cgroups.folders(env["CLUSTER_CGROUP"]) == []
 
 
+MAIN = """
+[crio.runtime]
+default_runtime = "main"
+cdi_spec_dirs = ["/main"]
+[crio.runtime.runtimes.main]
+runtime_path = "/usr/bin/nvidia-container-runtime"
+runtime_root = "/run/main"
+"""
+DROP_INS = {
+    "none": {},
+    "folders": {"99": "[crio.runtime]\ncdi_spec_dirs = ['/other']\n"},
+    "no folder": {"99": "[crio.runtime]\ncdi_spec_dirs = []\n"},
+    "the last one": {
+        "9.conf": "[crio.runtime]\ncdi_spec_dirs = ['/nine']\n",
+        "10.conf": "[crio.runtime]\ncdi_spec_dirs = ['/ten']\n",
+    },
+    "a hidden one": {".99.conf": "[crio.runtime]\ncdi_spec_dirs = ['/hidden']\n"},
+    "another runtime": {
+        "99": "[crio.runtime]\ndefault_runtime = 'new'\n"
+        "[crio.runtime.runtimes.new]\nruntime_path = '/usr/bin/runc'\n"
+    },
+    "a runtime's table again": {"99": "[crio.runtime.runtimes.main]\nruntime_root = '/run/new'\n"},
+    "its own runtime": {"99": "[crio.runtime]\ndefault_runtime = 'crun'\n"},
+}
+
+
+@pytest.mark.parametrize("name", DROP_INS)
+def test_doctor_reads_files_as_crio_does(tmp_path: Path, name: str) -> None:
+    main = tmp_path / "etc/crio/crio.conf"
+    folder = main.with_name("crio.conf.d")
+    folder.mkdir(parents=True)
+    main.write_text(MAIN)
+    for file, text in DROP_INS[name].items():
+        (folder / file).write_text(text)
+    crio = fetched("crio") / "crio"
+    said = run((crio, "--config", main, "--config-dir", folder, "config"))
+    taken = tomllib.loads(said)["crio"]["runtime"]
+    (read,) = read_runtime_configs(tmp_path)
+    assert list(read.spec_dirs or ()) == taken["cdi_spec_dirs"]
+    # What is as by default, it leaves out.
+    default = taken.get("default_runtime", "crun")
+    assert read.default_runtime == default
+    assert (read.default_program or "") == taken["runtimes"][default]["runtime_path"]
+
+
 def test_pods_have_a_whole_gpu_a_mig_device_and_mps(scene: Scene) -> None:
     info = scene.api.get("Node", scene.node.cluster.node)["status"]["nodeInfo"]
     assert info["containerRuntimeVersion"].startswith("cri-o://1.")
@@ -52,6 +102,25 @@ def test_pods_have_a_whole_gpu_a_mig_device_and_mps(scene: Scene) -> None:
     assert shared.gpu(client, "ctr") != gpu
     assert PIPE in shared.env(client)
     assert shared.ask(PERCENTAGE) == "50.0"
+
+
+def test_only_the_runtime_reads_an_annotation_with_the_device_of_another_pods_claim(
+    scene: Scene,
+) -> None:
+    """CRI-O injects nothing for it. NVIDIA's container runtime would, were it the node's."""
+    holder = scene.pod("holder", claims=[scene.claim()])
+    scene.running(holder)
+    cluster = scene.node.cluster
+    (spec,) = cluster.cdi_root.glob("*.json")
+    told = json.loads(spec.read_text())
+    device = f"{told['kind']}={told['devices'][0]['name']}"
+    metadata = {"name": scene.name("other"), "annotations": {"cdi.k8s.io/mine": device}}
+    spec_of_pod = {"terminationGracePeriodSeconds": 1, "containers": [container("ctr", {})]}
+    other = scene.make("Pod", "other", {"metadata": metadata, "spec": spec_of_pod})
+    (pod,) = scene.running(other)
+    assert not [name for name in scene.run_in(other, "ls", "/dev").split() if "nvidia" in name]
+    ident = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("cri-o://")
+    assert cluster.container_spec(ident)["annotations"]["cdi.k8s.io/mine"] == device
 
 
 def test_gpus_stay_with_pods_whose_runtime_is_killed_and_whose_driver_is_gone(scene: Scene) -> None:

@@ -83,6 +83,19 @@ def test_cri_o_reads_its_drop_ins_in_order(tmp_path: Path) -> None:
     assert found.gives_gpus_by_default
 
 
+def test_cri_o_forgets_what_an_earlier_file_says_of_a_runtime(tmp_path: Path) -> None:
+    main = (
+        '[crio.runtime]\ndefault_runtime = "gpus"\n'
+        '[crio.runtime.runtimes.gpus]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+    )
+    write(tmp_path, "etc/crio/crio.conf", main)
+    again = '[crio.runtime.runtimes.gpus]\nruntime_root = "/run/gpus"\n'
+    write(tmp_path, "etc/crio/crio.conf.d/99.conf", again)
+    found = only(tmp_path)
+    assert (found.default_runtime, found.default_program) == ("gpus", None)
+    assert not found.gives_gpus_by_default
+
+
 def test_what_nvidias_runtime_heeds_is_read(tmp_path: Path) -> None:
     write(tmp_path, "etc/containerd/config.toml", VERSION_2)
     assert only(tmp_path).sees_environment is None

@@ -7,7 +7,8 @@ one file and those that its `imports` name, later ones win; tables of its CRI pl
 `io.containerd.cri.v1.runtime` in version 3. containerd 2 reads all three, each file by its own
 version, and puts tables together key by key. containerd 1.7 knows no version 3, has one version
 for all files, and takes the last file's table as a whole. CRI-O reads crio.conf and then
-crio.conf.d in the order of names. What a command line says beside the files is not seen.
+crio.conf.d in the order of names, and takes the last file's table of a runtime as a whole. What a
+command line says beside the files is not seen.
 """
 
 import glob
@@ -216,9 +217,13 @@ def _plugins_of_2(content: Table) -> dict[str, object]:
 
 
 def _crio(contents: Mapping[str, Table]) -> dict[str, object]:
-    runtime = _table(_table(_merged(contents.values()), "crio"), "runtime")
+    said = [_table(_table(content, "crio"), "runtime") for content in contents.values()]
+    runtime = _merged(said)
     default = _text(runtime.get("default_runtime"))
-    chosen = _table(_table(runtime, "runtimes"), default or "crun")
+    name = default or "crun"
+    # A runtime's table takes the place of that of an earlier file, as a whole.
+    runtimes = [_table(one, "runtimes") for one in said]
+    chosen = next((_table(one, name) for one in reversed(runtimes) if name in one), {})
     return {
         "cdi": None,
         "spec_dirs": _texts(runtime.get("cdi_spec_dirs")),
