@@ -7,6 +7,7 @@ containerd's does; the reasons for settings that both have are told in `configs`
 """
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -23,6 +24,8 @@ OVERLAY = "overlay"
 # A mount of its own would hide what is mounted below it when the cluster goes down.
 OVERLAY_OPTION = "overlay.skip_mount_home=true"
 CGROUPS = Path("/sys/fs/cgroup")
+STATUS = Path("/proc/self/status")
+CAP_SYS_RESOURCE = 1 << 24
 IMPORT_S = 300
 
 
@@ -37,8 +40,8 @@ def write_configs(cluster: Cluster, binaries: Binaries) -> None:
     (config / "registries.d").mkdir(exist_ok=True)
     (config / "crio.d").mkdir(exist_ok=True)
     cluster.shim_sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _runc_knows_hugetlb():
-        write_whole(config / "runc", _runc_without_hugetlb(binaries.path("runc")), mode=0o755)
+    if _changes():
+        write_whole(config / "runc", _runc_for_this_machine(binaries.path("runc")), mode=0o755)
 
 
 def flags(cluster: Cluster) -> tuple[str | Path, ...]:
@@ -86,7 +89,7 @@ def crio_config(cluster: Cluster, binaries: Binaries) -> str:
             "enable_criu_support": False,
         },
         "crio.runtime.runtimes.runc": {
-            "runtime_path": binaries.path("runc") if _runc_knows_hugetlb() else config / "runc",
+            "runtime_path": config / "runc" if _changes() else binaries.path("runc"),
             "runtime_root": cluster.state / "runc",
             "monitor_path": binaries.path("conmon"),
             # Found in the cluster's control groups, and by its mark, when the cluster goes down.
@@ -118,23 +121,30 @@ def _toml(value: object) -> str:
     return json.dumps(value, default=str)
 
 
-def _runc_knows_hugetlb() -> bool:
-    """Whether runc can limit huge pages: not where cgroup v1 is mounted without that controller."""
-    return any((CGROUPS / name).exists() for name in ("hugetlb", "cgroup.controllers"))
+def _changes() -> list[str]:
+    """What of containers cannot be on this machine: as expressions of sed for their config.json.
 
-
-def _runc_without_hugetlb(program: Path) -> str:
-    """A script in front of runc that takes out what the kubelet asks for with every container.
-
-    containerd leaves these limits out where they cannot be set. CRI-O asks the kernel only whether
-    it has the controller (/proc/cgroups), not where it is mounted, and runc fails: `cannot set
-    hugetlb limit: container could not join or create cgroup`.
+    The kubelet sends limits of huge pages with every container, and for some a negative OOM score.
+    containerd leaves the limits out where cgroup v1 is mounted without that controller, and takes
+    its own score for those below it (restrict_oom_score_adj). CRI-O asks the kernel only whether it
+    has the controller (/proc/cgroups), and runc fails: `cannot set hugetlb limit: container could
+    not join or create cgroup`, or `failed to update /proc/self/oom_score_adj: Permission denied`.
     """
-    limits = r's/("hugepageLimits":\s*)\[[^]]*\]/\1[]/'
+    knows_hugetlb = any((CGROUPS / name).exists() for name in ("hugetlb", "cgroup.controllers"))
+    may_lower = int(re.findall(r"CapEff:\s*(\w+)", STATUS.read_text())[0], 16) & CAP_SYS_RESOURCE
+    return [
+        *([] if knows_hugetlb else [r's/("hugepageLimits":\s*)\[[^]]*\]/\1[]/']),
+        *([] if may_lower else [r's/("oomScoreAdj":\s*)-[0-9]+/\10/']),
+    ]
+
+
+def _runc_for_this_machine(program: Path) -> str:
+    """A script in front of runc that takes out of a container's config.json what cannot be."""
+    changes = ";".join(_changes())
     return (
         "#!/bin/sh\n"
         "for word; do\n"
-        f'  [ "$last" != --bundle ] || sed -zEi \'{limits}\' "$word/config.json"\n'
+        f'  [ "$last" != --bundle ] || sed -zEi \'{changes}\' "$word/config.json"\n'
         "  last=$word\n"
         "done\n"
         f'exec {program} "$@"\n'

@@ -105,26 +105,30 @@ def test_what_stands_beside_a_container_is_found_when_the_cluster_goes(cluster: 
 
 
 @pytest.mark.parametrize("controller", ["hugetlb", "cgroup.controllers"])
-def test_runc_is_called_as_it_is_where_it_can_limit_huge_pages(
+def test_runc_is_called_as_it_is_where_it_can_do_what_the_kubelet_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: str
 ) -> None:
     (tmp_path / controller).mkdir()
     monkeypatch.setattr(crio, "CGROUPS", tmp_path)
+    privileged(tmp_path / "status", monkeypatch)
     text = crio.crio_config(cluster_in(tmp_path), programs(tmp_path))
     runc = tomllib.loads(text)["crio"]["runtime"]["runtimes"]["runc"]
     assert runc["runtime_path"] == str(tmp_path / "bin" / "runc")
 
 
-def test_limits_of_huge_pages_are_taken_out_where_runc_cannot_set_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("privileges", "score"), [("1ffffffffff", -997), ("1fffeffffff", 0)])
+def test_what_runc_cannot_set_on_this_machine_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, privileges: str, score: int
 ) -> None:
     monkeypatch.setattr(crio, "CGROUPS", tmp_path / "none")
+    privileged(tmp_path / "status", monkeypatch, capabilities=privileges)
     monkeypatch.setattr(Cluster, "shim_sockets", tmp_path / "sockets")
     program(tmp_path / "bin" / "runc", 'echo "$@"; exit 3')
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     limits = [{"pageSize": "2MB", "limit": 0}, {"pageSize": "1GB", "limit": 0}]
-    spec = {"linux": {"resources": {"hugepageLimits": limits, "devices": [{"allow": True}]}}}
+    resources = {"hugepageLimits": limits, "devices": [{"allow": True}]}
+    spec = {"process": {"oomScoreAdj": -997}, "linux": {"resources": resources}}
     (bundle / "config.json").write_text(json.dumps(spec, indent="\t"))
     configs.write_configs(cluster_in(tmp_path), programs(tmp_path))
     runc = config(cluster_in(tmp_path))["runtime"]["runtimes"]["runc"]["runtime_path"]
@@ -132,8 +136,10 @@ def test_limits_of_huge_pages_are_taken_out_where_runc_cannot_set_them(
     words = ["--root", "/r", "create", "--bundle", str(bundle), "--pid-file", "p", "1a"]
     done = subprocess.run([runc, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (3, words)
-    resources = json.loads((bundle / "config.json").read_text())["linux"]["resources"]
-    assert resources == {"hugepageLimits": [], "devices": [{"allow": True}]}
+    assert json.loads((bundle / "config.json").read_text()) == {
+        "process": {"oomScoreAdj": score},
+        "linux": {"resources": {"hugepageLimits": [], "devices": [{"allow": True}]}},
+    }
 
 
 def test_images_come_under_the_names_that_the_archive_gives_them(cluster: Cluster) -> None:
@@ -187,6 +193,13 @@ def test_variables_of_containerd_are_not_told_of_crio(cluster: Cluster) -> None:
     assert found["CRI_SOCKET"] == str(cluster.state / "crio.sock")
     assert found["CLUSTER_CRIO_VERSION"] == resolve("1.37").crio
     assert not {name for name in found if name == "CTR" or "CONTAINERD" in name}
+
+
+def privileged(
+    status: Path, monkeypatch: pytest.MonkeyPatch, capabilities: str = "1ffffffffff"
+) -> None:
+    status.write_text(f"Name: x\nCapEff:\t{capabilities}\n")
+    monkeypatch.setattr(crio, "STATUS", status)
 
 
 def program(path: Path, text: str) -> None:
