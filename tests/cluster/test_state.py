@@ -5,10 +5,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from cluster.binaries import GROUPS, Binaries
-from cluster.components import components
 from cluster.inotify import ensure_instances
-from cluster.network import PORT_RANGE, free_ports, free_subnet
+from cluster.network import free_ports, free_subnet
 from cluster.processes import Service, wait_until
 from cluster.state import Cluster, Options, Ports, load
 
@@ -22,24 +20,8 @@ def cluster(name: str, state: Path) -> Cluster:
     return Cluster(name=name, state=state, subnet=3, ports=PORTS, options=options)
 
 
-def test_a_component_gets_the_flags_that_are_meant_for_it(tmp_path: Path) -> None:
-    flags = "kube-scheduler:--v=4 kube-scheduler:--kube-api-qps=9 etcd:--log-level=warn"
-    options = Options(kubernetes="1.37.1", flags=flags)
-    one = Cluster(name="one", state=tmp_path, subnet=3, ports=PORTS, options=options)
-    found = components(one, Binaries(folders=dict.fromkeys(GROUPS, tmp_path)))
-    assert found["kube-scheduler"].argv[-2:] == ("--v=4", "--kube-api-qps=9")
-    assert found["etcd"].argv[-1] == "--log-level=warn"
-    assert not any(word.startswith("--v=") for word in found["kube-apiserver"].argv)
-
-
 def values(ports: Ports) -> list[int]:
     return [getattr(ports, name) for name in Ports.__dataclass_fields__]
-
-
-def test_ports_are_distinct_and_below_those_of_outgoing_connections() -> None:
-    found = values(free_ports([]))
-    assert len(set(found)) == len(found)
-    assert all(port in PORT_RANGE for port in found)
 
 
 def test_a_port_in_use_or_given_to_another_cluster_is_not_chosen(

@@ -114,16 +114,3 @@ def test_all_that_users_read_is_checked() -> None:
         "tests/make.py",
     } <= {*texts}
     assert not [text for text in texts if text.endswith("_pb2.py")]
-
-
-def test_docstrings_and_comments_are_read_for_their_english(vale: Path, tmp_path: Path) -> None:
-    code = '''"""Begins anew, as `whoever` says.
-
-Whoever reads it asks why.
-"""
-
-COUNT = 1  # begins anew
-SIZE = 2  # noqa: anew
-'''
-    rules = [(1, "House.Plain"), (3, "House.Plain"), (6, "House.Plain")]
-    assert found(vale, tmp_path, code, "module.py") == rules

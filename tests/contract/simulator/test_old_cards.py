@@ -78,24 +78,6 @@ def test_a_laptop_gpu_says_what_it_is(laptop: Machine) -> None:
     assert pynvml.nvmlDeviceGetSupportedEventTypes(handle) & ecc == 0
 
 
-def test_the_display_server_draws_on_the_laptops_gpu_also_after_a_reboot(laptop: Machine) -> None:
-    def drawing() -> list[tuple[int, int]]:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert pynvml.nvmlDeviceGetComputeRunningProcesses(handle) == []
-        found = pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
-        return [(process.pid, process.usedGpuMemory) for process in found]
-
-    assert drawing() == [(1139, 4 << 20)]
-    memory = pynvml.nvmlDeviceGetMemoryInfo(
-        pynvml.nvmlDeviceGetHandleByIndex(0), version=pynvml.nvmlMemory_v2
-    )
-    assert memory.used == 4 << 20
-    laptop.reboot()
-    assert drawing() == [(1139, 4 << 20)]
-    [holder] = laptop.holders()
-    assert holder.graphics
-
-
 @pytest.mark.parametrize(("name", "mib"), [("v100x8", 32768), ("v100-16x8", 16384)])
 def test_eight_v100_are_joined_by_nvlink_as_in_a_dgx_1(
     name: str, mib: int, make_machine: MakeMachine, nvml: Nvml

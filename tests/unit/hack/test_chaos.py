@@ -31,11 +31,6 @@ def plan(seed: int) -> list[Round]:
 # The plan
 
 
-def test_the_same_seed_gives_the_same_events_and_another_gives_others() -> None:
-    assert plan(1) == plan(1)
-    assert plan(1) != plan(2)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_made_is_deleted_once_and_after_it_was_made(seed: int) -> None:
     there: set[str] = set()

@@ -23,14 +23,6 @@ def test_layers_lie_over_each_other(tmp_path: Path) -> None:
     }
 
 
-def test_each_architecture_is_an_image_of_its_own(tmp_path: Path) -> None:
-    layers = {"amd64": [[file("x", b"12")]], "arm64": [[file("x", b"12345")]]}
-    for nested in (False, True):
-        images = archive.read(made(tmp_path / "a.tar", layers, nested=nested))
-        assert [(image.arch, image.unpacked) for image in images] == [("amd64", 2), ("arm64", 5)]
-        assert all(image.download > 0 for image in images)
-
-
 def test_an_image_is_laid_out_with_links_and_modes(tmp_path: Path) -> None:
     layer = [
         special("usr/bin", tarfile.DIRTYPE),

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import workflows
 
 REPOSITORY = workflows.REPOSITORY
 JOBS = dict(workflows.jobs())
-FORMS = sorted((REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 each_workflow = pytest.mark.parametrize(
     "path", sorted(workflows.WORKFLOWS.iterdir()), ids=lambda path: path.stem
@@ -101,19 +99,3 @@ def test_what_scripts_call_of_this_repository_is_there() -> None:
         assert re.search(rf"^\s+{verb}\b", listed, re.MULTILINE), f"{path} {verb}"
     for path in re.findall(r"(?:--requirement |\s)((?:hack|manifests)/[\w/.]+)", text):
         assert (REPOSITORY / path).exists(), path
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_issues_are_asked_for_version_and_archive(path: Path) -> None:
-    form = yaml.safe_load(path.read_text())
-    assert form["name"]
-    assert form["description"]
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    assert all(field["attributes"]["label"] for field in fields)
-    assert len({field["id"] for field in fields}) == len(fields)
-    text = path.read_text()
-    assert "dra-driver --version" in text
-    assert "dra-driver gather node.tar.gz" in text
-    pages = re.findall(r"\.\./blob/main/([\w/.-]+)", text)
-    assert pages
-    assert [page for page in pages if not (REPOSITORY / page).is_file()] == []
