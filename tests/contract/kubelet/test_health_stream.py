@@ -43,13 +43,11 @@ class Node:
     def __init__(self, root: Path, timing: StreamTiming) -> None:
         self.found: list[Reported] = [one("gpu-0")]
         self.error: StateError | None = None
-        self.asked = 0
+        self.asked = self.waited = 0
         self.looked = threading.Event()
         self.looked.set()
         self.paths: SocketPaths = socket_paths(plugins=root / "p", registrar=root / "r")
-        self.stream = HealthStream(
-            self.report, may_begin=lambda s: self.looked.wait(min(s, 0.05)), timing=timing
-        )
+        self.stream = HealthStream(self.report, may_begin=self.may_begin, timing=timing)
         metrics = Metrics(driver="d", node="n", version="1")
         self.plugin = KubeletPlugin(
             ClaimCalls(NoClaims(), metrics, clock=lambda: 0.0),
@@ -58,6 +56,10 @@ class Node:
             on_status=lambda _: None,
             check_seconds=0.05,
         )
+
+    def may_begin(self, seconds: float) -> bool:
+        self.waited += 1
+        return self.looked.wait(min(seconds, 0.05))
 
     def report(self) -> list[Reported]:
         self.asked += 1
@@ -170,7 +172,8 @@ def test_nothing_is_told_before_the_gpus_were_looked_at(tmp_path: Path) -> None:
         kubelet.register()
         messages = kubelet.watch_health()
         node.say(one("gpu-0", UNKNOWN))
-        time.sleep(0.3)
+        waited = node.waited
+        eventually(lambda: node.waited > waited + 2)
         node.say(one("gpu-0"))
         node.looked.set()
         assert told(next(messages)) == {"gpu-0": (1, "")}
