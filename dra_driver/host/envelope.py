@@ -8,6 +8,7 @@ wrote is not damaged: after a roll-back, or beside a newer driver, it is left to
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -20,6 +21,10 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 """What reading a payload raises that has another form: infinity, for one, is no whole number."""
 
 T = TypeVar("T")
+
+_READING = threading.Lock()
+"""At its first reading msgspec (0.22) notes what a type has. A thread that reads the same type
+meanwhile meets half of that, and the process ends by SIGSEGV."""
 
 _UNKNOWN = re.compile(r"Invalid (?:enum )?value ")
 """How msgspec begins to say that it knows no such member: a newer version has one."""
@@ -68,7 +73,8 @@ def value_of(payload: object, of: type[T], what: str) -> T:
     StateError if it has another form; `what` says what it should be.
     """
     try:
-        return msgspec.convert(payload, of)
+        with _READING:
+            return msgspec.convert(payload, of)
     except msgspec.ValidationError as error:
         if _UNKNOWN.match(str(error)):
             raise VersionError(f"it has what this version does not know: {error}") from error
