@@ -134,3 +134,5 @@ def test_gpus_stay_with_pods_whose_runtime_is_killed_and_whose_driver_is_gone(sc
     assert (scene.gpus(pod), scene.container_ids(pod)) == before
     driver.start()
     scene.delete(pod)
+    # On a slow machine the kubelet has taken the slices of a driver that is gone for 30 s.
+    scene.rewritten()
