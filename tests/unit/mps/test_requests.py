@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from clock import Clock
 from dra_driver.errors import DeviceError, TransientError, VersionError
 from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps.domain import (
@@ -24,7 +25,7 @@ from dra_driver.mps.domain import (
     shared_domain,
 )
 from dra_driver.mps.files import MpsFiles
-from dra_driver.mps.requests import DomainRequests
+from dra_driver.mps.requests import SUPERVISOR_GRACE_SECONDS, DomainRequests
 
 DOMAIN = Domain(id=DomainId("claim"), devices=(DomainDevice(uuid="GPU-1"),))
 SHARED = replace(DOMAIN, id=shared_domain("node"))
@@ -287,3 +288,33 @@ def test_a_domain_tells_its_claims(tmp_path: Path, requests: DomainRequests) -> 
     for name in ("one", "two", ".half", "no-id-"):
         (folder / name).touch()
     assert requests.claims_of(SHARED.id) == {"one", "two"}
+
+
+def test_each_absence_of_the_supervisor_is_waited_for_anew(tmp_path: Path) -> None:
+    clock, lock = Clock(), NamedLock(MpsFiles(root=tmp_path).lock)
+    requests = DomainRequests(tmp_path, clock)
+    there = iter([True, False, False])
+    looks: list[float] = []
+
+    def at_each_look() -> bool:
+        looks.append(clock.now)
+        clock.now += 0.9 * 3 * SUPERVISOR_GRACE_SECONDS  # three times, as one has run before
+        if next(there):
+            assert lock.take("supervisor")
+        else:
+            lock.release()
+        return len(looks) == 3
+
+    with pytest.raises(TransientError):
+        requests.wait_ready(DOMAIN, clock.now + 1000, at_each_look)
+    assert len(looks) == 3
+    requests.stop()
+
+
+def test_what_is_asked_for_is_synced(
+    requests: DomainRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    requests.write_desired(DOMAIN)
+    assert synced
