@@ -42,6 +42,15 @@ def test_a_claim_is_prepared_with_one_request(server: ApiServer, driver: Driver)
     assert [entry.verb for entry in server.seen()] == ["get"]
 
 
+def test_a_claim_that_has_gone_since_is_not_answered_from_its_record(
+    server: ApiServer, driver: Driver
+) -> None:
+    driver.prepare(REF)
+    server.delete_all("resourceclaims")
+    with pytest.raises(NotFoundError):
+        driver.prepare(REF)
+
+
 def test_a_claim_that_does_not_exist_is_refused(driver: Driver) -> None:
     gone = ClaimRef(uid=ClaimUid("u"), namespace="default", name="gone")
     with pytest.raises(NotFoundError, match="claim default/gone no longer exists"):

@@ -66,6 +66,14 @@ def test_an_over_asking_pod_is_refused_and_its_neighbour_is_not(node: Node) -> N
     assert node.take(next(beside.glob("*.scope")), 15 * GIB, pid=3)
 
 
+def test_a_limit_holds_that_the_driver_has_rounded_down_by_less_than_a_mib(misc: Node) -> None:
+    pod, _ = misc.groups.pod()
+    misc.limits.limit(pod, misc.one, GIB - 4096)
+    sizes = (GIB - 8192, GIB - 4096, GIB, GIB + 2**20)
+    held = [misc.limits.holds(pod, misc.one, size) for size in sizes]
+    assert held == [False, True, True, False]
+
+
 def test_each_gpu_has_its_own_limit(node: Node) -> None:
     pod, group = node.groups.pod()
     node.limits.limit(pod, node.one, 10 * GIB)
