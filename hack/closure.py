@@ -37,12 +37,12 @@ def file_of(module: str) -> Path:
 
 def groups(imports: grimp.ImportGraph) -> dict[str, set[str]]:
     """Return the modules of each process, of both together, and of the whole product."""
-    found = {
+    sets = {
         process: {*starts}.union(*(imports.find_upstream_modules(start) for start in starts))
         for process, starts in PROCESSES.items()
     }
-    found |= {"both": set().union(*found.values()), "product": imports.modules}
-    return {name: {one for one in all_ if file_of(one).is_file()} for name, all_ in found.items()}
+    sets |= {"both": set().union(*sets.values()), "product": imports.modules}
+    return {name: {own for own in all_ if file_of(own).is_file()} for name, all_ in sets.items()}
 
 
 def room_of(module: str) -> str:
@@ -60,7 +60,7 @@ def table(columns: dict[str, set[str]]) -> list[str]:
     """Return the rows: a title, one for each room, the sum, and what is generated."""
 
     def row(label: str, rooms: set[str]) -> str:
-        inside = ({one for one in modules if room_of(one) in rooms} for modules in columns.values())
+        inside = ({own for own in modules if room_of(own) in rooms} for modules in columns.values())
         return "".join((f"{label:<32}", *map(size, inside)))
 
     rooms = {room_of(module) for module in columns["product"]} - {GENERATED}

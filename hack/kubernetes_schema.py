@@ -35,13 +35,13 @@ def pruned(documents: list[dict[str, Any]]) -> dict[str, Any]:
         for document in documents
         for name, schema in document["components"]["schemas"].items()
     }
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     left = list(ROOTS)
     while left:
         name = left.pop()
-        if name not in found:
-            found[name] = _FORMATS.get(name.rpartition(".")[2]) or _cleaned(known[name], left)
-    return dict(sorted(found.items()))
+        if name not in kept:
+            kept[name] = _FORMATS.get(name.rpartition(".")[2]) or _cleaned(known[name], left)
+    return dict(sorted(kept.items()))
 
 
 def text(version: str, schemas: dict[str, Any]) -> str:
@@ -60,15 +60,15 @@ def _cleaned(schema: dict[str, Any], left: list[str]) -> dict[str, Any]:
         name = _short(schema["$ref"].removeprefix(_PREFIX))
         left.append(name)
         return {"$ref": name}
-    found = {key: schema[key] for key in _KEPT if key in schema}
+    kept = {key: schema[key] for key in _KEPT if key in schema}
     for key in ("items", "additionalProperties"):
         if key in schema:
-            found[key] = _cleaned(schema[key], left)
+            kept[key] = _cleaned(schema[key], left)
     if properties := schema.get("properties"):
         status = {"status": {"type": "object"}} if "status" in properties else {}
         cleaned = {k: _cleaned(v, left) for k, v in (properties | status).items()}
-        found["properties"] = cleaned
-    return found
+        kept["properties"] = cleaned
+    return kept
 
 
 def _short(name: str) -> str:

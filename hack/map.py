@@ -25,14 +25,14 @@ def summary(path: Path) -> str:
 
 def rooms() -> list[tuple[str, Path]]:
     """Return every package with a name as the page has it, in the order of the data's way."""
-    found = [
+    every = [
         (path.parent.relative_to(root).as_posix(), path.parent)
         for root in ROOTS
         for path in root.rglob("__init__.py")
         if path.parent.name != GENERATED
     ]
     places = {name: place for place, name in enumerate((".", *ORDER))}
-    return sorted(found, key=lambda room: (places.get(room[0].partition("/")[0], 99), room[0]))
+    return sorted(every, key=lambda room: (places.get(room[0].partition("/")[0], 99), room[0]))
 
 
 def modules(folder: Path) -> list[Path]:

@@ -102,7 +102,7 @@ NEEDS: Mapping[str, Need] = {
 
 def needed(paths: Sequence[Path]) -> Iterator[str]:
     """Yield what the tests in files, and in the modules of folders, need."""
-    files = [one for path in paths for one in (path.rglob("*.py") if path.is_dir() else (path,))]
+    files = [own for path in paths for own in (path.rglob("*.py") if path.is_dir() else (path,))]
     text = "\n".join(path.read_text() for path in files)
     return (name for name, need in NEEDS.items() if re.search(need.words, text))
 
@@ -118,7 +118,7 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(NEEDS)}")
     names = list(needed(given.paths) if given.paths else given.needs or NEEDS)
     lacking = []
-    for name in (one for one in names if one not in given.but):
+    for name in (each for each in names if each not in given.but):
         begun = time.monotonic()
         try:
             NEEDS[name].make()

@@ -51,7 +51,7 @@ def durations(folder: Path) -> list[str]:
             every.append((took, name_of(case)))
         total = f"{tests.total()} tests, {sum(seconds.values()):.0f} s of all processes"
         said.append(f"{report.stem}: {total}")
-        said += [f"{took:9.1f} s {tests[one]:6} {one}" for one, took in seconds.most_common()]
+        said += [f"{took:9.1f} s {tests[name]:6} {name}" for name, took in seconds.most_common()]
     said.append(f"the slowest {SLOWEST}:")
     slowest = sorted(every, reverse=True)[:SLOWEST]
     return said + [f"{took:9.1f} s {name}" for took, name in slowest]
@@ -62,7 +62,7 @@ def skips(folder: Path) -> list[str]:
     lines = (line.strip() for line in ALLOWED.read_text().splitlines())
     allowed = [re.compile(line) for line in lines if line and not line.startswith("#")]
     said = []
-    for case in (one for report in sorted(folder.glob("*.xml")) for one in cases(report)):
+    for case in (own for report in sorted(folder.glob("*.xml")) for own in cases(report)):
         for skip in case.iter("skipped"):
             reason = skip.get("message") or ""
             known = any(pattern.fullmatch(reason) for pattern in allowed)
@@ -75,14 +75,14 @@ def failures(folder: Path) -> list[str]:
     """Return a text for each failed test, and one for each pytest that failed and names none."""
     said = []
     for status in sorted(folder.glob("*.status")):
-        found = []
+        texts = []
         for case in cases(status.with_suffix(".xml")):
             for bad in (*case.iter("failure"), *case.iter("error")):
                 end = (bad.text or bad.get("message") or "").rstrip().splitlines()[-LINES:]
-                found.append("\n    ".join([f"FAILED {name_of(case)}", *end]))
-        if not found and (code := status.read_text().strip()) != "0":
-            found = [f"FAILED {status.stem}: pytest ended with {code} and names no test: see above"]
-        said += found
+                texts.append("\n    ".join([f"FAILED {name_of(case)}", *end]))
+        if not texts and (code := status.read_text().strip()) != "0":
+            texts = [f"FAILED {status.stem}: pytest ended with {code} and names no test: see above"]
+        said += texts
     return said
 
 

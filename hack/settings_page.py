@@ -60,22 +60,22 @@ def rows(model: type[CommandSettings]) -> Iterator[str]:
     """A row for each flag and argument."""
     for param in click_command("", model).params:
         name = str(param.name)
-        one = model.options[name]
-        if one.hidden:
+        option = model.options[name]
+        if option.hidden:
             continue
-        names = [one.metavar or name.upper()] if one.positional else flags_of(name, one)
-        what = one.help
+        names = [option.metavar or name.upper()] if option.positional else flags_of(name, option)
+        what = option.help
         if isinstance(param.type, click.Choice) and not explains(what, param.type.choices):
             what += f" One of {code(value for value in param.type.choices if value)}."
-        shown = "required" if one.is_required else code(filter(None, [shown_default(one)]))
+        shown = "required" if option.is_required else code(filter(None, [shown_default(option)]))
         yield f"| {code(names)} | {shown} | {escaped(what)} |"
 
 
-def shown_default(one: Option) -> str:
+def shown_default(option: Option) -> str:
     """A default as people write it; empty if there is none."""
-    if isinstance(one.default, list):
-        return ",".join(map(str, one.default))
-    return "true" if one.default is True else str(one.default or "")
+    if isinstance(option.default, list):
+        return ",".join(map(str, option.default))
+    return "true" if option.default is True else str(option.default or "")
 
 
 def explains(text: str, choices: Iterable[str]) -> bool:
@@ -171,8 +171,8 @@ def texts(command: click.Command, parent: click.Context) -> Iterator[str]:
     """The help of a command, and those of its own commands."""
     with click.Context(command, parent=parent, info_name=command.name) as context:
         yield command.get_help(context) + "\n"
-        for one in command.commands.values() if isinstance(command, click.Group) else ():
-            yield from texts(one, context)
+        for sub_command in command.commands.values() if isinstance(command, click.Group) else ():
+            yield from texts(sub_command, context)
 
 
 if __name__ == "__main__":

@@ -44,12 +44,12 @@ def numbers_of(thing: str, *, most: int | None = None) -> Callable[[str], list[i
     """Return a reader of numbers such as `1,8`: how many there are of a thing, at least one."""
 
     def numbers(text: str) -> list[int]:
-        found = [int(word) for word in text.split(",")]
-        if min(found) < 1:
+        chosen = [int(word) for word in text.split(",")]
+        if min(chosen) < 1:
             raise argparse.ArgumentTypeError(f"there has to be at least one {thing}")
-        if most is not None and max(found) > most:
-            raise argparse.ArgumentTypeError(f"there can be {most} at most, not {max(found)}")
-        return found
+        if most is not None and max(chosen) > most:
+            raise argparse.ArgumentTypeError(f"there can be {most} at most, not {max(chosen)}")
+        return chosen
 
     return numbers
 
@@ -59,11 +59,11 @@ def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
     names = tuple(known)
 
     def chosen(text: str) -> list[str]:
-        found = text.split(",")
-        for name in found:
+        words = text.split(",")
+        for name in words:
             if name not in names:
                 raise argparse.ArgumentTypeError(f"{name!r}: there are {', '.join(names)}")
-        return found
+        return words
 
     return chosen
 

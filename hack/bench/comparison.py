@@ -28,12 +28,12 @@ def rows(columns: Mapping[str, Figures], baseline: str) -> list[tuple[str, ...]]
     The order of the figures is that of the fullest column.
     """
     compared = ratios(columns, baseline)
-    found: list[tuple[str, ...]] = [("", *columns)]
+    table: list[tuple[str, ...]] = [("", *columns)]
     fullest_first = sorted(columns.values(), key=len, reverse=True)
-    for figure in dict.fromkeys(name for one in fullest_first for name in one):
+    for figure in dict.fromkeys(name for figures in fullest_first for name in figures):
         cells = (_cell(figure, columns[name], compared.get(name, {})) for name in columns)
-        found.append((figure, *cells))
-    return found
+        table.append((figure, *cells))
+    return table
 
 
 def _cell(figure: str, values: Figures, compared: Figures) -> str:

@@ -253,7 +253,7 @@ class Campaign:
 
     def _wrong_inside(self) -> list[str]:
         inside = looks.containers(self._node, self._born)
-        restarts = {one: self._strikes.reboots - born for one, born in self._born.items()}
+        restarts = {name: self._strikes.reboots - born for name, born in self._born.items()}
         return judge_containers(restarts, inside)
 
     def _violate(self, text: str) -> NoReturn:

@@ -48,8 +48,8 @@ def main(words: Sequence[str]) -> int:
     try:
         with _campaign(options, report) as campaign:
             _run(campaign, options)
-    except Violation as found:
-        print(f"VIOLATION: {found}")
+    except Violation as violation:
+        print(f"VIOLATION: {violation}")
     except TestbedError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -180,9 +180,9 @@ def _summary(report: Report) -> str:
             f" (median), {max(report.settled):.0f} s (longest)"
         )
     for name in report.needs[0] if report.needs else ():
-        one = [need[name] for need in report.needs]
-        memory = f"{one[0].resident >> 20} to {max(each.resident for each in one) >> 20} MiB"
-        files = f"{one[0].descriptors} to {max(each.descriptors for each in one)}"
+        needs = [need[name] for need in report.needs]
+        memory = f"{needs[0].resident >> 20} to {max(each.resident for each in needs) >> 20} MiB"
+        files = f"{needs[0].descriptors} to {max(each.descriptors for each in needs)}"
         lines.append(f"{name}: {memory}, {files} open files")
     lines += [
         f"pods were told {count} times: {text}" for text, count in report.warnings.most_common(12)

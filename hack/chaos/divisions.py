@@ -40,7 +40,7 @@ def share_config(kind: str, count: int, **more: object) -> str:
 
 def division_of(device: str) -> str | None:
     """The division under which a device of this name is a share; None for one that is no share."""
-    found = _SHARE.match(device)
-    if found is None:
+    match = _SHARE.match(device)
+    if match is None:
         return None
-    return next(name for name, (_, count) in _COUNTS.items() if count == int(found["count"]))
+    return next(name for name, (_, count) in _COUNTS.items() if count == int(match["count"]))

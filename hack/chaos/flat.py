@@ -71,12 +71,12 @@ class Ours:
 
 def sample(ours: Sequence[Ours]) -> Sample:
     """What all need now. Drops the kernel's caches of names and inodes."""
-    found = {row: value for process in ours for row, value in process.sample().items()}
+    values = {row: value for process in ours for row, value in process.sample().items()}
     with suppress(OSError):
         _DROP_CACHES.write_text("2")
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kernel = {line[0].rstrip(":"): int(line[1]) / 1024 for line in lines}
-    return {**found, **{f"machine: {one}, MiB": kernel[one] for one in ("Slab", "SUnreclaim")}}
+    return {**values, **{f"machine: {key}, MiB": kernel[key] for key in ("Slab", "SUnreclaim")}}
 
 
 def _groups() -> Iterator[tuple[int, str]]:
@@ -93,8 +93,8 @@ def table(samples: Sequence[Sample], seconds: float) -> tuple[list[str], list[st
     if len(samples) < 4:
         return [*lines, "too few samples"], ["there are too few samples to compare"]
     quarter = len(samples) // 4
-    for name in (one for one in samples[0] if all(one in each for each in samples)):
-        values = [one[name] for one in samples]
+    for name in (key for key in samples[0] if all(key in each for each in samples)):
+        values = [each[name] for each in samples]
         second = statistics.median(values[quarter : 2 * quarter])
         last = statistics.median(values[-quarter:])
         row = _ROWS[name.partition(": ")[2]]

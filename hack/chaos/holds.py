@@ -148,12 +148,12 @@ def judge_containers(
     for workload, allowed in restarts.items():
         kind = kind_of(workload)
         seen = [containers[pod] for pod in pods_of(workload)]
-        for pod, one in zip(pods_of(workload), seen, strict=True):
-            if one.restarts > allowed:
-                wrong.append(f"{pod}: its container was restarted {one.restarts} times")
-            if len(one.migs) != kind.migs or len(set(one.gpus)) < kind.whole:
-                wrong.append(f"{pod}: sees GPUs {one.gpus} and MIG devices {one.migs}")
-            if {*one.gpus, *one.migs} != {*seen[0].gpus, *seen[0].migs}:
+        for pod, view in zip(pods_of(workload), seen, strict=True):
+            if view.restarts > allowed:
+                wrong.append(f"{pod}: its container was restarted {view.restarts} times")
+            if len(view.migs) != kind.migs or len(set(view.gpus)) < kind.whole:
+                wrong.append(f"{pod}: sees GPUs {view.gpus} and MIG devices {view.migs}")
+            if {*view.gpus, *view.migs} != {*seen[0].gpus, *seen[0].migs}:
                 wrong.append(f"{pod}: sees other devices than the other pod of its claim")
         for device in _exclusive(seen[0], kind):
             others = owners.get(device)
@@ -175,7 +175,7 @@ def _pods(wanted: Wanted, look: Look) -> list[str]:
     wrong += [f"pod {pod} does not run: {why}" for pod, why in look.pods.items() if why]
     there = {claim.workload for claim in look.claims}
     return wrong + [
-        f"a claim of {one} is still there" for one in sorted(there - set(wanted.workloads))
+        f"a claim of {name} is still there" for name in sorted(there - set(wanted.workloads))
     ]
 
 
@@ -193,7 +193,7 @@ def _files(look: Look) -> list[str]:
 
 
 def _devices(wanted: Wanted, look: Look) -> list[str]:
-    held = {gpu: one for claim in look.claims for gpu, one in claim.shares.items()}
+    held = {gpu: share for claim in look.claims for gpu, share in claim.shares.items()}
     expected = [
         device
         for gpu in wanted.offers[wanted.division]
@@ -207,7 +207,7 @@ def _devices(wanted: Wanted, look: Look) -> list[str]:
 def _mps(look: Look) -> list[str]:
     served = Counter(look.daemons.values())
     expected = {claim.domain for claim in look.claims if claim.domain}
-    members = [f"{one.domain}/{one.uid}" for one in look.claims if one.shares and one.domain]
+    members = [f"{own.domain}/{own.uid}" for own in look.claims if own.shares and own.domain]
     wrong = _differ("members of shared MPS domains", members, look.members)
     domains = {uid if uid in expected else uid.partition("_")[0] for uid in served}
     if domains != expected or any(count > 1 for count in served.values()):
@@ -227,10 +227,10 @@ def _mps(look: Look) -> list[str]:
 
 def _migs(look: Look) -> list[str]:
     expected = Counter(parent for claim in look.claims for parent in claim.parents)
-    found = Counter(look.migs)
-    if expected == found:
+    counted = Counter(look.migs)
+    if expected == counted:
         return []
-    return [f"MIG devices by GPU are {dict(found)}, and should be {dict(expected)}"]
+    return [f"MIG devices by GPU are {dict(counted)}, and should be {dict(expected)}"]
 
 
 def _settings(wanted: Wanted, look: Look) -> list[str]:
@@ -255,23 +255,23 @@ def _settings(wanted: Wanted, look: Look) -> list[str]:
 
 def _processes(wanted: Wanted, look: Look) -> list[str]:
     wrong = []
-    for name, one in look.processes.items():
+    for name, process in look.processes.items():
         first = wanted.processes[name]
-        if not one.same_life:
+        if not process.same_life:
             wrong.append(f"the {name} ended by itself")
-        if one.resident > first.resident + _MEMORY:
+        if process.resident > first.resident + _MEMORY:
             wrong.append(
-                f"the {name} has {one.resident >> 20} MiB, {first.resident >> 20} at first"
+                f"the {name} has {process.resident >> 20} MiB, {first.resident >> 20} at first"
             )
-        if one.descriptors > first.descriptors + _DESCRIPTORS:
+        if process.descriptors > first.descriptors + _DESCRIPTORS:
             wrong.append(
-                f"the {name} has {one.descriptors} open files, {first.descriptors} at first"
+                f"the {name} has {process.descriptors} open files, {first.descriptors} at first"
             )
     return wrong
 
 
-def _differ(what: str, wanted: Iterable[str], found: Iterable[str]) -> list[str]:
-    expected, there = Counter(wanted), Counter(found)
+def _differ(what: str, wanted: Iterable[str], seen: Iterable[str]) -> list[str]:
+    expected, there = Counter(wanted), Counter(seen)
     wrong = []
     if lacks := sorted(expected - there):
         wrong.append(f"{what} missing: {_short(lacks)}")

@@ -104,8 +104,8 @@ class Intruder:
         with ThreadPoolExecutor(1) as beside:
             acts = beside.submit(self._act, turn, chance)
             if self._enter(turn, name):
-                for one in turn.attacks:
-                    self._attack(name, one, *self._words(one))
+                for made in turn.attacks:
+                    self._attack(name, made, *self._words(made))
             acts.result()
         self.leave(is_abrupt=turn.is_abrupt)
 
@@ -136,7 +136,7 @@ class Intruder:
         return Api.from_kubeconfig(path)
 
     def _names(self, kind: str) -> list[str]:
-        return [one["metadata"]["name"] for one in self._api.all(kind, NAMESPACE)]
+        return [each["metadata"]["name"] for each in self._api.all(kind, NAMESPACE)]
 
     # Inside
 
@@ -186,9 +186,9 @@ class Intruder:
             if refused := self._make(*made.claims, *made.pods):
                 self.did[f"{act} (refused objects)"] += refused
             time.sleep(chance.uniform(0, 1.5) if made.is_hurried else _ODD_S)
-            for one in (*made.pods, *made.claims):
+            for thing in (*made.pods, *made.claims):
                 grace = 0 if made.is_hurried or turn.is_abrupt else None
-                self._api.delete(one["kind"], one["metadata"]["name"], NAMESPACE, grace=grace)
+                self._api.delete(thing["kind"], thing["metadata"]["name"], NAMESPACE, grace=grace)
 
     def _make(self, *things: Object) -> int:
         """Create what the API server takes; return how many it refused."""
@@ -203,17 +203,17 @@ class Intruder:
     def _kill_daemons(self) -> None:
         """Kill the MPS daemons and servers of this tenant's claims and shares."""
         claims = self._node.cluster.api.all("ResourceClaim", NAMESPACE)
-        mine = {self.domain, *(one["metadata"]["uid"] for one in claims)}
-        found = mps.processes(self._node.place.plugins)
-        kill_all(pid for pid, domain in found.items() if domain in mine)
+        mine = {self.domain, *(each["metadata"]["uid"] for each in claims)}
+        processes = mps.processes(self._node.place.plugins)
+        kill_all(pid for pid, domain in processes.items() if domain in mine)
 
 
 def open_ports(address: str) -> list[str]:
     """All TCP ports of an address that take connections, as `ADDRESS:PORT`."""
-    found = []
+    ports = []
     for port in range(1, 65_536):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
-            one.settimeout(0.5)
-            if one.connect_ex((address, port)) == 0:
-                found.append(f"{address}:{port}")
-    return found
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as peer:
+            peer.settimeout(0.5)
+            if peer.connect_ex((address, port)) == 0:
+                ports.append(f"{address}:{port}")
+    return ports

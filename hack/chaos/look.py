@@ -29,21 +29,21 @@ Parts = Mapping[str, tuple[str, bool]]
 
 def parts(node: GpuNode) -> Parts:
     """Read from the driver's slices what each device is."""
-    found = {}
+    known = {}
     for device in _devices(node):
         facts = device["attributes"]
         is_part = facts["type"]["string"] == "mig"
-        found[device["name"]] = (facts["parentUUID" if is_part else "uuid"]["string"], is_part)
-    return found
+        known[device["name"]] = (facts["parentUUID" if is_part else "uuid"]["string"], is_part)
+    return known
 
 
 def by_gpu(node: GpuNode, parts: Parts) -> dict[str, tuple[str, ...]]:
     """The devices that are published now, as JSON, by the GPU (its UUID) that they are of."""
-    found: dict[str, list[str]] = {}
+    by_uuid: dict[str, list[str]] = {}
     for device in _devices(node):
         gpu, _ = parts[device["name"]]
-        found.setdefault(gpu, []).append(_as_json(device))
-    return {gpu: tuple(devices) for gpu, devices in found.items()}
+        by_uuid.setdefault(gpu, []).append(_as_json(device))
+    return {gpu: tuple(devices) for gpu, devices in by_uuid.items()}
 
 
 def ours(node: GpuNode) -> dict[str, DriverProcess]:
@@ -53,8 +53,8 @@ def ours(node: GpuNode) -> dict[str, DriverProcess]:
 
 def claims(node: GpuNode, parts: Parts) -> tuple[ClaimSeen, ...]:
     """The claims that there are."""
-    found = node.cluster.api.all("ResourceClaim", NAMESPACE)
-    return tuple(_claim(claim, parts) for claim in found)
+    stored = node.cluster.api.all("ResourceClaim", NAMESPACE)
+    return tuple(_claim(claim, parts) for claim in stored)
 
 
 def look(node: GpuNode, lives: Mapping[str, int], parts: Parts) -> Look:
@@ -72,14 +72,14 @@ def look(node: GpuNode, lives: Mapping[str, int], parts: Parts) -> Look:
         marks=tuple(place.marks()),
         specs=tuple(place.cdi_files()),
         domains=tuple(place.mps_files()),
-        members=tuple(f"{one.parent.name}/{one.name}" for one in place.mps.glob("members/*/*")),
+        members=tuple(f"{path.parent.name}/{path.name}" for path in place.mps.glob("members/*/*")),
         daemons=daemons,
         grouped=tuple(_of_us(_grouped(), place.mps)),
         mounts=tuple(mounts_below(place.mps)),
         migs=node.machine.mig_parents(),
         settings=node.machine.settings(),
         devices=tuple(map(_as_json, _devices(node))),
-        processes={name: _process(one, lives[name]) for name, one in ours(node).items()},
+        processes={name: _process(process, lives[name]) for name, process in ours(node).items()},
     )
 
 
@@ -99,7 +99,7 @@ def _container(node: GpuNode, pod: str) -> ContainerSeen:
 
 
 def _devices(node: GpuNode) -> list[Object]:
-    return [device for one in node.slices() for device in one.get("devices", [])]
+    return [device for each in node.slices() for device in each.get("devices", [])]
 
 
 def _as_json(device: Object) -> str:
@@ -109,14 +109,14 @@ def _as_json(device: Object) -> str:
 def _claim(claim: Object, parts: Parts) -> ClaimSeen:
     allocation = claim.get("status", {}).get("allocation", {})
     names = [result["device"] for result in allocation.get("devices", {}).get("results", [])]
-    found = [(*parts[name], division_of(name)) for name in names]
+    facts = [(*parts[name], division_of(name)) for name in names]
     return ClaimSeen(
         uid=claim["metadata"]["uid"],
         workload=_workload(claim["metadata"]["name"]),
         devices=tuple(names),
-        gpus=tuple(gpu for gpu, is_mig, division in found if not is_mig and division is None),
-        parents=tuple(gpu for gpu, is_mig, _ in found if is_mig),
-        shares={gpu: division for gpu, _, division in found if division is not None},
+        gpus=tuple(gpu for gpu, is_mig, division in facts if not is_mig and division is None),
+        parents=tuple(gpu for gpu, is_mig, _ in facts if is_mig),
+        shares={gpu: division for gpu, _, division in facts if division is not None},
     )
 
 

@@ -143,8 +143,8 @@ class Neighbour:
         self._end(name)
         return seconds
 
-    def _make(self, name: str, one: Object) -> None:
-        self._api.create(one | {"metadata": {"name": name}}, NAMESPACE)
+    def _make(self, name: str, body: Object) -> None:
+        self._api.create(body | {"metadata": {"name": name}}, NAMESPACE)
         self._api.create(pod_of(name, name), NAMESPACE)
 
     def _start(self, name: str) -> float:
@@ -188,21 +188,21 @@ class Neighbour:
 
     def _is_well(self, name: str) -> bool:
         """Whether the claim's status and the pod's say of all devices that they are well."""
-        found = self._api.get("ResourceClaim", name, NAMESPACE)["status"]
-        devices = [device for device in found.get("devices", []) if device["driver"] == DRIVER_NAME]
+        stored = self._api.get("ResourceClaim", name, NAMESPACE)["status"]
+        devices = [each for each in stored.get("devices", []) if each["driver"] == DRIVER_NAME]
         statuses = self._api.get("Pod", name, NAMESPACE)["status"].get("containerStatuses", [])
         told = [
             each.get("health", "Healthy")
             for status in statuses
-            for one in status.get("allocatedResourcesStatus", [])
-            for each in one.get("resources", [])
+            for container in status.get("allocatedResourcesStatus", [])
+            for each in container.get("resources", [])
         ]
         said = [
             {each["type"]: each["status"] for each in device.get("conditions", [])}
             for device in devices
         ]
         well = {"Ready": "True", "Healthy": "True"}
-        return bool(said) and all(one == well for one in said) and set(told) <= {"Healthy"}
+        return bool(said) and all(health == well for health in said) and set(told) <= {"Healthy"}
 
     def _facts(self) -> object:
         """What must not change of the long-running pod: its container, and its MPS daemon."""
@@ -210,6 +210,6 @@ class Neighbour:
         uid = self._api.get("ResourceClaim", self._stays, NAMESPACE)["metadata"]["uid"]
         members = self._node.place.mps.glob(f"members/*/{uid}")
         domains = {path.parent.name for path in members}
-        found = mps.processes(self._node.place.plugins)
-        daemons = sorted(pid for pid, domain in found.items() if domain in domains)
+        processes = mps.processes(self._node.place.plugins)
+        daemons = sorted(pid for pid, domain in processes.items() if domain in domains)
         return status["containerID"], status["restartCount"], daemons

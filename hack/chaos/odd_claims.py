@@ -33,8 +33,8 @@ class Odd:
 
 def only(gpus: Sequence[str], field: str = "uuid") -> list[Object]:
     """Return the selectors of a request for GPUs, by UUID, or by `parentUUID` for their parts."""
-    found = f"device.attributes['{DRIVER_NAME}'].?{field}.orValue('')"
-    return [{"cel": {"expression": f"{found} in {list(gpus)}"}}]
+    attribute = f"device.attributes['{DRIVER_NAME}'].?{field}.orValue('')"
+    return [{"cel": {"expression": f"{attribute} in {list(gpus)}"}}]
 
 
 def with_configs(body: Object, *configs: object, driver: str = DRIVER_NAME) -> Object:
@@ -108,7 +108,7 @@ def _near_miss_names(make: _Maker) -> Odd:
 def _many_requests(make: _Maker) -> Odd:
     exactly = make.one()["spec"]["devices"]["requests"][0]["exactly"]
     sizes = (2, 32, 2000)
-    wide = [[{"name": f"r{one}", "exactly": exactly} for one in range(size)] for size in sizes]
+    wide = [[{"name": f"r{index}", "exactly": exactly} for index in range(size)] for size in sizes]
     made = [make.one() | {"spec": {"devices": {"requests": requests}}} for requests in wide]
     return make.each(*made, claim("", selectors=make.whole, count=10**9))
 

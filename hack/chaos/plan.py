@@ -65,23 +65,23 @@ def rounds(seed: int) -> Iterator[Round]:
     division = DIVISIONS[0]
     for number in itertools.count(1):
         ends_empty = number % 5 == 0
-        gone = [one for one in there if ends_empty or chance.random() < 0.5]
-        there = [one for one in there if one not in gone]
+        gone = [name for name in there if ends_empty or chance.random() < 0.5]
+        there = [name for name in there if name not in gone]
         new = [] if ends_empty else _workloads(chance, there, numbers)
         there += new
-        events = [Event(_moment(chance), "make", one) for one in new]
-        events += [Event(_moment(chance), "delete", one) for one in gone]
+        events = [Event(_moment(chance), "make", name) for name in new]
+        events += [Event(_moment(chance), "delete", name) for name in gone]
         for trouble in _together(chance, waiting):
             events += _trouble(chance, trouble)
         if chance.random() < _DIVIDED_ANEW:
-            division = chance.choice([one for one in DIVISIONS if one != division])
+            division = chance.choice([each for each in DIVISIONS if each != division])
             events.append(Event(_moment(chance), "divide", division))
         yield Round(number, tuple(sorted(events)), tuple(there))
 
 
 def _workloads(chance: random.Random, there: list[str], numbers: Iterator[int]) -> list[str]:
     """Choose as many new workloads as there is room for, or fewer."""
-    room = BUDGET - sum(kind_of(one).gpus for one in there)
+    room = BUDGET - sum(kind_of(each).gpus for each in there)
     room -= chance.randint(0, 1)
     new: list[str] = []
     while True:
@@ -99,8 +99,8 @@ def _together(chance: random.Random, waiting: list[Trouble]) -> list[Trouble]:
         waiting += chance.sample(TROUBLES, len(TROUBLES))
     taken = [waiting.pop(0)]
     for _ in range(0 if taken[0].alone else chance.randint(0, 2)):
-        struck = {one.strikes for one in taken}
-        fitting = (one for one in waiting if not one.alone and one.strikes not in struck)
+        struck = {each.strikes for each in taken}
+        fitting = (each for each in waiting if not each.alone and each.strikes not in struck)
         trouble = next(fitting, None)
         if trouble is not None:
             waiting.remove(trouble)

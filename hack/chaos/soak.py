@@ -78,11 +78,11 @@ class Report:
         said = [f"seed {self.seed}: {self.turns} turns of the hostile tenant, {minutes}"]
         said += [f"  {count:5}  {name}" for name, count in sorted(self.did.items())]
         said += [
-            f"{name}: {len(found)} pod starts, {sorted(found)[len(found) // 2]:.1f} s (median), "
-            f"{max(found):.1f} s (longest)"
+            f"{name}: {len(took)} pod starts, {sorted(took)[len(took) // 2]:.1f} s (median), "
+            f"{max(took):.1f} s (longest)"
             + (f", {self.bounds[name]:.0f} s at most" if name in self.bounds else "")
-            for name, found in self.starts.items()
-            if found
+            for name, took in self.starts.items()
+            if took
         ]
         said += [f"{name}: {peak:.0f} MiB of memory at most" for name, peak in self.peaks.items()]
         return "\n".join([*said, *lines, *(f"violation: {text}" for text in self.violations)])
@@ -122,7 +122,7 @@ class Soak:
         """Let all tenants work for so many minutes, or turns of the hostile one."""
         report = self._report
         with ThreadPoolExecutor(len(self._neighbours) + len(FLOODS)) as pool:
-            list(pool.map(lambda one: one.settle(_CALM_STARTS), self._neighbours))
+            list(pool.map(lambda own: own.settle(_CALM_STARTS), self._neighbours))
             for neighbour in self._neighbours:
                 report.starts[f"{neighbour.name}, calm"] = neighbour.calm
                 report.starts[neighbour.name] = neighbour.starts
@@ -187,9 +187,9 @@ class Soak:
     def _look(self) -> dict[str, tuple[str, int]]:
         """The containers of driver and supervisor: id and restarts, by pod and container."""
         return {
-            f"{pod['metadata']['name']}/{one['name']}": (one["containerID"], one["restartCount"])
+            f"{pod['metadata']['name']}/{ctr['name']}": (ctr["containerID"], ctr["restartCount"])
             for pod in self._node.driver_pods()
-            for one in pod["status"]["containerStatuses"]
+            for ctr in pod["status"]["containerStatuses"]
         }
 
     def _wait_given_back(self) -> None:
@@ -197,7 +197,7 @@ class Soak:
 
         def given_back() -> bool:
             left = self._node.place.left_over()
-            there = [one["metadata"]["uid"] for one in self._node.cluster.api.all("ResourceClaim")]
+            there = [own["metadata"]["uid"] for own in self._node.cluster.api.all("ResourceClaim")]
             daemons = mps.processes(self._node.place.plugins).values()
             names = {*left, *daemons}
             return all("shared_" in name or any(uid in name for uid in there) for name in names)
@@ -209,13 +209,13 @@ class Soak:
     def _without_the_intruder(self) -> None:
         """Look for what the hostile tenant left in the domain that its mate keeps; end the mate."""
         shm = self._node.place.mps / "domains" / self._intruder.domain / "shm"
-        found = os.statvfs(shm)
+        usage = os.statvfs(shm)
 
         def emptied() -> bool:
-            nonlocal found
-            found = os.statvfs(shm)
-            used = (found.f_blocks - found.f_bfree) * found.f_frsize
-            return found.f_files - found.f_ffree <= _LEFT_FILES and used < 2**20
+            nonlocal usage
+            usage = os.statvfs(shm)
+            used = (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+            return usage.f_files - usage.f_ffree <= _LEFT_FILES and used < 2**20
 
         with self._noticing():
             for _ in range(_RELIEFS):
@@ -224,7 +224,7 @@ class Soak:
                     wait_until(emptied, "its files to go", timeout=_LOOK_S)
                     break
             else:
-                files = found.f_files - found.f_ffree
+                files = usage.f_files - usage.f_ffree
                 self._noticed.add(f"{files} files of tenants that left are in /dev/shm for good")
         with self._noticing():
             self._intruder.leave(is_last=True)
@@ -232,11 +232,11 @@ class Soak:
 
 def _ours(lives: Mapping[str, tuple[str, int]]) -> list[flat.Ours]:
     """The containers of driver and supervisor that run, of those that _look returns."""
-    found = []
+    ours = []
     for name, (container, _) in sorted(lives.items()):
         with suppress(ValueError):  # it has ended just now
-            found.append(flat.Ours.find(name.partition("/")[2], container))
-    return found
+            ours.append(flat.Ours.find(name.partition("/")[2], container))
+    return ours
 
 
 def _now() -> str:
@@ -253,7 +253,7 @@ def _left_at_the_end(node: InstalledNode) -> list[str]:
 
     with suppress(TestbedError):
         wait_until(lambda: not left(), "everything to be given back", timeout=_BACK_S)
-    return [f"left at the end: {one}" for one in left()]
+    return [f"left at the end: {thing}" for thing in left()]
 
 
 @contextmanager

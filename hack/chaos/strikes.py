@@ -133,9 +133,9 @@ class Strikes:
         if not self.api_is_up:
             return
         api = self._node.cluster.api
-        for one in api.all("ResourceSlice"):
-            if one["spec"]["driver"] == DRIVER_NAME:
-                api.delete("ResourceSlice", one["metadata"]["name"])
+        for each in api.all("ResourceSlice"):
+            if each["spec"]["driver"] == DRIVER_NAME:
+                api.delete("ResourceSlice", each["metadata"]["name"])
 
     # The machine
 

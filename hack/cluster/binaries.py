@@ -120,8 +120,8 @@ class Store:
     def present(self, versions: Versions, groups: Sequence[str] = BY_DEFAULT) -> Binaries | None:
         """What is there without fetching anything; None when something is missing."""
         folders = {group: self._find(group, versions) for group in groups}
-        found = {group: folder for group, folder in folders.items() if folder is not None}
-        return Binaries(folders=found) if len(found) == len(groups) else None
+        present = {group: folder for group, folder in folders.items() if folder is not None}
+        return Binaries(folders=present) if len(present) == len(groups) else None
 
     def fetch(self, versions: Versions, groups: Iterable[str] = BY_DEFAULT) -> Binaries:
         """Groups of programs, fetched or compiled where they are missing.

@@ -151,7 +151,7 @@ def _certificate(stem: Path, subject: str, extensions: Sequence[str], *more: str
     _openssl(
         *("req", "-x509", "-config", "/dev/null", "-days", VALID_DAYS, "-subj", subject, *more),
         *("-newkey", "ec", "-pkeyopt", CURVE, "-noenc", "-keyout", f"{stem}.key"),
-        *("-out", str(partial), *(word for one in extensions for word in ("-addext", one))),
+        *("-out", str(partial), *(word for each in extensions for word in ("-addext", each))),
     )
     partial.replace(f"{stem}.crt")
 

@@ -26,11 +26,11 @@ def create(cgroup: str) -> None:
 
 def folders(cgroup: str) -> list[Path]:
     """The cgroup's folders and all below them, deepest first."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for hierarchy in hierarchies():
         top = _under(hierarchy, cgroup)
-        found.extend(Path(folder) for folder, _, _ in os.walk(top, topdown=False))
-    return found
+        paths.extend(Path(folder) for folder, _, _ in os.walk(top, topdown=False))
+    return paths
 
 
 def remove(cgroup: str) -> list[Path]:

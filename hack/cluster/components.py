@@ -41,7 +41,7 @@ def components(cluster: Cluster, binaries: Binaries) -> dict[str, Component]:
         _scheduler(cluster, binaries),
         _kubelet(cluster, binaries),
     )
-    return {one.name: replace(one, argv=one.argv + _given(cluster, one.name)) for one in listed}
+    return {own.name: replace(own, argv=own.argv + _given(cluster, own.name)) for own in listed}
 
 
 NAMES = (

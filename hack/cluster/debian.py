@@ -54,10 +54,10 @@ def _download(package: str, scratch: Path, cache: Path) -> Path:
         update = ["apt-get", *APT_OPTIONS, *own_lists, "update"]
         subprocess.run(update, capture_output=True, timeout=PATIENCE_S, check=False)
         _run(["apt-get", *APT_OPTIONS, *own_lists, "download", package], cwd=scratch)
-    found = sorted(scratch.glob("*.deb"))
-    if not found:
+    packages = sorted(scratch.glob("*.deb"))
+    if not packages:
         raise SourceError(f"apt-get download {package} left no package")
-    return found[0]
+    return packages[0]
 
 
 def _own_lists(folder: Path) -> list[str]:

@@ -19,11 +19,11 @@ def ensure_host_folders() -> None:
     with locked("host-folders"):
         note = RUN / NOTE
         for folder in HOST_FOLDERS:
-            missing = [one for one in (folder, *folder.parents) if not one.exists()]
+            missing = [path for path in (folder, *folder.parents) if not path.exists()]
             if missing:
                 folder.mkdir(parents=True)
                 with note.open("a") as lines:
-                    lines.writelines(f"{one}\n" for one in missing)
+                    lines.writelines(f"{path}\n" for path in missing)
 
 
 def remove_host_folders(root: Path) -> None:

@@ -179,7 +179,7 @@ def _users() -> list[Entry]:
 def _shared_libraries(program: Path) -> list[Path]:
     """What a program's loader would load, the loader itself, and the whole C library."""
     done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False)
-    paths = [Path(found) for found in re.findall(r"(/\S+) \(0x", done.stdout)]
+    paths = [Path(path) for path in re.findall(r"(/\S+) \(0x", done.stdout)]
     libc = next((path for path in paths if path.name == "libc.so.6"), None)
     if libc is None:
         raise ClusterError(

@@ -40,11 +40,11 @@ def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
     """
     # One at a time on the whole machine, so that no two get the same port or subnet.
     with locked("addresses"):
-        found = load(folder)
-        if found is None:
-            others = [addresses(one) for one in all_folders(folder.parent) if one != folder]
+        cluster = load(folder)
+        if cluster is None:
+            others = [addresses(other) for other in all_folders(folder.parent) if other != folder]
             known = [other for other in others if other is not None]
-            found = Cluster(
+            cluster = Cluster(
                 name=name,
                 state=folder,
                 subnet=network.free_subnet(subnet for subnet, _ in known),
@@ -52,15 +52,15 @@ def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
                 options=Options(**wanted),
             )
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        has = asdict(found.options)
+        has = asdict(cluster.options)
         for key, value in wanted.items():
             if has[key] != value:
                 raise ClusterError(
                     f"cluster {name} is there with {key} {has[key] or 'unset'}, not "
                     f"{value or 'unset'}; run `down --name {name}` first, or use another name"
                 )
-        found.save()
-    return found
+        cluster.save()
+    return cluster
 
 
 @dataclass(slots=True, kw_only=True)
@@ -239,5 +239,5 @@ class Node:
 
     def _object(self, path: str) -> dict[str, object]:
         body = get(self.cluster, self.cluster.ports.apiserver, path)
-        found = json.loads(body) if body else {}
-        return found if isinstance(found, dict) else {}
+        answer = json.loads(body) if body else {}
+        return answer if isinstance(answer, dict) else {}

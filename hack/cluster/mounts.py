@@ -29,19 +29,19 @@ class Mount:
 
 def mounted(below: Path | None = None) -> list[Mount]:
     """What is mounted, in the order of mounting; with a folder, only at or below it."""
-    found = []
+    mounts = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, source = line.partition(" - ")
         point = Path(_unescaped(fields.split(" ")[4]))
         if below is None or point == below or below in point.parents:
-            found.append(Mount(point=point, kind=source.split(" ")[0]))
-    return found
+            mounts.append(Mount(point=point, kind=source.split(" ")[0]))
+    return mounts
 
 
 def holding(path: Path) -> Mount:
     """The mount that a path lies on."""
     real = path.resolve()
-    holders = [one for one in mounted() if one.point == real or one.point in real.parents]
+    holders = [each for each in mounted() if each.point == real or each.point in real.parents]
     # Of equally deep mounts, the last one covers the others.
     return max(enumerate(holders), key=lambda item: (len(item[1].point.parts), item[0]))[1]
 
@@ -53,10 +53,10 @@ def can_hold_overlays(path: Path) -> bool:
 
 def unmount_below(folder: Path) -> list[Path]:
     """Unmount everything at or below a folder, last first; what would not go."""
-    for one in reversed(mounted(folder)):
+    for below in reversed(mounted(folder)):
         # Detached: it vanishes from the tree now, and is released when its last user ends.
-        _libc().umount2(os.fsencode(one.point), MNT_DETACH)
-    return [one.point for one in mounted(folder)]
+        _libc().umount2(os.fsencode(below.point), MNT_DETACH)
+    return [each.point for each in mounted(folder)]
 
 
 def mount(source: Path | None, target: Path, flags: int) -> None:
@@ -69,7 +69,7 @@ def mount(source: Path | None, target: Path, flags: int) -> None:
 
 def share(folder: Path) -> None:
     """Make a folder a shared mount of its own: what is mounted below it is seen everywhere."""
-    if not any(one.point == folder for one in mounted(folder)):
+    if not any(each.point == folder for each in mounted(folder)):
         mount(folder, folder, MS_BIND)
         mount(None, folder, MS_PRIVATE)
     mount(None, folder, MS_SHARED | MS_REC)
@@ -88,4 +88,4 @@ def _libc() -> ctypes.CDLL:
 
 def _unescaped(text: str) -> str:
     # mountinfo writes blank, tab, newline and backslash as \ooo.
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -39,16 +39,16 @@ def free_ports(taken: Iterable[int]) -> Ports:
     Raises ClusterError if the whole range is in use.
     """
     used = set(taken)
-    found: list[int] = []
+    ports: list[int] = []
     # Different clusters start at different places, so that a port freed a moment ago by one
     # is not the next one's.
     start = random.SystemRandom().randrange(len(PORT_RANGE))
     for offset in range(len(PORT_RANGE)):
         port = PORT_RANGE[(start + offset) % len(PORT_RANGE)]
         if port not in used and _is_free(port):
-            found.append(port)
-        if len(found) == len(Ports.__dataclass_fields__):
-            return Ports(**dict(zip(Ports.__dataclass_fields__, found, strict=True)))
+            ports.append(port)
+        if len(ports) == len(Ports.__dataclass_fields__):
+            return Ports(**dict(zip(Ports.__dataclass_fields__, ports, strict=True)))
     raise ClusterError("no free ports between 20000 and 29999: stop something that listens there")
 
 

@@ -163,7 +163,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = 
 def owned(state: Path, cgroup_folders: Iterable[Path] = ()) -> list[Running]:
     """Every process that belongs to the cluster with this state folder."""
     in_cgroups = set(_pids_in(cgroup_folders))
-    found = []
+    pids = []
     for entry in PROC.iterdir():
         pid = int(entry.name) if entry.name.isdigit() else 0
         if pid <= 1 or pid == os.getpid():
@@ -171,8 +171,8 @@ def owned(state: Path, cgroup_folders: Iterable[Path] = ()) -> list[Running]:
         if pid in in_cgroups or _is_marked(entry, state) or _is_container_of(entry, state):
             current = running(pid)
             if current is not None:
-                found.append(current)
-    return found
+                pids.append(current)
+    return pids
 
 
 def kill_owned(

@@ -108,10 +108,10 @@ class Downloads:
         checksum = self._published_checksum(asset)
         partial = folder / f".{asset.name}.partial"
         try:
-            found = self._download(asset, partial)
-            if found != checksum:
+            actual = self._download(asset, partial)
+            if actual != checksum:
                 raise ChecksumError(
-                    f"{asset.url} has SHA-256 {found}, but {checksum} is published for it; "
+                    f"{asset.url} has SHA-256 {actual}, but {checksum} is published for it; "
                     "the download was thrown away (is a proxy changing it?)"
                 )
             if asset.members:

@@ -211,9 +211,9 @@ def addresses(folder: Path) -> tuple[int, tuple[int, ...]] | None:
 
 def all_folders(root: Path) -> list[Path]:
     """Folders of every cluster on this machine, under this root or known under /run."""
-    found = {path.resolve() for path in RUN.glob("*") if path.is_symlink()}
-    found.update(path.parent.resolve() for path in root.glob("*/cluster.json"))
-    return sorted(found)
+    folders = {path.resolve() for path in RUN.glob("*") if path.is_symlink()}
+    folders.update(path.parent.resolve() for path in root.glob("*/cluster.json"))
+    return sorted(folders)
 
 
 def write_whole(path: Path, text: str, mode: int = 0o600) -> None:

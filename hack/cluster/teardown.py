@@ -63,9 +63,9 @@ def _remove_folder(folder: Path) -> None:
 def _record(folder: Path) -> Cluster:
     """The cluster's record; when it is unreadable, what follows from the folder alone."""
     with suppress(ClusterError):
-        found = load(folder)
-        if found is not None:
-            return found
+        cluster = load(folder)
+        if cluster is not None:
+            return cluster
     # Names of the bridge, the cgroup and the network need no more than the folder.
     nothing = Ports(**dict.fromkeys(Ports.__dataclass_fields__, 0))
     return Cluster(

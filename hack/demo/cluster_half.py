@@ -73,13 +73,13 @@ def _run_prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> l
         names = _pod_names(node, demo)
         wait_running(node.cluster.api, demo.namespace, [*names.values()], timeout=90)
         screen.step("all pods run; `nvidia-smi -L` inside their containers:")
-        found = look(node, demo, names)
-        _show(screen, demo, found)
+        seen = look(node, demo, names)
+        _show(screen, demo, seen)
         if demo.share_config or demo.driver:
             screen.step("`dra-driver status` on the node:")
             screen.text(_status(node))
-        problems += complaints(demo, found)
-        problems += play(screen, node, demo, names, found)
+        problems += complaints(demo, seen)
+        problems += play(screen, node, demo, names, seen)
     finally:
         if not keep:
             _remove(node, demo)
@@ -101,17 +101,17 @@ def _pod_names(node: GpuNode, demo: Demo) -> dict[str, str]:
     def of(deployment: str, count: int) -> list[str] | None:
         pods = node.cluster.api.all("Pod", demo.namespace)
         names = sorted(pod["metadata"]["name"] for pod in pods)
-        found = [name for name in names if name.rsplit("-", 2)[0] == deployment]
-        return found if len(found) == count else None
+        own = [name for name in names if name.rsplit("-", 2)[0] == deployment]
+        return own if len(own) == count else None
 
     names = {pod: pod for pod in demo.pods()}
     for deployment, count in demo.deployments().items():
-        found = wait_until(
+        running = wait_until(
             partial(of, deployment, count),
             f"{count} pods of {deployment}",
             timeout=30,
         )
-        names |= {f"{deployment}-{number}": name for number, name in enumerate(found)}
+        names |= {f"{deployment}-{number}": name for number, name in enumerate(running)}
     return names
 
 
@@ -150,22 +150,20 @@ def _mps_answers(node: GpuNode, demo: Demo, container: str, pod: str) -> dict[st
     return {question: mps.ask(node.place, domain, question) for question in demo.mps[container]}
 
 
-def _show(screen: Screen, demo: Demo, found: Found) -> None:
-    screen.table(("POD", "CONTAINER", "GPU"), _rows(found.gpus))
-    if found.mig:
-        screen.table(("POD", "CONTAINER", "MIG DEVICE", "PROFILE"), _mig_rows(found.mig))
+def _show(screen: Screen, demo: Demo, seen: Found) -> None:
+    screen.table(("POD", "CONTAINER", "GPU"), _rows(seen.gpus))
+    if seen.mig:
+        screen.table(("POD", "CONTAINER", "MIG DEVICE", "PROFILE"), _mig_rows(seen.mig))
     for container, variables in demo.env.items():
         for name in variables:
-            if name in found.env[container]:
-                screen.text(f"{container}: {name}={found.env[container][name]}")
+            if name in seen.env[container]:
+                screen.text(f"{container}: {name}={seen.env[container][name]}")
     if demo.node:
         screen.step("on the node:")
-        uuids = dict.fromkeys(uuid for ctr in demo.node for uuid in found.gpus[ctr])
-        rows = [
-            (uuid, found.node[uuid].time_slice, found.node[uuid].compute_mode) for uuid in uuids
-        ]
+        uuids = dict.fromkeys(uuid for ctr in demo.node for uuid in seen.gpus[ctr])
+        rows = [(uuid, seen.node[uuid].time_slice, seen.node[uuid].compute_mode) for uuid in uuids]
         screen.table(("GPU", "TIME SLICE", "COMPUTE MODE"), rows)
-    for container, answers in found.mps.items():
+    for container, answers in seen.mps.items():
         screen.step(f"the MPS daemon of {container} answers:")
         for question, answer in answers.items():
             screen.text(f"{question}: {answer}")

@@ -137,8 +137,8 @@ def load(name: str, machine: Profile, kubernetes: Minor = DEFAULT) -> Demo:
         version = ".".join(map(str, kubernetes))
         raise UnfitError(f"it needs {', '.join(lacking)}, switched off in Kubernetes {version}")
     settings = {
-        ctr: GpuSettings(compute_mode=one["computeMode"], time_slice=one["timeSlice"])
-        for ctr, one in expect.get("node", {}).items()
+        ctr: GpuSettings(compute_mode=values["computeMode"], time_slice=values["timeSlice"])
+        for ctr, values in expect.get("node", {}).items()
     }
     worked_out = {
         "name": name,
@@ -185,18 +185,18 @@ def _needs(expected: str) -> Needs:
     return parse_needs(yaml.safe_load(expected)["needs"])
 
 
-def complaints(demo: Demo, found: Found) -> list[str]:
+def complaints(demo: Demo, seen: Found) -> list[str]:
     """Compare what was found with what the demo expects; nothing wrong gives no complaint."""
     return [
-        *_wrong_counts(demo, found.gpus),
-        *_unequal(demo, found.gpus),
-        *_overlaps(demo, found.gpus),
-        *_without_nics(demo, found),
-        *_wrong_variables(demo, found.env),
-        *_missing_mounts(demo, found.mounts),
-        *_wrong_migs(demo, found),
-        *_wrong_settings(demo, found),
-        *_wrong_answers(demo, found.mps),
+        *_wrong_counts(demo, seen.gpus),
+        *_unequal(demo, seen.gpus),
+        *_overlaps(demo, seen.gpus),
+        *_without_nics(demo, seen),
+        *_wrong_variables(demo, seen.env),
+        *_missing_mounts(demo, seen.mounts),
+        *_wrong_migs(demo, seen),
+        *_wrong_settings(demo, seen),
+        *_wrong_answers(demo, seen.mps),
     ]
 
 
@@ -208,21 +208,21 @@ def _wrong_counts(demo: Demo, seen: Seen) -> Iterator[str]:
 
 def _unequal(demo: Demo, seen: Seen) -> Iterator[str]:
     for group in demo.equal:
-        for one, other in itertools.pairwise(group):
-            if set(seen[one]) != set(seen[other]):
-                yield f"{one} and {other} should see the same GPUs, and do not"
+        for first, other in itertools.pairwise(group):
+            if set(seen[first]) != set(seen[other]):
+                yield f"{first} and {other} should see the same GPUs, and do not"
 
 
 def _overlaps(demo: Demo, seen: Seen) -> Iterator[str]:
     for group in demo.disjoint:
-        for one, other in itertools.combinations(group, 2):
-            if common := set(seen[one]) & set(seen[other]):
-                yield f"{one} and {other} both see {', '.join(sorted(common))}"
+        for first, other in itertools.combinations(group, 2):
+            if common := set(seen[first]) & set(seen[other]):
+                yield f"{first} and {other} both see {', '.join(sorted(common))}"
 
 
-def _without_nics(demo: Demo, found: Found) -> Iterator[str]:
-    for container, gpus in found.gpus.items() if demo.nics else ():
-        for uuid in set(gpus) - found.beside_nics:
+def _without_nics(demo: Demo, seen: Found) -> Iterator[str]:
+    for container, gpus in seen.gpus.items() if demo.nics else ():
+        for uuid in set(gpus) - seen.beside_nics:
             yield f"{container} sees {uuid}, which is below no PCIe root with a NIC"
 
 
@@ -244,25 +244,25 @@ def _missing_mounts(demo: Demo, mounts: Mapping[str, Mapping[str, str]]) -> Iter
                 yield f"{container} has nothing mounted at {path}"
 
 
-def _wrong_migs(demo: Demo, found: Found) -> Iterator[str]:
+def _wrong_migs(demo: Demo, facts: Found) -> Iterator[str]:
     for container, wanted in demo.mig.items():
-        profiles = sorted(found.mig[container].values())
+        profiles = sorted(facts.mig[container].values())
         if profiles != sorted(wanted):
             yield f"{container} sees MIG devices {profiles} instead of {sorted(wanted)}"
     if not demo.env:  # containers that share something see the same
-        for one, other in itertools.combinations(demo.mig, 2):
-            common = found.mig[one].keys() & found.mig[other].keys()
-            if any({one, other} <= {*group} for group in demo.same_mig):
+        for first, other in itertools.combinations(demo.mig, 2):
+            common = facts.mig[first].keys() & facts.mig[other].keys()
+            if any({first, other} <= {*group} for group in demo.same_mig):
                 if not common:
-                    yield f"{one} and {other} should see the same MIG device, and do not"
+                    yield f"{first} and {other} should see the same MIG device, and do not"
             elif common:
-                yield f"{one} and {other} both see {', '.join(sorted(common))}"
+                yield f"{first} and {other} both see {', '.join(sorted(common))}"
 
 
-def _wrong_settings(demo: Demo, found: Found) -> Iterator[str]:
+def _wrong_settings(demo: Demo, facts: Found) -> Iterator[str]:
     for container, wanted in demo.node.items():
-        for uuid in found.gpus[container]:
-            seen = found.node[uuid]
+        for uuid in facts.gpus[container]:
+            seen = facts.node[uuid]
             # A card without MIG has no mode that could be off.
             here = replace(wanted, mig_mode="-") if seen.mig_mode == "-" else wanted
             if seen != here:

@@ -132,14 +132,14 @@ def fit(needs: Needs, text: str, on: Profile) -> Fit:
 def where(needs: Needs, text: str) -> list[str]:
     """Return the shipped profiles on which such a demo runs, by their short names."""
     short = {full: alias for alias, full in profiles.ALIASES.items()}
-    found = []
+    places = []
     for name in profiles.names():
         try:
             fit(needs, text, profiles.load(name))
         except UnfitError:
             continue
-        found.append(short.get(name, name))
-    return found
+        places.append(short.get(name, name))
+    return places
 
 
 def _divided(needs: Needs, text: str, on: Profile, gpus: Sequence[Gpu]) -> Fit:
@@ -161,7 +161,7 @@ def _divided(needs: Needs, text: str, on: Profile, gpus: Sequence[Gpu]) -> Fit:
 
 def _trouble(fitted: Fit) -> tuple[bool, int, bool]:
     """Say how much has to be done for a demo, as a key to sort by."""
-    renamed = any(one != other for one, other in fitted.names.items())
+    renamed = any(name != other for name, other in fitted.names.items())
     return fitted.by_reset, len(fitted.switched), renamed
 
 

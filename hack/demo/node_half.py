@@ -45,8 +45,8 @@ def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT
         info = kubelet.register(driver=driver)
         screen.step(f"driver registered: {info.name} offers {', '.join(info.supported_versions)}")
         published = _published(api)
-        gpus = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
-        migs = [one for one in published if one not in gpus]
+        gpus = [device for device in published if device["attributes"]["type"]["string"] == "gpu"]
+        migs = [device for device in published if device not in gpus]
         in_mode = [gpu for gpu in machine.settings().values() if gpu.mig_mode == "Enabled"]
         whole = count(len(gpus), "GPU")
         screen.step(f"published in the pool {NODE}: {whole}{_and_divided(migs, len(in_mode))}")
@@ -62,10 +62,10 @@ def _published(api: Api) -> list[Object]:
     """Wait for all of the driver's slices and return their devices."""
 
     def look() -> list[Object]:
-        slices = [found["spec"] for found in api.all("ResourceSlice")]
-        if any(one["pool"]["resourceSliceCount"] != len(slices) for one in slices):
+        slices = [each["spec"] for each in api.all("ResourceSlice")]
+        if any(each["pool"]["resourceSliceCount"] != len(slices) for each in slices):
             return []
-        return [device for one in slices for device in one.get("devices", [])]
+        return [device for each in slices for device in each.get("devices", [])]
 
     return wait_until(look, "the driver to publish its GPUs", timeout=30)
 
@@ -107,10 +107,10 @@ def _prepare(
     answers = kubelet.must_prepare(*claims)
     count = "two claims" if len(claims) > 1 else "a claim"
     screen.step(f"{count} prepared; the kubelet is answered:")
-    for one in claims:
-        for device in answers[one.uid].devices:
+    for prepared in claims:
+        for device in answers[prepared.uid].devices:
             ids = ", ".join(device.cdi_device_ids)
-            screen.text(f"{one.name}: {device.pool_name}/{device.device_name}, inject {ids}")
+            screen.text(f"{prepared.name}: {device.pool_name}/{device.device_name}, inject {ids}")
     spec = next(place.cdi_root.glob(f"*{claims[0].uid}*"))
     screen.step(f"the CDI spec of '{claims[0].name}' for the container runtime, shortened:")
     screen.text(_shortened(spec))

@@ -13,7 +13,7 @@ from demo.screen import Screen
 
 
 def play(
-    screen: Screen, node: GpuNode, demo: Demo, names: Mapping[str, str], found: Found
+    screen: Screen, node: GpuNode, demo: Demo, names: Mapping[str, str], before: Found
 ) -> list[str]:
     """Let the GPU of a container become sick and well again; return what went wrong.
 
@@ -22,7 +22,7 @@ def play(
     sick = demo.sick
     if sick is None:
         return []
-    (uuid,) = found.gpus[sick.container]
+    (uuid,) = before.gpus[sick.container]
     mine, others = names[sick.container.split("/")[0]], set(names.values())
     ids = _container_ids(node, demo, others)
     began = time.monotonic()
@@ -83,10 +83,10 @@ def _container_ids(node: GpuNode, demo: Demo, pods: set[str]) -> set[str]:
 
 
 def _statuses(node: GpuNode, demo: Demo, pod: str) -> list[Object]:
-    found: Object = node.cluster.api.get("Pod", pod, demo.namespace)
-    return list(found["status"].get("containerStatuses", []))
+    stored: Object = node.cluster.api.get("Pod", pod, demo.namespace)
+    return list(stored["status"].get("containerStatuses", []))
 
 
 def _new(node: GpuNode, demo: Demo, others: set[str], count: int) -> str | None:
-    pods = {one["metadata"]["name"] for one in node.cluster.api.all("Pod", demo.namespace)}
+    pods = {each["metadata"]["name"] for each in node.cluster.api.all("Pod", demo.namespace)}
     return (pods - others).pop() if len(pods) == count else None

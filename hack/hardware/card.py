@@ -82,11 +82,11 @@ class Card:
         self.proc, self.sys = inside / "proc", inside / "sys"
         self.smi = NvidiaSmi(root, self.proc, time.monotonic)
         self.inventory = self.look()
-        found = [gpu for gpu in self.inventory.gpus if which in (str(gpu.index), gpu.uuid)]
-        if not found:
+        gpus = [gpu for gpu in self.inventory.gpus if which in (str(gpu.index), gpu.uuid)]
+        if not gpus:
             known = ", ".join(f"{gpu.index} ({gpu.product_name})" for gpu in self.inventory.gpus)
             raise DeviceError(f"there is no GPU {which}; there are {known or 'none'}")
-        self.gpu: Gpu = found[0]
+        self.gpu: Gpu = gpus[0]
 
     @property
     def uuid(self) -> GpuUuid:
@@ -106,10 +106,10 @@ class Card:
     @property
     def nvidia_smi(self) -> Path:
         """The program. Raises DeviceError where there is none."""
-        found = find_program(self.root, NVIDIA_SMI)
-        if found is None:
+        program = find_program(self.root, NVIDIA_SMI)
+        if program is None:
             raise DeviceError(f"{NVIDIA_SMI} is not below {self.root}")
-        return found.path
+        return program.path
 
     def look(self) -> Inventory:
         """Look at the machine as the driver does."""

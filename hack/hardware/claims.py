@@ -72,9 +72,9 @@ def gpu(run: Run) -> None:
 def time_slicing(run: Run) -> None:
     before = run.card.settings().time_slice
     with prepared(run, [whole(run)], _SHORT):
-        if (found := run.card.time_slice()) not in (1, None):
-            raise Unexpected(f"the time-slice is {found} while the claim has it Short (1)")
-        run.note("the time-slice is Short while the claim is prepared" if found else
+        if (number := run.card.time_slice()) not in (1, None):
+            raise Unexpected(f"the time-slice is {number} while the claim has it Short (1)")
+        run.note("the time-slice is Short while the claim is prepared" if number else
                  "the time-slice cannot be read")  # fmt: skip
     if (now := run.card.time_slice()) not in (0, None):
         raise Unexpected(f"the time-slice was {before}, and is {now} after the claim's end")

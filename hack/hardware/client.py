@@ -73,10 +73,10 @@ def environment(run: Run) -> dict[str, str]:
     nobody.mkdir(exist_ok=True)
     own["CUDA_MPS_PIPE_DIRECTORY"] = str(nobody)
     if run.card.root != Path("/"):
-        found = libraries.locate(run.card.root, LIBCUDA)
-        if not found:
+        paths = libraries.locate(run.card.root, LIBCUDA)
+        if not paths:
             raise DeviceError(f"{LIBCUDA} is not below {run.card.root}")
-        own["LD_LIBRARY_PATH"] = str(rooted.outside(run.card.root, found[0]).parent)
+        own["LD_LIBRARY_PATH"] = str(rooted.outside(run.card.root, paths[0]).parent)
     return own
 
 

@@ -88,8 +88,8 @@ def _try(options: argparse.Namespace) -> int:
              f"{', simulated' if card.is_simulated else ''}")  # fmt: skip
         status = _pytest(Plugin(run, keep), chosen)
     interrupted = status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    found = report.found(run, identify=options.identify, interrupted=interrupted, has_ended=True)
-    for path in report.write(found, options.report):
+    document = report.found(run, identify=options.identify, interrupted=interrupted, has_ended=True)
+    for path in report.write(document, options.report):
         _say(f"written: {path}")
     for difference in run.differences:
         _say(f"not as before: {difference}")
@@ -116,7 +116,7 @@ def _say_plan(chosen: Sequence[Step], allowed: frozenset[Change]) -> None:
     for step in taken:
         _say(f"  {step.name}: {step.does}")
     if left := [step for step in chosen if step not in taken]:
-        wanted = ",".join(sorted({one for step in left for one in step.changes}))
+        wanted = ",".join(sorted({name for step in left for name in step.changes}))
         _say(f"left out without ALLOW={wanted}: {', '.join(step.name for step in left)}")
 
 

@@ -83,11 +83,11 @@ class Journal:
 
     def read(self) -> Entry | None:
         """Return what is to be taken back; None if nothing is. Raises StateError if damaged."""
-        found = read_whole(self.file)
-        if found is None:
+        contents = read_whole(self.file)
+        if contents is None:
             return None
         try:
-            known = json.loads(found[0])
+            known = json.loads(contents[0])
             if known.pop("version") != _VERSION:
                 raise StateError(f"{self.file} is of another version; restore with that one")
             return _ENTRY.validate_python(known)
@@ -122,8 +122,8 @@ class Journal:
         """
         if not made:
             return entry
-        for one in made:
-            entry = replace(entry, made=_beside(entry, one))
+        for each in made:
+            entry = replace(entry, made=_beside(entry, each))
         self.write(entry)
         return entry
 
@@ -133,4 +133,4 @@ class Journal:
 
 
 def _beside(entry: Entry, made: Made) -> tuple[Made, ...]:
-    return tuple(one for one in entry.made if one.place != made.place)
+    return tuple(each for each in entry.made if each.place != made.place)

@@ -37,9 +37,9 @@ def limit(run: Run) -> None:
     """Limit a group, read it back, and have a program in it ask for more."""
     with _group(run) as group:
         with run.card.nvml() as library, run.timed("set and read back"):
-            found = library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
+            limits = library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
         run.reached("limited")
-        run.note(f"the limit in force is {(found.hard_bytes or 0) // _MIB} MiB")
+        run.note(f"the limit in force is {(limits.hard_bytes or 0) // _MIB} MiB")
         if run.card.is_simulated:
             raise LeftOut("nothing computes on a simulated GPU; the limit was set and read back")
         with _inside(group), Client(built(run.folder), environment(run), 2 * LIMIT_MIB) as client:
@@ -50,7 +50,7 @@ def limit(run: Run) -> None:
 @contextmanager
 def _inside(group: Path) -> Iterator[None]:
     """Be in a control group, as the processes that are started meanwhile are from their start."""
-    line = next(one for one in Path("/proc/self/cgroup").read_text().splitlines() if "0::" in one)
+    line = next(row for row in Path("/proc/self/cgroup").read_text().splitlines() if "0::" in row)
     before = group.parent / line.removeprefix("0::/")
     (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
@@ -71,12 +71,12 @@ def other_path(run: Run) -> None:
         library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
         run.reached("limited")
         try:
-            found = library.memory_limits(run.card.uuid, place)
+            limits = library.memory_limits(run.card.uuid, place)
         except DeviceError as error:
             run.note(str(error))
             run.answer("cgroup-path", "No: NVML takes a group by the usual path alone.")
             return
-    same = found is not None and found.hard_bytes == LIMIT_MIB * _MIB
+    same = limits is not None and limits.hard_bytes == LIMIT_MIB * _MIB
     run.answer(
         "cgroup-path",
         "Yes: by the path below another mount it says the same limit."

@@ -66,20 +66,20 @@ def _switched(run: Run, mode: MigMode) -> str:
 def device_names(run: Run) -> None:
     place = free_place(run.card.facts())
     run.stop_stage()
-    found = []
+    uuids = []
     for number in ("first", "second"):
         run.makes(place)
         run.reached(f"about to be made, {number} time,")
         with run.timed(f"made, {number} time"):
-            found.append(str(Device(base=run.card.mig.make(place)).uuid))
-        run.makes(place, uuid=found[-1])
+            uuids.append(str(Device(base=run.card.mig.make(place)).uuid))
+        run.makes(place, uuid=uuids[-1])
         run.reached(f"made, {number} time,")
         with run.timed(f"destroyed, {number} time"):
             run.card.mig.destroy(place.slot)
         run.destroyed(place)
         run.reached(f"destroyed, {number} time,")
-    form = "MIG- and 32 digits" if len(found[0]) == len("MIG-") + 36 else "MIG-GPU-…/instance ids"
-    same = "the same" if found[0] == found[1] else "another"
+    form = "MIG- and 32 digits" if len(uuids[0]) == len("MIG-") + 36 else "MIG-GPU-…/instance ids"
+    same = "the same" if uuids[0] == uuids[1] else "another"
     run.answer("mig-uuid", f"{form}; made again in the same place it has {same} UUID.")
 
 
@@ -93,7 +93,7 @@ def free_place(card: Gpu) -> Mig:
     taken = {instance.placement.start for instance in card.mig_instances}
     # Which places a larger one leaves is not worth working out here.
     is_simple = all(instance.placement.size == 1 for instance in card.mig_instances)
-    place = next((one for one in small if one.placement.start not in taken), None)
+    place = next((each for each in small if each.placement.start not in taken), None)
     if place is None or not is_simple:
         raise LeftOut("the card has no room for a MIG device")
     return place

@@ -25,13 +25,13 @@ _END_SECONDS = 20.0
 
 def of_run(run: str, folder: Path) -> set[int]:
     """Return the PIDs of a run's processes, but for this one."""
-    found = set(mps.processes(folder))
+    ours = set(mps.processes(folder))
     for group in groups(run):
         with suppress(OSError):  # gone meanwhile
-            found |= {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
+            ours |= {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
     pids = {int(entry.name) for entry in Path("/proc").glob("[0-9]*")}
-    found |= {pid for pid in pids if environment_of(pid).get(MARK) == run}
-    return found - {0, os.getpid()}  # 0 is one that this PID namespace does not have
+    ours |= {pid for pid in pids if environment_of(pid).get(MARK) == run}
+    return ours - {0, os.getpid()}  # 0 is one that this PID namespace does not have
 
 
 def end_all(run: str, folder: Path) -> None:

@@ -53,7 +53,7 @@ def _smi_facts(run: Run) -> dict[str, dict[str, str]]:
         root = ET.fromstring(said)  # noqa: S314  # NVIDIA's own program
     except ET.ParseError:
         raise LeftOut("the nvidia-smi here is a stand-in, which knows no -q -x") from None
-    found = {
+    by_uuid = {
         "machine": {
             "driver": root.findtext("driver_version", ""),
             "gpus": root.findtext("attached_gpus", ""),
@@ -63,8 +63,8 @@ def _smi_facts(run: Run) -> dict[str, dict[str, str]]:
         facts = {name: gpu.findtext(name, "") for name in _own_facts(card.gpu)}
         place = facts["pci/pci_bus_id"].lower()
         facts["pci/pci_bus_id"] = place[-12:]  # its domain has four digits more here
-        found[gpu.findtext("uuid", "")] = facts
-    return found
+        by_uuid[gpu.findtext("uuid", "")] = facts
+    return by_uuid
 
 
 def _differences(what: str, ours: dict[str, str], theirs: dict[str, str]) -> Iterator[str]:
@@ -88,9 +88,9 @@ def slices(run: Run) -> None:
             timeout=60,
             interval=0.05,
         )
-    found = [device["name"] for device in stage.devices()]
-    parts = sum("-mig-" in name for name in found)
-    run.note(f"{len(found) - parts} whole GPUs and {parts} parts are published")
+    names = [device["name"] for device in stage.devices()]
+    parts = sum("-mig-" in name for name in names)
+    run.note(f"{len(names) - parts} whole GPUs and {parts} parts are published")
 
 
 def _is_whole(gpu: Gpu) -> bool:
@@ -100,11 +100,11 @@ def _is_whole(gpu: Gpu) -> bool:
 @step("read-time-slice", "reads the time-slice", asks="slice-read")
 def time_slice(run: Run) -> None:
     with run.timed("nvidia-smi compute-policy -l"):
-        found = run.card.time_slice()
-    if found is None:
+        number = run.card.time_slice()
+    if number is None:
         run.answer("slice-read", "No: nvidia-smi compute-policy -l does not say it.")
     else:
-        run.answer("slice-read", f"Yes: nvidia-smi compute-policy -l says {_SLICES[found]}.")
+        run.answer("slice-read", f"Yes: nvidia-smi compute-policy -l says {_SLICES[number]}.")
 
 
 @step(
@@ -120,8 +120,8 @@ def set_time_slice(run: Run) -> None:
             if not run.card.set_time_slice(number):
                 raise LeftOut("the card has no time-slices")
         run.reached(f"set to {number}")
-        found = run.card.time_slice()
-        said.append("nothing" if found is None else _SLICES[found])
+        slice_ = run.card.time_slice()
+        said.append("nothing" if slice_ is None else _SLICES[slice_])
     run.note(f"set were Short, Medium, Long and Default, read {', '.join(said)}")
     wanted = ["Short", "Medium", "Long", "Default"]
     run.answer(
@@ -147,6 +147,6 @@ def compute_mode(run: Run) -> None:
         with run.timed("set EXCLUSIVE_PROCESS"):
             library.set_compute_mode(run.card.uuid, EXCLUSIVE_PROCESS)
         run.reached("set")
-        found = library.compute_mode(run.card.uuid)
-    told = "Yes: it" if found == EXCLUSIVE_PROCESS else f"No: mode {found}"
+        mode = library.compute_mode(run.card.uuid)
+    told = "Yes: it" if mode == EXCLUSIVE_PROCESS else f"No: mode {mode}"
     run.answer("compute-mode", f"{told} is read back, without a reset.")

@@ -86,13 +86,13 @@ def _questions(run: Run) -> list[dict[str, Any]]:
     taken = {outcome.step: outcome for outcome in run.outcomes}
     return [
         {
-            "id": one.id,
-            "question": one.text,
-            "step": steps[one.id],
-            "simulator": one.simulated,
-            **_answer(one.id, taken.get(steps[one.id], Outcome(step=""))),
+            "id": question.id,
+            "question": question.text,
+            "step": steps[question.id],
+            "simulator": question.simulated,
+            **_answer(question.id, taken.get(steps[question.id], Outcome(step=""))),
         }
-        for one in QUESTIONS
+        for question in QUESTIONS
     ]
 
 
@@ -111,9 +111,9 @@ def _without_names(value: Any, serial: str) -> Any:
         text = _NAMES.sub(lambda name: f"{name[1]}-…", value)
         return text.replace(serial, _HIDDEN) if serial else text
     if isinstance(value, Mapping):
-        return {name: _without_names(one, serial) for name, one in value.items()}
+        return {name: _without_names(member, serial) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_names(one, serial) for one in value]
+        return [_without_names(member, serial) for member in value]
     return value
 
 

@@ -107,8 +107,8 @@ class Stage:
         """The devices that are published."""
         return [
             device
-            for one in self.api.objects("resourceslices")
-            for device in one["spec"].get("devices", ())
+            for slice_ in self.api.objects("resourceslices")
+            for device in slice_["spec"].get("devices", ())
         ]
 
     def wait_device(self, prefix: str) -> str:
@@ -134,8 +134,9 @@ class Stage:
         made["status"]["reservedFor"] = [pod]
         self.api.put(made)
         answers: Any = self.kubelet.must_prepare(name)
-        found = [cdi_id for device in answers[name.uid].devices for cdi_id in device.cdi_device_ids]
-        return Prepared(name=name, cdi_devices=tuple(found))
+        given = answers[name.uid].devices
+        cdi_ids = (cdi_id for device in given for cdi_id in device.cdi_device_ids)
+        return Prepared(name=name, cdi_devices=tuple(cdi_ids))
 
     def unprepare(self, claim: Prepared) -> None:
         """Unprepare a claim. Raises TestbedError with the driver's words."""

@@ -55,14 +55,14 @@ class Made:
         """Where it is."""
         return self.profile_id, self.start
 
-    def is_it(self, found: Instance) -> bool:
+    def is_it(self, instance: Instance) -> bool:
         """Whether it is what was found; half a device at its place is, too.
 
         If UUIDs are made of the place, as on simulated cards, whatever is in its place is it.
         """
-        if (found.profile.id, found.placement.start) != self.place:
+        if (instance.profile.id, instance.placement.start) != self.place:
             return False
-        return isinstance(found, BareInstance) or self.uuid in ("", found.uuid)
+        return isinstance(instance, BareInstance) or self.uuid in ("", instance.uuid)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -123,8 +123,8 @@ def _image(tar: tarfile.TarFile, reference: Mapping[str, Any]) -> Image:
     config = json.loads(_blob(tar, manifest["config"]["digest"]))
     members: dict[str, Member] = {}
     for layer in manifest["layers"]:
-        with tarfile.open(fileobj=io.BytesIO(_blob(tar, layer["digest"]))) as one:
-            _lay_over(members, one)
+        with tarfile.open(fileobj=io.BytesIO(_blob(tar, layer["digest"]))) as content:
+            _lay_over(members, content)
     return Image(
         arch=config["architecture"],
         digest=reference["digest"],
@@ -151,8 +151,8 @@ def _lay_over(members: dict[str, Member], layer: tarfile.TarFile) -> None:
 
 def _remove(members: dict[str, Member], path: str, *, itself: bool) -> None:
     gone = [name for name in members if name.startswith(f"{path}/") or (itself and name == path)]
-    for one in gone:
-        del members[one]
+    for member in gone:
+        del members[member]
 
 
 def _blob(tar: tarfile.TarFile, digest: str) -> bytes:

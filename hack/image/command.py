@@ -56,12 +56,12 @@ def _build(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     wrong = 0
     for image in archive.read(options.archive):
-        found = complaints(image)
-        wrong += len(found)
+        problems = complaints(image)
+        wrong += len(problems)
         megabytes = (image.download / 1e6, image.unpacked / 1e6)
         print(f"{image.arch}: {megabytes[0]:.1f} MB to download, {megabytes[1]:.1f} MB unpacked")
-        for one in found:
-            print(f"{image.arch}: {one}", file=sys.stderr)
+        for problem in problems:
+            print(f"{image.arch}: {problem}", file=sys.stderr)
     return int(wrong > 0)
 
 

@@ -42,13 +42,13 @@ _UNWANTED: Mapping[str, re.Pattern[str]] = {
 
 def complaints(image: Image) -> list[str]:
     """What is wrong with an image for clusters; nothing if it is as it shall be."""
-    found = [f"/{path} is missing" for path in _PRESENT if path not in image.members]
+    problems = [f"/{path} is missing" for path in _PRESENT if path not in image.members]
     for path, member in sorted(image.members.items()):
-        found += _of_path(path, member)
-        found += _of_mode(path, member)
-    found += _without_byte_code(image)
-    found += _of_config(image)
-    return found
+        problems += _of_path(path, member)
+        problems += _of_mode(path, member)
+    problems += _without_byte_code(image)
+    problems += _of_config(image)
+    return problems
 
 
 def _of_path(path: str, member: Member) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _is_module(path: str) -> bool:
 
 
 def _of_config(image: Image) -> Iterator[str]:
-    environment = dict(one.split("=", 1) for one in image.config.get("Env", ()))
+    environment = dict(pair.split("=", 1) for pair in image.config.get("Env", ()))
     if environment.get("NVIDIA_VISIBLE_DEVICES") != "void":
         yield "NVIDIA_VISIBLE_DEVICES is not void: NVIDIA's runtime would inject GPUs"
     if "org.opencontainers.image.version" not in image.config.get("Labels", {}):

@@ -61,8 +61,8 @@ def _components(image: Image) -> Iterator[Component]:
 def _distribution(image: Image) -> str:
     """Debian's release, such as debian-13: scanners look vulnerabilities up by it."""
     text = image.members["usr/lib/os-release"].content.decode()
-    found = re.search(r'^VERSION_ID="?([0-9.]+)', text, re.MULTILINE)
-    return f"debian-{found[1]}" if found else "debian"
+    match = re.search(r'^VERSION_ID="?([0-9.]+)', text, re.MULTILINE)
+    return f"debian-{match[1]}" if match else "debian"
 
 
 def _debian(fields: Message, distribution: str) -> Component:

@@ -36,15 +36,15 @@ def main(words: Sequence[str]) -> int:
             trials = Trials(name, rooms[name], repository=REPOSITORY, cache=cache, faults=source)
             share = (end - time.monotonic()) / (len(names) - place)
             known, every = _tried(trials, options, time.monotonic() + share)
-            killed = sum(one.outcome == KILLED for one in known)
-            late = sum(one.outcome == LATE for one in known)
+            killed = sum(trial.outcome == KILLED for trial in known)
+            late = sum(trial.outcome == LATE for trial in known)
             score = f"{100 * (killed + late) / len(known):.0f} %" if known else "-"
             rows.append(f"| `{name}` | {every} | {len(known)} | {killed} | {late} | {score} |")
-            survivors += [one for one in known if one.outcome not in (KILLED, LATE)]
+            survivors += [trial for trial in known if trial.outcome not in (KILLED, LATE)]
     except CannotRunError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    for survivor in sorted(survivors, key=lambda one: (one.module, one.line)):
+    for survivor in sorted(survivors, key=lambda each: (each.module, each.line)):
         fault = f": {survivor.fault}" if survivor.fault else ""
         print(f"{survivor.module}:{survivor.line}: {survivor.outcome}{fault}")
         print("".join(f"    {line}\n" for line in survivor.difference), end="")

@@ -17,11 +17,11 @@ Live = Mapping[str, Sequence[FunctionType]]
 
 def live(files: Sequence[str]) -> Live:
     """Return the functions that were made from these files, in any holder."""
-    found: dict[str, list[FunctionType]] = {file: [] for file in files}
+    functions: dict[str, list[FunctionType]] = {file: [] for file in files}
     for thing in gc.get_objects():
-        if isinstance(thing, FunctionType) and thing.__code__.co_filename in found:
-            found[thing.__code__.co_filename].append(thing)
-    return found
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename in functions:
+            functions[thing.__code__.co_filename].append(thing)
+    return functions
 
 
 def patches(
@@ -33,17 +33,17 @@ def patches(
     if not pairs:
         return None
     twice = Counter((code.co_qualname, code.co_firstlineno) for code in _all(old))
-    found = []
+    changes = []
     for was, becomes in pairs:
         key = (was.co_qualname, was.co_firstlineno)
-        same = [one for one in functions[file] if _key(one) == key]
+        same = [function for function in functions[file] if _key(function) == key]
         inner = f"{was.co_qualname}.<locals>."
         # What a decorator of this very module made at import keeps the code that it has.
-        is_held = any(one.__code__.co_qualname.startswith(inner) for one in functions[file])
+        is_held = any(own.__code__.co_qualname.startswith(inner) for own in functions[file])
         if not same or is_held or twice[key] > 1 or was.co_freevars != becomes.co_freevars:
             return None
-        found += [(one, becomes) for one in same]
-    return found
+        changes += [(function, becomes) for function in same]
+    return changes
 
 
 def _key(function: FunctionType) -> tuple[str, int]:
@@ -54,16 +54,16 @@ def _changed(old: CodeType, new: CodeType) -> Sequence[tuple[CodeType, CodeType]
     """Return the outermost functions that differ; None if more than functions does."""
     if _own(old) != _own(new):
         return None
-    found: list[tuple[CodeType, CodeType]] = []
-    for one, other in zip(_nested(old), _nested(new), strict=True):
-        if one.co_flags & CO_OPTIMIZED:  # a function, and not the body of a class
-            found += [] if _whole(one) == _whole(other) else [(one, other)]
+    pairs: list[tuple[CodeType, CodeType]] = []
+    for own, other in zip(_nested(old), _nested(new), strict=True):
+        if own.co_flags & CO_OPTIMIZED:  # a function, and not the body of a class
+            pairs += [] if _whole(own) == _whole(other) else [(own, other)]
             continue
-        inner = _changed(one, other)
+        inner = _changed(own, other)
         if inner is None:
             return None
-        found += inner
-    return found
+        pairs += inner
+    return pairs
 
 
 def _nested(code: CodeType) -> list[CodeType]:
@@ -72,13 +72,13 @@ def _nested(code: CodeType) -> list[CodeType]:
 
 def _all(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for one in _nested(code):
-        yield from _all(one)
+    for inner in _nested(code):
+        yield from _all(inner)
 
 
 def _whole(code: CodeType) -> object:
     """All that makes code what it does, with the code in it."""
-    return _own(code), [_whole(one) for one in _nested(code)]
+    return _own(code), [_whole(inner) for inner in _nested(code)]
 
 
 def _own(code: CodeType) -> object:
@@ -101,7 +101,7 @@ def _constant(value: object) -> object:
     if isinstance(value, CodeType):
         return CodeType, value.co_qualname
     if isinstance(value, tuple):
-        return tuple, [_constant(one) for one in value]
+        return tuple, [_constant(member) for member in value]
     if isinstance(value, frozenset):
-        return frozenset, sorted(repr(_constant(one)) for one in value)
+        return frozenset, sorted(repr(_constant(member)) for member in value)
     return type(value), repr(value)  # repr tells 0.0 from -0.0

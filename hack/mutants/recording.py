@@ -52,7 +52,7 @@ class Recording:
         self._folder = folder
         self._repository = repository
         self._modules = {name: self._digest(name) for name in modules}
-        shared = sorted({path for one in _SHARED for path in repository.glob(one)})
+        shared = sorted({path for pattern in _SHARED for path in repository.glob(pattern)})
         every = "".join(self._digest(str(path)) for path in shared)
         self._shared = sha256(every.encode()).hexdigest()[:16]
 
@@ -64,14 +64,14 @@ class Recording:
                 break
             print(f"what {len(new) - first} files of tests run is recorded", flush=True)
             self._record(new[first : first + _FILES_AT_ONCE])
-        found = Seen()
+        made = Seen()
         for name in tests:
             kept = self._kept(name, modules)
             if kept is not None:
-                found.add(name, kept)
+                made.add(name, kept)
                 for test in kept["failed"]:
                     print(f"fails without a fault, so it is not asked: {test}", flush=True)
-        return found
+        return made
 
     def _kept(self, test: str, modules: Sequence[str]) -> dict[str, Any] | None:
         """Return what is kept of a file, as long as it holds for these modules."""
@@ -106,7 +106,7 @@ class Recording:
                 "imported": seen["imported"],
                 "failed": [test for test in seen["failed"] if _file_of(test) == name],
                 "tests": {
-                    test: one for test, one in seen["tests"].items() if _file_of(test) == name
+                    test: own for test, own in seen["tests"].items() if _file_of(test) == name
                 },
             }
             file = self._file(name)

@@ -83,7 +83,7 @@ class Trials:
         With the same seed it changes only where statements have changed.
         """
         every = [mutant for module in self._modules.values() for mutant in self._faults(module)]
-        every.sort(key=lambda one: sha256(f"{seed}\0{one.lot}".encode()).digest())
+        every.sort(key=lambda mutant: sha256(f"{seed}\0{mutant.lot}".encode()).digest())
         return every[:sample], len(every)
 
     def results(self) -> dict[str, Result]:
@@ -115,7 +115,7 @@ class Trials:
                     if time.monotonic() >= until:
                         return
                     known[mutant.key] = self._tried(mutant, place, collected)
-                    self._write("results.json", {key: asdict(one) for key, one in known.items()})
+                    self._write("results.json", {key: asdict(own) for key, own in known.items()})
                     yield known[mutant.key]
 
     def _recorded(self, place: Place, until: float) -> Seen:
@@ -141,9 +141,9 @@ class Trials:
         if file in self._digests:
             if file not in self._functions:
                 self._functions[file] = _functions((self._repository / file).read_text())
-            found = self._functions[file].get(name.partition("[")[0].rpartition("::")[2])
-            if found:
-                return found
+            functions = self._functions[file].get(name.partition("[")[0].rpartition("::")[2])
+            if functions:
+                return functions
         return sha256(json.dumps(self._digests, sort_keys=True).encode()).hexdigest()[:16]
 
     def _tried(self, mutant: Mutant, place: Place, collected: Collected) -> Result:
@@ -194,10 +194,10 @@ class Trials:
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads((self._folder / name).read_text())
+            content = json.loads((self._folder / name).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         new = self._folder / f"{name}.new"
@@ -242,7 +242,7 @@ def _functions(text: str) -> dict[str, str]:
 
 
 def _first_line(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _is_unit(test: str) -> bool:
@@ -250,5 +250,5 @@ def _is_unit(test: str) -> bool:
 
 
 def _files(repository: Path, patterns: Sequence[str]) -> list[str]:
-    found = {path for pattern in patterns for path in repository.glob(pattern)}
-    return sorted(str(path.relative_to(repository)) for path in found)
+    paths = {path for pattern in patterns for path in repository.glob(pattern)}
+    return sorted(str(path.relative_to(repository)) for path in paths)

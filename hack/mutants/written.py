@@ -30,27 +30,28 @@ class Fault:
 def read(room: str) -> list[Fault]:
     """Return the faults of a room."""
     file = _FOLDER / f"{room.replace('/', '-')}.yaml"
-    return [Fault(**one) for one in yaml.safe_load(file.read_text())]
+    return [Fault(**entry) for entry in yaml.safe_load(file.read_text())]
 
 
 def mutants(module: Module, faults: Iterable[Fault]) -> list[Mutant]:
     """Return those of the faults that are of a module; CannotRunError where one does not fit."""
-    return [_mutant(module, one) for one in faults if one.module == module.name]
+    return [_mutant(module, fault) for fault in faults if fault.module == module.name]
 
 
-def _mutant(module: Module, one: Fault) -> Mutant:
-    if module.text.count(one.old) != 1:
-        raise CannotRunError(f"not once in {module.name}, for the fault {one.fault!r}:\n{one.old}")
-    before, _, _ = module.text.partition(one.old)
+def _mutant(module: Module, fault: Fault) -> Mutant:
+    if module.text.count(fault.old) != 1:
+        said = f"for the fault {fault.fault!r}:\n{fault.old}"
+        raise CannotRunError(f"not once in {module.name}, {said}")
+    before, _, _ = module.text.partition(fault.old)
     line = before.count("\n") + 1
-    key = sha256(f"{module.text}\0{one.old}\0{one.new}".encode()).hexdigest()[:20]
+    key = sha256(f"{module.text}\0{fault.old}\0{fault.new}".encode()).hexdigest()[:20]
     return Mutant(
         key=f"{module.name}:{key}",
-        lot=f"{module.name}\0{one.fault}",
+        lot=f"{module.name}\0{fault.fault}",
         module=module.name,
         line=line,
-        last=line + one.old.count("\n"),
-        old=one.old,
-        new=one.new,
-        fault=one.fault,
+        last=line + fault.old.count("\n"),
+        old=fault.old,
+        new=fault.new,
+        fault=fault.fault,
     )

@@ -40,15 +40,15 @@ def notes(text: str, version: str) -> str:
 
     Raises ChangelogError if there is none, it says nothing, or its title has no date.
     """
-    found = [section for section in sections(text) if section.title.split(" ")[0] == version]
-    if not found:
+    fitting = [section for section in sections(text) if section.title.split(" ")[0] == version]
+    if not fitting:
         raise ChangelogError(f"there is no section {version}; write it: hack/release prepare")
-    if not found[0].text:
+    if not fitting[0].text:
         raise ChangelogError(f"the section {version} says nothing")
-    dated = _DATED.fullmatch(found[0].title)
+    dated = _DATED.fullmatch(fitting[0].title)
     if dated is None or not _is_day(dated["day"]):
-        raise ChangelogError(f"the title '{found[0].title}' is not '{version} - YYYY-MM-DD'")
-    return found[0].text
+        raise ChangelogError(f"the title '{fitting[0].title}' is not '{version} - YYYY-MM-DD'")
+    return fitting[0].text
 
 
 def released(text: str, version: str, day: date) -> str:
@@ -57,9 +57,9 @@ def released(text: str, version: str, day: date) -> str:
     Raises ChangelogError if there is nothing to release, or the version has a section already.
     """
     known = sections(text)
-    if any(one.title.split(" ")[0] == version for one in known):
+    if any(section.title.split(" ")[0] == version for section in known):
         raise ChangelogError(f"there is a section {version} already")
-    if not any(one.title == UNRELEASED and one.text for one in known):
+    if not any(section.title == UNRELEASED and section.text for section in known):
         raise ChangelogError(f"there is no section {UNRELEASED} that says something")
     heading = f"## {UNRELEASED}"
     return text.replace(heading, f"{heading}\n\n## {version} - {day.isoformat()}", 1)

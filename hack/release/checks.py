@@ -36,16 +36,16 @@ def complaints(repository: Path, tag: str) -> list[str]:
 
 
 def _of_version(repository: Path, version: str) -> list[str]:
-    found = []
+    problems = []
     if not versions.VERSION.fullmatch(version):
-        found.append(f"pyproject.toml: {version} is no version such as {versions.EXAMPLES}")
-    found += [
+        problems.append(f"pyproject.toml: {version} is no version such as {versions.EXAMPLES}")
+    problems += [
         f"{place.path}:{place.line} says {place.said}, not {version}: hack/release prepare "
         "writes it"
         for place in versions.places(repository)
         if place.said != version
     ]
-    return found
+    return problems
 
 
 def _of_changelog(repository: Path, version: str) -> list[str]:

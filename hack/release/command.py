@@ -58,9 +58,9 @@ def _prepare(repository: Path, version: str) -> None:
 
 
 def _check(repository: Path, tag: str) -> int:
-    found = complaints(repository, tag)
-    for one in found:
-        sys.stderr.write(f"error: {one}\n")
-    if not found:
+    problems = complaints(repository, tag)
+    for problem in problems:
+        sys.stderr.write(f"error: {problem}\n")
+    if not problems:
         print(f"{tag} can be released")
-    return int(bool(found))
+    return int(bool(problems))

@@ -51,16 +51,16 @@ def places(repository: Path) -> Iterator[Place]:
     """Yield every place that says a version."""
     for path, pattern in _searched(repository):
         text = path.read_text()
-        for found in pattern.finditer(text):
-            line = text.count("\n", 0, found.start()) + 1
-            yield Place(path=path.relative_to(repository), line=line, said=found["version"])
+        for match in pattern.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield Place(path=path.relative_to(repository), line=line, said=match["version"])
 
 
 def write(repository: Path, version: str) -> None:
     """Write a version into every place."""
     for path, pattern in _searched(repository):
         text = path.read_text()
-        changed = pattern.sub(lambda found: _with(found, version), text)
+        changed = pattern.sub(lambda match: _with(match, version), text)
         if changed != text:
             path.write_text(changed)
 
@@ -72,6 +72,6 @@ def _searched(repository: Path) -> Iterator[tuple[Path, re.Pattern[str]]]:
                 yield path, re.compile(pattern, re.MULTILINE)
 
 
-def _with(found: re.Match[str], version: str) -> str:
-    start, end = (at - found.start() for at in found.span("version"))
-    return f"{found[0][:start]}{version}{found[0][end:]}"
+def _with(match: re.Match[str], version: str) -> str:
+    start, end = (at - match.start() for at in match.span("version"))
+    return f"{match[0][:start]}{version}{match[0][end:]}"

@@ -62,20 +62,20 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("files", nargs="*", type=Path, help="texts to check; unset: all of them")
     given = [path.resolve() for path in parser.parse_args(words).files]
     try:
-        found = findings(vale(), given or list(texts()))
+        wrong = findings(vale(), given or list(texts()))
     except (StyleError, glossary.GlossaryError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    for one in found:
-        print(one)
-    return 1 if found else 0
+    for finding in wrong:
+        print(finding)
+    return 1 if wrong else 0
 
 
 def texts() -> Iterator[Path]:
     """Yield what users read of this repository."""
     for pattern in TEXTS:
-        found = REPOSITORY.glob(pattern)
-        yield from sorted(path for path in found if path.parent.name != GENERATED)
+        paths = REPOSITORY.glob(pattern)
+        yield from sorted(path for path in paths if path.parent.name != GENERATED)
     yield REPOSITORY / CHANGELOG
 
 

@@ -32,19 +32,19 @@ def terms(page: str) -> list[Term]:
     Raises GlossaryError if it has none, or one that cannot be read, or forbids what a row names.
     """
     lines = [line for line in page.splitlines() if line.startswith("|")][2:]
-    found = [_term(line) for line in lines]
-    if not found:
+    known = [_term(line) for line in lines]
+    if not known:
         raise GlossaryError("docs/glossary.md has no table; give it one of word, meaning, not")
-    names = {one.name for one in found}
-    for one in found:
-        if both := names.intersection(one.avoided):
+    names = {term.name for term in known}
+    for row in known:
+        if both := names.intersection(row.avoided):
             raise GlossaryError(f"docs/glossary.md wants {', '.join(both)} said, and not said")
-    return found
+    return known
 
 
 def rule(every: list[Term]) -> dict[str, object]:
     """Return the rule that these words are."""
-    swap = {_pattern(word): one.name for one in every for word in one.avoided}
+    swap = {_pattern(word): term.name for term in every for word in term.avoided}
     return {
         "extends": "substitution",
         "message": "Say '%s' instead of '%s' (docs/glossary.md).",

@@ -46,7 +46,7 @@ def _docstrings(node: ast.AST) -> list[ast.Constant]:
     """Return strings that stand by themselves in a body: docstrings, and those of attributes."""
     body = getattr(node, "body", None)
     return [
-        one.value
-        for one in (body if isinstance(body, list) else ())
-        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+        statement.value
+        for statement in (body if isinstance(body, list) else ())
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     ]

@@ -15,19 +15,19 @@ _TOOLS, _NODE, _ATTACKS = "/tools", "/node", "/attacks.py"
 
 def attackers_pod(*claims: str, **resources: object) -> Object:
     """Return containers and volumes of a pod that can attack, and has claims by these names."""
-    one = container("ctr", {"claims": [{"name": name} for name in claims], **resources})
+    attacker = container("ctr", {"claims": [{"name": name} for name in claims], **resources})
     folders = {
         "tools": (sys.base_prefix, _TOOLS),
         "node": ("/usr", _NODE),
         "attacks": (str(Path(__file__).with_name("attacks.py")), _ATTACKS),
     }
-    one["volumeMounts"] = [
+    attacker["volumeMounts"] = [
         {"name": name, "mountPath": inside, "readOnly": True}
         for name, (_, inside) in folders.items()
     ]
-    one["securityContext"] = {"runAsUser": 0}
+    attacker["securityContext"] = {"runAsUser": 0}
     volumes = [{"name": name, "hostPath": {"path": path}} for name, (path, _) in folders.items()]
-    return {"containers": [one], "volumes": volumes}
+    return {"containers": [attacker], "volumes": volumes}
 
 
 def attack(name: str, *words: str) -> tuple[str, ...]:

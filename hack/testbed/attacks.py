@@ -336,7 +336,7 @@ def _listen(folder: Path, name: str) -> socket.socket:
 def _looking_like_daemons() -> list[str]:
     processes = Path("/proc").glob("[0-9]*")
     named = [process for process in processes if _command(process).startswith("nvidia-cuda-mps")]
-    lines = [(one / "cmdline").read_bytes() for one in named]
+    lines = [(process / "cmdline").read_bytes() for process in named]
     return sorted(Path(line.split(b"\0")[0].decode()).name for line in lines)
 
 
@@ -371,5 +371,5 @@ def _flood_socket(*, connections: int) -> list[socket.socket]:
 if __name__ == "__main__":
     ways = (places, forge, stay, links, fill, order, kill)
     more = (crowd, flood, streams, clutter, garbage, mute, stopped)
-    attack = {one.__name__: one for one in (*ways, *more)}
+    attack = {way.__name__: way for way in (*ways, *more)}
     sys.stdout.write(json.dumps(attack[sys.argv[1]](*sys.argv[2:])))

@@ -90,9 +90,9 @@ def wait_until(
     """
     end = time.monotonic() + timeout
     while True:
-        found = look()
-        if found:
-            return found
+        answer = look()
+        if answer:
+            return answer
         if time.monotonic() >= end:
             raise TestbedError(f"waited {timeout:.0f} s in vain for {what}")
         time.sleep(interval)

@@ -99,18 +99,18 @@ class Place:
 
     def mps_files(self) -> list[str]:
         """What there is of MPS domains: wishes, answers and folders, as `desired/UID.json`."""
-        found = self.mps.glob("[!.]*/[!.]*")
-        return sorted(str(path.relative_to(self.mps)) for path in found)
+        paths = self.mps.glob("[!.]*/[!.]*")
+        return sorted(str(path.relative_to(self.mps)) for path in paths)
 
     def metadata_files(self) -> list[str]:
         """What there is of device metadata: folders and files, as `claim UID/gpu.json`."""
         root = self.data / "device-metadata"
-        found = (  # by os.walk, which goes on where a folder is gone before it is looked into
+        paths = (  # by os.walk, which goes on where a folder is gone before it is looked into
             Path(folder, name)
             for folder, folders, files in os.walk(root)
             for name in (*folders, *files)
         )
-        return sorted(str(path.relative_to(root)) for path in found)
+        return sorted(str(path.relative_to(root)) for path in paths)
 
     def cdi_files(self) -> list[str]:
         """The names of the driver's CDI specs."""
@@ -179,7 +179,7 @@ class DriverProcess:
         """
 
         def look() -> Object | None:
-            line = next((one for one in self.events(event) if facts.items() <= one.items()), None)
+            line = next((own for own in self.events(event) if facts.items() <= own.items()), None)
             if line is None and not self.running():
                 raise TestbedError(f"{self.command} ended before '{event}':\n{self.tail()}")
             return line

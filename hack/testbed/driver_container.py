@@ -74,13 +74,13 @@ def users_of(root: Path) -> list[str]:
     By whatever path they have it. Files of several names are left out: other machines have them.
     """
     files = {(look.st_dev, look.st_ino) for look in _looks(root) if look.st_nlink == 1}
-    found = []
+    users = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal() and files & set(_used(process)):
             with suppress(OSError):
                 name = (process / "comm").read_text().strip()
-                found.append(f"{name} (PID {process.name})")
-    return found
+                users.append(f"{name} (PID {process.name})")
+    return users
 
 
 def _looks(root: Path) -> Iterator[os.stat_result]:

@@ -55,7 +55,7 @@ class SimulatedMachine:
         """
         run(("mount", "--bind", self.root, self.root))
         run(("mount", "--make-private", self.root))
-        (state,) = (one for one in self.root.rglob(f"{FILE_PREFIX}*") if not one.is_symlink())
+        (state,) = (file for file in self.root.rglob(f"{FILE_PREFIX}*") if not file.is_symlink())
         for path in (self.root / "dev", self.root / "proc", state):
             run(("mount", "--bind", path, path))
         run(("mount", "--make-rshared", self.root))
@@ -85,12 +85,12 @@ class SimulatedMachine:
         """How each GPU is set, by UUID."""
         with self._read() as machine:
             return {
-                one.gpu.uuid: GpuSettings(
-                    compute_mode=COMPUTE_MODES.get(one.compute_mode, "-"),
-                    time_slice=TIME_SLICES.get(one.time_slice, "-"),
-                    mig_mode=MIG_MODES.get(one.mig_mode, "-"),
+                gpu.gpu.uuid: GpuSettings(
+                    compute_mode=COMPUTE_MODES.get(gpu.compute_mode, "-"),
+                    time_slice=TIME_SLICES.get(gpu.time_slice, "-"),
+                    mig_mode=MIG_MODES.get(gpu.mig_mode, "-"),
                 )
-                for one in sorted(machine.status(), key=lambda one: one.gpu.nvml_bus_id)
+                for gpu in sorted(machine.status(), key=lambda gpu: gpu.gpu.nvml_bus_id)
             }
 
     def mig_devices(self) -> tuple[str, ...]:

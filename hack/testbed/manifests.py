@@ -13,4 +13,4 @@ CLASSES = REPOSITORY / "deviceclasses"
 def installed(*kinds: str) -> list[Object]:
     """The objects of install.yaml, in its order: those of some kinds, or all."""
     objects = yaml.safe_load_all(INSTALL.read_text())
-    return [one for one in objects if not kinds or one["kind"] in kinds]
+    return [each for each in objects if not kinds or each["kind"] in kinds]

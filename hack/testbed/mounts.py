@@ -9,8 +9,8 @@ def mounts_below(folder: Path, *, itself: bool = False) -> list[str]:
     """The mount points below a folder, the deepest first; perhaps with the folder itself."""
     points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
     own = str(folder) if itself else None
-    found = (point for point in points if point.startswith(f"{folder}/") or point == own)
-    return sorted(found, key=len, reverse=True)
+    below = (point for point in points if point.startswith(f"{folder}/") or point == own)
+    return sorted(below, key=len, reverse=True)
 
 
 def unmount_all(folder: Path) -> None:

@@ -53,15 +53,15 @@ def ask(place: Place, claim: str, command: str) -> str:
 
 def processes(plugins: Path) -> dict[int, str]:
     """The PIDs of all MPS daemons and servers below a plugins folder, with their claims' UIDs."""
-    found = {}
+    domains = {}
     for name in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):  # it has ended
             if name.read_bytes().startswith(b"nvidia-cuda-mps"):
                 pid = int(name.parent.name)
                 folder = Path(environment_of(pid).get(MARK, "/"))
                 if plugins in folder.parents:
-                    found[pid] = folder.name
-    return found
+                    domains[pid] = folder.name
+    return domains
 
 
 def end_all(plugins: Path) -> None:

@@ -83,8 +83,8 @@ def made_up_nics(node: GpuNode, count: int) -> Iterator[list[str]]:
 
     Yields the roots, such as `pci0000:16`: neither the first nor the last, if there are more.
     """
-    found = list(dict.fromkeys(_root(gpu) for gpu in _gpus(node)))
-    roots = [found[(number + 1) * len(found) // (count + 1)] for number in range(count)]
+    of_gpus = list(dict.fromkeys(_root(gpu) for gpu in _gpus(node)))
+    roots = [of_gpus[(number + 1) * len(of_gpus) // (count + 1)] for number in range(count)]
     service = node.place.plugins / NIC_DRIVER / "dra.sock"
     told = _Registration(service)
     sockets = (
@@ -119,9 +119,9 @@ def _gpus(node: GpuNode) -> list[Object]:
 
 
 def _devices(node: GpuNode, driver: str) -> list[Object]:
-    slices = (one["spec"] for one in node.cluster.api.all("ResourceSlice"))
+    slices = (each["spec"] for each in node.cluster.api.all("ResourceSlice"))
     return [
-        device for one in slices if one["driver"] == driver for device in one.get("devices", [])
+        device for each in slices if each["driver"] == driver for device in each.get("devices", [])
     ]
 
 

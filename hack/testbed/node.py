@@ -91,7 +91,7 @@ class GpuNode:
 
     def install(self) -> None:
         """Apply all of an installation but its pods: here the driver is a process of the host."""
-        wanted = [one for one in installed() if one["kind"] != "DaemonSet"]
+        wanted = [each for each in installed() if each["kind"] != "DaemonSet"]
         self.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(wanted))
         self.credentials.create()
         self._undo.append(self.credentials.stop)
@@ -154,7 +154,7 @@ class GpuNode:
         def look() -> int:
             slices = self.slices()
             pools = {
-                (one["pool"]["generation"], one["pool"]["resourceSliceCount"]) for one in slices
+                (each["pool"]["generation"], each["pool"]["resourceSliceCount"]) for each in slices
             }
             complete = len(pools) == 1 and all(count == len(slices) for _, count in pools)
             return len(self.devices()) if complete else 0
@@ -163,12 +163,12 @@ class GpuNode:
 
     def slices(self) -> list[Object]:
         """The specs of the driver's slices."""
-        specs = (one["spec"] for one in self.cluster.api.all("ResourceSlice"))
+        specs = (each["spec"] for each in self.cluster.api.all("ResourceSlice"))
         return [spec for spec in specs if spec["driver"] == DRIVER_NAME]
 
     def devices(self) -> list[str]:
         """The names of all devices in the driver's slices."""
-        return [device["name"] for one in self.slices() for device in one.get("devices", [])]
+        return [device["name"] for each in self.slices() for device in each.get("devices", [])]
 
     def down(self) -> None:
         """Undo everything that was brought up, the last first; a failure does not stop it."""

@@ -33,8 +33,8 @@ def listed_devices(socket: Path, namespace: str, pod: str, container: str) -> li
     Raises grpc.RpcError if the kubelet does not answer.
     """
     pods = _fields(_ask(socket, "List", b""), 1)
-    named = [one for one in pods if (_text(one, 2), _text(one, 1)) == (namespace, pod)]
-    return [device for one in named for device in _devices(one, container)]
+    named = [each for each in pods if (_text(each, 2), _text(each, 1)) == (namespace, pod)]
+    return [device for each in named for device in _devices(each, container)]
 
 
 def devices_of_pod(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:

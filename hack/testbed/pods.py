@@ -70,8 +70,8 @@ def parse_gpu_list(text: str) -> tuple[str, ...]:
     """Return the UUIDs in the output of `nvidia-smi -L`."""
     if text.strip() == "No devices found.":
         return ()
-    found = [line for line in text.strip().splitlines() if not MIG_LINE.match(line)]
-    lines = [GPU_LINE.match(line) for line in found]
+    gpu_lines = [line for line in text.strip().splitlines() if not MIG_LINE.match(line)]
+    lines = [GPU_LINE.match(line) for line in gpu_lines]
     if not all(lines):
         raise TestbedError(f"nvidia-smi -L printed:\n{text}")
     return tuple(line["uuid"] for line in lines if line)
@@ -92,7 +92,7 @@ def mount_points(cluster: Cluster, pod: str, container: str, namespace: str) -> 
 def claim_uids(api: Api, pod: Object) -> list[str]:
     """Return the UIDs of a pod's claims, with the one that the scheduler made for its limits."""
     asked = pod["spec"].get("resourceClaims", [])
-    names = {one["name"]: one.get("resourceClaimName") for one in asked}
+    names = {entry["name"]: entry.get("resourceClaimName") for entry in asked}
     for status in pod.get("status", {}).get("resourceClaimStatuses", []):
         names[status["name"]] = status.get("resourceClaimName")
     of_limits = pod.get("status", {}).get("extendedResourceClaimStatus", {})

@@ -60,19 +60,19 @@ def kill_all(pids: Iterable[int]) -> None:
 
 def _in_pods(cgroup: str) -> set[int]:
     """The processes in the control groups of a cluster."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for folder in cgroups.folders(cgroup):
         with suppress(OSError):  # its pod went away
-            found.update(map(int, (folder / "cgroup.procs").read_text().split()))
-    return found
+            pids.update(map(int, (folder / "cgroup.procs").read_text().split()))
+    return pids
 
 
 def _shims(state: str) -> list[int]:
     """The processes that stand between containerd and the containers of a cluster."""
-    found = []
+    pids = []
     for name in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):
             pid = int(name.parent.name)
             if name.read_bytes().startswith(_SHIM) and environment_of(pid).get(MARK) == state:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids

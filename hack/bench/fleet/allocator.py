@@ -27,8 +27,8 @@ def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, flo
     """Return the microseconds that each case takes, by its name."""
     wanted = cases(pool, profile)
     asked = json.dumps({"slices": slices_of(pool), "cases": wanted})
-    found: Mapping[str, float] = json.loads(run((program,), stdin=asked, timeout=_MEASURE_S))
-    return {name: round(found[name], 1) for name in wanted}
+    costs: Mapping[str, float] = json.loads(run((program,), stdin=asked, timeout=_MEASURE_S))
+    return {name: round(costs[name], 1) for name in wanted}
 
 
 def slices_of(pool: DesiredPool) -> list[Object]:
@@ -44,15 +44,15 @@ def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:
     `nvidia.com/gpu` gives; and a partition where there are some.
     """
     whole = [str(device["name"]) for device in devices(pool) if is_whole(device)]
-    found: dict[str, Object] = {}
+    made: dict[str, Object] = {}
     if whole:
-        found["whole GPU, all free"] = {"class": _selector("gpu"), "inUse": []}
-        found["whole GPU, one free"] = {"class": _selector("gpu"), "inUse": whole[:-1]}
-    found["nvidia.com/gpu, all free"] = {"class": _selector("extended-resources"), "inUse": []}
+        made["whole GPU, all free"] = {"class": _selector("gpu"), "inUse": []}
+        made["whole GPU, one free"] = {"class": _selector("gpu"), "inUse": whole[:-1]}
+    made["nvidia.com/gpu, all free"] = {"class": _selector("extended-resources"), "inUse": []}
     if offers(pool, profile):
         own = f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
-        found[f"{profile}, all free"] = {"class": _selector("mig"), "selector": own, "inUse": []}
-    return found
+        made[f"{profile}, all free"] = {"class": _selector("mig"), "selector": own, "inUse": []}
+    return made
 
 
 def _selector(name: str) -> str:

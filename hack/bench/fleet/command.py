@@ -130,18 +130,18 @@ def _measure(
     stage.stop_scheduler()
     stage.restart_api_server()
     _say(f"{variant}: {nodes} nodes publish")
-    found: Object = {
+    taken: Object = {
         "roll_out": roll_out(stage, VARIANTS[variant], inventory),
         "stored": stored(stage),
         "writes_of_a_second_look": looked_again(stage, VARIANTS[variant], inventory),
         "loads": {},
     }
     start_scheduler(stage)
-    found["memory_mib"] = stage.memory_mib()
+    taken["memory_mib"] = stage.memory_mib()
     for load in options.loads:
         if serves(pool, load, profile):
             work = workload(load, pods_for(nodes, options.pods), profile)
             _say(f"{variant}: {len(work.pods)} pods, {load}")
-            found["loads"][load] = place(stage, work)
+            taken["loads"][load] = place(stage, work)
     withdraw(stage, pool)
-    return found
+    return taken

@@ -39,7 +39,7 @@ def smallest_profile(inventory: Inventory) -> str | None:
     ]
     if not profiles:
         return None
-    return min(profiles, key=lambda one: (one.compute_slices, one.memory_bytes)).name
+    return min(profiles, key=lambda profile: (profile.compute_slices, profile.memory_bytes)).name
 
 
 def workload(load: str, count: int, profile: str | None) -> Workload:

@@ -67,11 +67,11 @@ def place(stage: Stage, work: Workload) -> Object:
 
 def placed(before: Taken, after: Taken, count: int, pods: int) -> Object:
     """Return what a load took; if not all of its pods were placed, only how many were."""
-    found: Object = {"pods": pods, "placed": count}
+    taken: Object = {"pods": pods, "placed": count}
     if count < pods:
-        return found
+        return taken
     seconds = after.at - before.at
-    return found | {
+    return taken | {
         "seconds": round(seconds, 2),
         "pods_per_second": round(count / seconds, 2),
         "cpu_ms_per_pod": {
@@ -117,10 +117,10 @@ def bound(client: KubeClient, version: str, patience: float) -> Iterator[str]:
     while (left := end - time.monotonic()) > 0:
         query = {"resourceVersion": version, "timeoutSeconds": str(math.ceil(left))}
         for event in client.watch(PODS, query=query):
-            one: Object = event["object"]  # type: ignore[assignment]  # the stream checked it
-            version = one["metadata"]["resourceVersion"]
-            name = one["metadata"].get("name")
-            if event["type"] == "MODIFIED" and one["spec"].get("nodeName") and name not in seen:
+            changed: Object = event["object"]  # type: ignore[assignment]  # the stream checked it
+            version = changed["metadata"]["resourceVersion"]
+            name = changed["metadata"].get("name")
+            if event["type"] == "MODIFIED" and changed["spec"].get("nodeName") and name not in seen:
                 seen.add(name)
                 yield name
 

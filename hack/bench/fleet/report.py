@@ -15,7 +15,7 @@ _KB = 1000
 def figures(result: Object, nodes: int) -> dict[str, float]:
     """Return the numbers of a variant by name; a load that was not placed has none."""
     stored, roll_out = result["stored"], result["roll_out"]
-    found = {
+    values = {
         "devices of a node": result["devices_of_a_node"],
         "slices of a node": result["slices_of_a_node"],
         "a node's slices as JSON, kB": stored["json_bytes"] / nodes / _KB,
@@ -33,11 +33,11 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
     for load, taken in result["loads"].items():
         if "pods_per_second" not in taken:
             continue
-        found[f"{load}: pods per second"] = taken["pods_per_second"]
+        values[f"{load}: pods per second"] = taken["pods_per_second"]
         for component in ("scheduler", "apiserver"):
             cpu = taken["cpu_ms_per_pod"][f"kube-{component}"]
-            found[f"{load}: {component}, CPU ms per pod"] = cpu
-    return found
+            values[f"{load}: {component}, CPU ms per pod"] = cpu
+    return values
 
 
 def ratios(run: Object) -> dict[str, dict[str, float]]:
@@ -52,7 +52,7 @@ def table(run: Object) -> list[str]:
 
 
 def _columns(run: Object) -> dict[str, dict[str, float]]:
-    return {name: figures(one, run["nodes"]) for name, one in run["variants"].items()}
+    return {name: figures(taken, run["nodes"]) for name, taken in run["variants"].items()}
 
 
 def _unplaced(run: Object) -> list[str]:

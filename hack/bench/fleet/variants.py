@@ -211,8 +211,8 @@ def serves(pool: DesiredPool, load: str, profile: str | None) -> bool:
 
 
 def _attributes(device: Object) -> Mapping[str, object]:
-    found = device["attributes"]
-    return found if isinstance(found, Mapping) else {}
+    attributes = device["attributes"]
+    return attributes if isinstance(attributes, Mapping) else {}
 
 
 def _text(device: Object, attribute: str) -> object:

@@ -36,7 +36,7 @@ def summarised(lives: Sequence[Life]) -> list[Object]:
             name: _variant([life for life in of_case if life.variant == name])
             for name in sorted({life.variant for life in of_case}, key=VARIANTS.index)
         }
-        columns = {name: _figures(one) for name, one in variants.items()}
+        columns = {name: _figures(variant) for name, variant in variants.items()}
         ratios = comparison.ratios(columns, BASELINE)
         cases.append({"at_once": at_once, "variants": variants, "ratios": ratios})
     return cases
@@ -44,13 +44,13 @@ def summarised(lives: Sequence[Life]) -> list[Object]:
 
 def table(case: Object) -> list[str]:
     """Return the lines of a table: a column for each variant."""
-    columns = {name: _figures(one) for name, one in case["variants"].items()}
+    columns = {name: _figures(variant) for name, variant in case["variants"].items()}
     several = "one pod" if case["at_once"] == 1 else f"{case['at_once']} pods at once"
     title = f"{several}, milliseconds; in parentheses ÷ {BASELINE}"
     refused = [
-        f"{name}: the driver refused {one['refused']} calls"
-        for name, one in case["variants"].items()
-        if one["refused"]
+        f"{name}: the driver refused {variant['refused']} calls"
+        for name, variant in case["variants"].items()
+        if variant["refused"]
     ]
     return [title, *aligned(comparison.rows(columns, BASELINE)), *refused]
 

@@ -69,18 +69,18 @@ def lives_of_pods(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> lis
             tell(f"round {number + 1} of {plan.rounds}" if number >= 0 else "warming up")
             for at_once in plan.at_once:
                 for variant in order(plan.variants, number):
-                    names = [f"{variant}-{at_once}-{number + 1}-{one}" for one in range(at_once)]
+                    names = [f"{variant}-{at_once}-{number + 1}-{nth}" for nth in range(at_once)]
                     taken = _take(node, plan, variant, names)
                     seen += taken if number >= 0 else []
     took, refused = answers(node.driver.events())
     return [
         Life(
-            variant=one.variant,
-            at_once=one.at_once,
-            took={**one.took, **{k: v for uid in one.claims for k, v in took.get(uid, {}).items()}},
-            refused=sum(refused[uid] for uid in one.claims),
+            variant=run.variant,
+            at_once=run.at_once,
+            took={**run.took, **{k: v for uid in run.claims for k, v in took.get(uid, {}).items()}},
+            refused=sum(refused[uid] for uid in run.claims),
         )
-        for one in seen
+        for run in seen
     ]
 
 
@@ -113,7 +113,7 @@ def _take(node: GpuNode, plan: Plan, variant: str, names: Sequence[str]) -> list
         time.sleep(plan.rest)
         _wait_a_part(_KUBELETS_LOOK_S)
         deleted = list(threads.map(partial(_delete, api), names))
-        gone = _when(api, names, "go", lambda found: found is None, plan.patience)
+        gone = _when(api, names, "go", lambda seen: seen is None, plan.patience)
     wait_until(
         lambda: not api.all("ResourceClaim", NAMESPACE) and not node.place.left_over(),
         f"the claims of {', '.join(names)} to be taken back",
@@ -153,22 +153,22 @@ def _when(
     patience: float,
 ) -> dict[str, float]:
     """Wait until something has happened to all pods; return when it was first seen of each."""
-    found: dict[str, float] = {}
+    moments: dict[str, float] = {}
 
     def look() -> bool:
-        pods = {one["metadata"]["name"]: one for one in api.all("Pod", NAMESPACE)}
+        pods = {each["metadata"]["name"]: each for each in api.all("Pod", NAMESPACE)}
         for name in names:
-            if name not in found and happened(pods.get(name)):
-                found[name] = time.perf_counter()
-        return len(found) == len(names)
+            if name not in moments and happened(pods.get(name)):
+                moments[name] = time.perf_counter()
+        return len(moments) == len(names)
 
     with explaining(api, NAMESPACE, names):
         wait_until(look, f"{', '.join(names)} to {what}", timeout=patience, interval=_LOOK_S)
-    return found
+    return moments
 
 
-def _runs(found: Object | None) -> bool:
-    statuses = (found or {}).get("status", {}).get("containerStatuses", [])
+def _runs(seen: Object | None) -> bool:
+    statuses = (seen or {}).get("status", {}).get("containerStatuses", [])
     return any("running" in status.get("state", {}) for status in statuses)
 
 
@@ -188,8 +188,8 @@ def _templates(api: Api, variants: Iterable[str]) -> Iterator[None]:
     if api.find("Namespace", NAMESPACE) is None:
         make_namespace(api, NAMESPACE, timeout=60)
     try:
-        for one in filter(None, map(template, variants)):
-            api.create(one, NAMESPACE)
+        for made in filter(None, map(template, variants)):
+            api.create(made, NAMESPACE)
         yield
     finally:
         for left in api.all("Pod", NAMESPACE):

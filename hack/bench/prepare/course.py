@@ -179,7 +179,7 @@ def _devices(api: Api) -> list[str]:
 
     def published() -> list[str]:
         slices = api.all("ResourceSlice")
-        devices = [device for found in slices for device in found["spec"].get("devices", [])]
+        devices = [device for each in slices for device in each["spec"].get("devices", [])]
         return [
             device["name"] for device in devices if device["attributes"]["type"]["string"] == "gpu"
         ]
@@ -201,7 +201,7 @@ def _yardsticks(stage: Stage, kubelet: KubeletClient, known: ClaimName, rounds: 
             ),
             "fsync_1kb": summary([fsync_1kb(stage.place.plugins) for _ in range(rounds)]),
         }
-    return taken | {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
+    return taken | {"floor_ms": round(sum(figures["p50_ms"] for figures in taken.values()), 3)}
 
 
 def _sample(action: Callable[[], object], rounds: int) -> Summary:

@@ -55,9 +55,9 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
 def compared(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a table of each driver's figures, medians of its turns, ÷ those of the first."""
     columns = {
-        name: {figure: median(one[figure] for one in figures) for figure in figures[0]}
+        name: {figure: median(each[figure] for each in figures) for figure in figures[0]}
         for name, taken in results.items()
-        for figures in [[dict(_figures(one)) for one in taken]]
+        for figures in [[dict(_figures(taking)) for taking in taken]]
     }
     yield from aligned(rows(columns, next(iter(columns))))
 

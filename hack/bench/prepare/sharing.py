@@ -87,7 +87,7 @@ def shares_of(
 def _wait_shares(stage: Stage, *, any_there: bool) -> None:
     def look() -> bool:
         slices = stage.api.all("ResourceSlice")
-        names = [device["name"] for found in slices for device in found["spec"].get("devices", [])]
+        names = [device["name"] for each in slices for device in each["spec"].get("devices", [])]
         return bool(names) and any("-share-" in name for name in names) is any_there
 
     wait_until(look, "the share config to be applied", timeout=60)

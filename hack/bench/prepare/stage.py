@@ -48,10 +48,10 @@ class Stage:
 
     def delete_claims(self, word: str) -> None:
         """Delete the claims on devices with a word in their names; they are unprepared."""
-        for one in self.api.all("ResourceClaim", NAMESPACE):
-            results = one["status"]["allocation"]["devices"]["results"]
+        for stored in self.api.all("ResourceClaim", NAMESPACE):
+            results = stored["status"]["allocation"]["devices"]["results"]
             if any(word in result["device"] for result in results):
-                self.api.delete("ResourceClaim", one["metadata"]["name"], NAMESPACE)
+                self.api.delete("ResourceClaim", stored["metadata"]["name"], NAMESPACE)
 
     def clear(self) -> None:
         """Forget what a driver has left, which is stopped: records, CDI specs, slices, claims.

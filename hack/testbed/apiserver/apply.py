@@ -44,8 +44,8 @@ def applied(old: Object, body: Object, *, manager: str | None, force: bool) -> O
         if body.get(name) != old[name]:
             raise _bad(f"{name} of the applied object is {body.get(name)!r}, not {old[name]!r}")
     fields = dict(_fields(("f:status",), body.get("status") or {}))
-    others = {one["manager"]: _owned(one) for one in _managed(old) if one["manager"] != manager}
-    before = next((_owned(one) for one in _managed(old) if one["manager"] == manager), set())
+    others = {own["manager"]: _owned(own) for own in _managed(old) if own["manager"] != manager}
+    before = next((_owned(own) for own in _managed(old) if own["manager"] == manager), set())
     new = copy.deepcopy(old)
     there = dict(_fields(("f:status",), new.get("status") or {}))
     conflicts = {
@@ -63,11 +63,11 @@ def applied(old: Object, body: Object, *, manager: str | None, force: bool) -> O
     status = {path: value for path, value in there.items() if path not in before or path in kept}
     # An entry of a list goes with its last owner, and stays while somebody owns a part of it.
     going = {path for path in before - fields.keys() if path[-1].startswith("k:")}
-    going = {one for one in going if not any(path[: len(one)] == one for path in kept)}
+    going = {place for place in going if not any(path[: len(place)] == place for path in kept)}
     status = {
         path: value
         for path, value in status.items()
-        if not any(path[: len(one)] == one for one in going)
+        if not any(path[: len(place)] == place for place in going)
     }
     new["status"] = _built(status | fields)
     _note(new, {**others, manager: set(fields)})
@@ -75,13 +75,13 @@ def applied(old: Object, body: Object, *, manager: str | None, force: bool) -> O
 
 
 def _managed(item: Object) -> list[Object]:
-    found: list[Object] = item["metadata"].get("managedFields") or []
-    return found
+    entries: list[Object] = item["metadata"].get("managedFields") or []
+    return entries
 
 
 def _note(item: Object, owners: dict[str, set[Path]]) -> None:
     """Write who owns what; who owns what was owned before keeps the time."""
-    before = {one["manager"]: one for one in _managed(item)}
+    before = {entry["manager"]: entry for entry in _managed(item)}
     item["metadata"]["managedFields"] = [
         before[manager]
         if manager in before and _owned(before[manager]) == owned
@@ -103,8 +103,8 @@ def _fields(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
     """Yield each field that can have an owner of its own, with its value."""
     shape = _shape(path)
     if isinstance(value, dict) and shape not in ATOMIC:
-        for name, one in value.items():
-            yield from _fields((*path, f"f:{name}"), one)
+        for name, member in value.items():
+            yield from _fields((*path, f"f:{name}"), member)
     elif shape in KEYS:
         for entry in value or ():
             key = {name: entry[name] for name in KEYS[shape] if name in entry}
@@ -159,7 +159,7 @@ def _tree(owned: AbstractSet[Path]) -> Object:
     return root
 
 
-def _owned(one: Object) -> set[Path]:
+def _owned(entry: Object) -> set[Path]:
     def paths(path: Path, tree: Object) -> Iterator[Path]:
         if not tree or "." in tree:
             yield path
@@ -167,7 +167,7 @@ def _owned(one: Object) -> set[Path]:
             if step != ".":
                 yield from paths((*path, step), below)
 
-    return {path for path in paths((), one["fieldsV1"]) if path}
+    return {path for path in paths((), entry["fieldsV1"]) if path}
 
 
 def _bad(message: str) -> Refusal:

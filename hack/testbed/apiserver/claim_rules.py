@@ -122,23 +122,23 @@ def _problems(entry: Object, now: set[Key]) -> Problems:
     types = [condition.get("type") for condition in conditions]
     if len(set(types)) != len(types):
         yield ".conditions", "Duplicate value: types"
-    for index, one in enumerate(conditions):
-        for field, what in _problems_of_condition(one):
+    for index, told in enumerate(conditions):
+        for field, what in _problems_of_condition(told):
             yield f".conditions[{index}].{field}", what
     if "data" in entry:
         yield from _problems_of_data(entry["data"])
 
 
-def _problems_of_condition(one: Object) -> Iterator[tuple[str, str]]:
-    if not _TYPE.fullmatch(one.get("type") or ""):
-        yield "type", f"Invalid value: {one.get('type')!r}"
-    if one.get("status") not in {"True", "False", "Unknown"}:
-        yield "status", f"Unsupported value: {one.get('status')!r}"
-    if not _REASON.fullmatch(one.get("reason") or "") or len(one["reason"]) > 1024:
-        yield "reason", f"Invalid value: {one.get('reason')!r}"
-    if not isinstance(one.get("message"), str) or len(one["message"]) > 32768:
+def _problems_of_condition(condition: Object) -> Iterator[tuple[str, str]]:
+    if not _TYPE.fullmatch(condition.get("type") or ""):
+        yield "type", f"Invalid value: {condition.get('type')!r}"
+    if condition.get("status") not in {"True", "False", "Unknown"}:
+        yield "status", f"Unsupported value: {condition.get('status')!r}"
+    if not _REASON.fullmatch(condition.get("reason") or "") or len(condition["reason"]) > 1024:
+        yield "reason", f"Invalid value: {condition.get('reason')!r}"
+    if not isinstance(condition.get("message"), str) or len(condition["message"]) > 32768:
         yield "message", "Too long: may not be more than 32768 bytes"
-    if not _TIME.fullmatch(one.get("lastTransitionTime") or ""):
+    if not _TIME.fullmatch(condition.get("lastTransitionTime") or ""):
         yield "lastTransitionTime", "Required value"
 
 

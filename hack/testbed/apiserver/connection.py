@@ -55,7 +55,7 @@ class Fault:
 
     def covers(self, verb: str, plural: str, name: str | None) -> bool:
         asked = ((self.verb, verb), (self.plural, plural), (self.name, name))
-        return self.times > 0 and all(mine in {None, one} for mine, one in asked)
+        return self.times > 0 and all(mine in {None, theirs} for mine, theirs in asked)
 
 
 Page = Callable[[Object], Object]

@@ -85,12 +85,12 @@ class Store:
     def list(self, kind: Kind, namespace: str | None = None) -> tuple[list[Object], int]:
         """Return a consistent view of a collection in order of names, and its resourceVersion."""
         with self.changed:
-            found = [
+            listed = [
                 copy.deepcopy(stored)
                 for (plural, in_namespace, _), stored in sorted(self._objects.items())
                 if plural == kind.plural and namespace in {None, in_namespace}
             ]
-            return found, self._version
+            return listed, self._version
 
     def create(
         self,

@@ -222,8 +222,8 @@ def _crio(contents: Mapping[str, Table]) -> dict[str, object]:
     default = _text(runtime.get("default_runtime"))
     name = default or "crun"
     # A runtime's table takes the place of that of an earlier file, as a whole.
-    runtimes = [_table(one, "runtimes") for one in said]
-    chosen = next((_table(one, name) for one in reversed(runtimes) if name in one), {})
+    runtimes = [_table(table, "runtimes") for table in said]
+    chosen = next((_table(table, name) for table in reversed(runtimes) if name in table), {})
     return {
         "cdi": None,
         "spec_dirs": _texts(runtime.get("cdi_spec_dirs")),
