@@ -26,6 +26,8 @@ OVERLAY_OPTION = "overlay.skip_mount_home=true"
 CGROUPS = Path("/sys/fs/cgroup")
 STATUS = Path("/proc/self/status")
 CAP_SYS_RESOURCE = 1 << 24
+# Of privileged containers, which get every capability; from containerd those that it has itself.
+RESOURCE = r's/,\s*"CAP_SYS_RESOURCE"//g'
 IMPORT_S = 300
 
 
@@ -134,7 +136,7 @@ def _changes() -> list[str]:
     may_lower = int(re.findall(r"CapEff:\s*(\w+)", STATUS.read_text())[0], 16) & CAP_SYS_RESOURCE
     return [
         *([] if knows_hugetlb else [r's/("hugepageLimits":\s*)\[[^]]*\]/\1[]/']),
-        *([] if may_lower else [r's/("oomScoreAdj":\s*)-[0-9]+/\10/']),
+        *([] if may_lower else [r's/("oomScoreAdj":\s*)-[0-9]+/\10/', RESOURCE]),
     ]
 
 

@@ -128,7 +128,9 @@ def test_what_runc_cannot_set_on_this_machine_is_taken_out(
     bundle.mkdir()
     limits = [{"pageSize": "2MB", "limit": 0}, {"pageSize": "1GB", "limit": 0}]
     resources = {"hugepageLimits": limits, "devices": [{"allow": True}]}
-    spec = {"process": {"oomScoreAdj": -997}, "linux": {"resources": resources}}
+    capabilities = ["CAP_CHOWN", "CAP_SYS_RESOURCE", "CAP_WAKE_ALARM"]
+    process = {"oomScoreAdj": -997, "capabilities": capabilities}
+    spec = {"process": process, "linux": {"resources": resources}}
     (bundle / "config.json").write_text(json.dumps(spec, indent="\t"))
     configs.write_configs(cluster_in(tmp_path), programs(tmp_path))
     runc = config(cluster_in(tmp_path))["runtime"]["runtimes"]["runc"]["runtime_path"]
@@ -137,7 +139,7 @@ def test_what_runc_cannot_set_on_this_machine_is_taken_out(
     done = subprocess.run([runc, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()) == (3, words)
     assert json.loads((bundle / "config.json").read_text()) == {
-        "process": {"oomScoreAdj": score},
+        "process": {"oomScoreAdj": score, "capabilities": capabilities[:: 2 if score == 0 else 1]},
         "linux": {"resources": {"hugepageLimits": [], "devices": [{"allow": True}]}},
     }
 
