@@ -48,9 +48,7 @@ def test_the_first_row_has_the_least_versions_that_doctor_accepts() -> None:
     assert kubernetes == FIRST
     switched_on = spelled(runtime_checks.CDI_SWITCHED_ON)
     known = spelled(runtime_checks.CDI_KNOWN)
-    assert (
-        runtime == f"containerd {switched_on}; {known} with `enable_cdi = true`; CRI-O, not tried"
-    )
+    assert runtime == f"containerd {switched_on}; {known} with `enable_cdi = true`; CRI-O 1.34"
 
 
 def test_the_containerd_from_which_cdi_has_groups_is_the_one_doctor_asks_for() -> None:

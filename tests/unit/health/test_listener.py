@@ -45,7 +45,7 @@ class World:
         self.looks += 1
 
     def wait_again(self) -> None:
-        """Wait until the listener has waited anew, after which it looks or not, and once more."""
+        """Wait until the listener has waited again, after which it looks or not, and once more."""
         before = self.waits
         wait_until(lambda: self.waits > before + 2, "waits", timeout=20, interval=0.001)
 
