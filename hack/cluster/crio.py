@@ -89,6 +89,8 @@ def crio_config(cluster: Cluster, binaries: Binaries) -> str:
             "irqbalance_config_file": "",
             "irqbalance_config_restore_file": "disable",
             "enable_criu_support": False,
+            # No pod here has a host port, for which CRI-O wants iptables or nft.
+            "disable_hostport_mapping": True,
         },
         "crio.runtime.runtimes.runc": {
             "runtime_path": config / "runc" if _changes() else binaries.path("runc"),

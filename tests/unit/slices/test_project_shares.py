@@ -103,6 +103,7 @@ def test_shares_partitions_and_the_whole_exclude_each_other_but_not_their_like()
     assert not fit(whole, share)
     assert not fit(partition, share)
     assert not fit(partition, whole)
+    assert device(found, "gpu-0")["attributes"]["sharedAs"] == {"string": "nvidia.com/gpu"}
 
 
 def test_shares_of_gpus_that_one_daemon_serves_are_all_that_is_published_of_these() -> None:
