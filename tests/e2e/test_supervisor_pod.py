@@ -230,7 +230,8 @@ def manifest(scene: Scene, change: Change = lambda _pod: None) -> str:
     for volume in pod["volumes"]:
         if volume["name"] in {"plugins", "driver-root"}:
             volume["hostPath"]["path"] = plugins if volume["name"] == "plugins" else root
-    for number, path in enumerate(("/usr", sys.base_prefix, str(REPOSITORY))):
+    # Debian's Python lies in /usr itself.
+    for number, path in enumerate(dict.fromkeys(("/usr", sys.base_prefix, str(REPOSITORY)))):
         name = f"this-machine-{number}"
         pod["volumes"].append({"name": name, "hostPath": {"path": path}})
         container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
