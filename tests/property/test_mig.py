@@ -15,6 +15,7 @@ from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.names import MigName, parse_device_name
+from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import Projection, projection
 from worlds.session import session_on
@@ -25,7 +26,8 @@ CARDS = ["a100x8", "a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8",
 @contextmanager
 def mig_on(folder: Path, card: str) -> Iterator[tuple[MigInstances, Gpu, Projection]]:
     """A simulated card in MIG mode: what makes instances, the card, and what is published of it."""
-    machine = Machine.create(folder, card)
+    at_once = profiles.load(card).model_copy(update={"mig_change_ms": 0})
+    machine = Machine.create(folder, at_once)
     session = session_on(machine)
     uuid = session.look().gpus[0].uuid
     if not machine.set_mig_mode(uuid, enabled=True):

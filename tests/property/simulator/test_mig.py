@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mig_calls
+from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.profile import MigProfile
 
@@ -58,7 +59,8 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Machine]:
 
 def cuttable(folder: Path, name: str) -> Machine:
     """A machine whose first GPU is in MIG mode."""
-    machine = Machine.create(folder / name, name)
+    at_once = profiles.load(name).model_copy(update={"mig_change_ms": 0})
+    machine = Machine.create(folder / name, at_once)
     if not machine.set_mig_mode(machine.gpus[0].uuid, enabled=True):
         machine.reset_gpu(machine.gpus[0].uuid)
     return machine
