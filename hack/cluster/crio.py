@@ -57,7 +57,7 @@ def flags(cluster: Cluster) -> tuple[str | Path, ...]:
 
 
 def crio_config(cluster: Cluster, binaries: Binaries) -> str:
-    """CRI-O's configuration."""
+    """CRI-O's configuration. There are no host ports, for which it wants iptables or nft."""
     own, config = cluster.state / "crio", cluster.config
     tables: dict[str, dict[str, object]] = {
         "crio": {
@@ -89,7 +89,6 @@ def crio_config(cluster: Cluster, binaries: Binaries) -> str:
             "irqbalance_config_file": "",
             "irqbalance_config_restore_file": "disable",
             "enable_criu_support": False,
-            # No pod here has a host port, for which CRI-O wants iptables or nft.
             "disable_hostport_mapping": True,
         },
         "crio.runtime.runtimes.runc": {
@@ -102,8 +101,7 @@ def crio_config(cluster: Cluster, binaries: Binaries) -> str:
         },
         "crio.image": {
             "pause_image": SANDBOX_IMAGE,
-            # That of the image.
-            "pause_command": "",
+            "pause_command": "",  # that of the image
             "signature_policy": config / "policy.json",
             "signature_policy_dir": config / "policies",
         },
