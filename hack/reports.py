@@ -46,7 +46,7 @@ def durations(folder: Path) -> list[str]:
             took, parts = float(case.get("time", 0)), case.get("classname", "").split(".")
             folders = takewhile(lambda part: not part.startswith("test_"), parts)
             place = "/".join(islice(folders, FOLDER_DEPTH))
-            seconds[place] += took  # type: ignore[assignment]
+            seconds[place] += took  # type: ignore[assignment]  # typed for whole numbers
             tests[place] += 1
             every.append((took, name_of(case)))
         total = f"{tests.total()} tests, {sum(seconds.values()):.0f} s of all processes"
