@@ -326,7 +326,7 @@ def _unusable(
 ) -> Finding:
     usable = max(len(answer.usable) for answer in answers)
     wanted = "all devices" if request.mode == ALL else count(request.count, "device")
-    free = "none can be had now" if not usable else f"at most {usable} on one node can be had now"
+    free = "none is available" if not usable else f"at most {usable} on one node are available"
     title = f"{subject}: asks for {wanted}; {count(len(selected), 'device')} selected, {free}"
     details: list[str] = []
     advice: list[str] = []

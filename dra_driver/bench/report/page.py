@@ -91,7 +91,7 @@ def _section(report: Report, draw: Callable[[Report], str]) -> str:
         parts.append(_table(rows(report, COSTS), COSTS))
     if said := remarks(report):
         items = "".join(f"<li>{escape(text)}</li>" for text in said)
-        parts.append(f"<h3>Beside the results</h3>\n<ul>{items}</ul>")
+        parts.append(f"<h3>Notes</h3>\n<ul>{items}</ul>")
     if report.sweep is not None:
         parts.append(_sweep(report.sweep))
     elif told.strategy is not None:

@@ -79,7 +79,7 @@ def test_who_has_the_devices(command: Command) -> None:
         "What is in the way:",
         (
             "  * request gpu of claim one-gpu of template one-gpu: asks for 1 device; 4 devices "
-            "selected, none can be had now"
+            "selected, none is available"
         ),
         (
             "      4 devices are taken by claim default/theirs (pod train-0), claim default/b (pod "
