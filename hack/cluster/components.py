@@ -19,6 +19,8 @@ from cluster.certs import SERVICE_CIDR
 from cluster.state import Cluster
 
 PROBE_TIMEOUT_S = 2.0
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What a client of HTTP/2 says first, with no settings; the server answers (RFC 9113, 3.4)."""
 PROGRAM = Path(__file__).resolve().parent
 
 
@@ -82,7 +84,7 @@ def _runtime(cluster: Cluster, binaries: Binaries) -> Component:
         crio.flags(cluster) if name == "crio" else ("--config", cluster.config / "containerd.toml")
     )
     return _component(
-        name, binaries.path(name), *words, healthy=lambda: _accepts(cluster.cri_socket)
+        name, binaries.path(name), *words, healthy=lambda: _answers(cluster.cri_socket)
     )
 
 
@@ -228,11 +230,16 @@ def _connect(
     return http.client.HTTPSConnection(host, port, timeout=PROBE_TIMEOUT_S, context=context)
 
 
-def _accepts(address: Path) -> bool:
+def _answers(address: Path) -> bool:
+    """Tell whether a gRPC server serves: it has a name long before that in CRI-O.
+
+    Until it serves, CRI-O deletes layers without an image: those of one that is being imported.
+    """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:
             probe.connect(str(address))
+            probe.sendall(HTTP2_HELLO)
+            return probe.recv(1) != b""
         except OSError:
             return False
-    return True

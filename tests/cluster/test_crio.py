@@ -1,12 +1,15 @@
 """A cluster of CRI-O instead of containerd: its programs, its configuration, and its images."""
 
 import json
+import socket
 import subprocess
 import tomllib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cluster.binaries import GROUPS, Binaries, groups_of
 from cluster.cli import environment
@@ -79,6 +82,25 @@ def test_crio_takes_the_place_of_containerd_among_the_components(cluster: Cluste
     assert list(found)[1] == "crio"
     assert "containerd" not in found
     assert str(cluster.config / "crio.toml") in found["crio"].argv
+
+
+def test_crio_is_healthy_once_it_serves_and_not_when_it_listens(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.components.PROBE_TIMEOUT_S", 0.2)
+    crio = components(cluster, programs(cluster.state))["crio"]
+    assert not crio.healthy()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(cluster.cri_socket))
+        listener.listen()
+        listener.settimeout(0)
+        assert not crio.healthy()
+    cluster.cri_socket.unlink()
+    server = grpc.server(ThreadPoolExecutor())
+    server.add_insecure_port(f"unix://{cluster.cri_socket}")
+    server.start()
+    assert crio.healthy()
+    server.stop(None).wait()
 
 
 def test_crio_reads_the_specs_that_the_driver_writes(cluster: Cluster) -> None:
