@@ -30,10 +30,12 @@ def main(words: Sequence[str]) -> int:
     end = time.monotonic() + options.minutes * 60
     try:
         for place, name in enumerate(names):
-            source = Module.mutants
-            if options.semantic:
-                source = partial(written.mutants, faults=written.read(name))
-            trials = Trials(name, rooms[name], repository=REPOSITORY, cache=cache, faults=source)
+            source, worth = Module.mutants, 10.0
+            if options.semantic:  # they are few
+                source, worth = partial(written.mutants, faults=written.read(name)), 120.0
+            trials = Trials(
+                name, rooms[name], repository=REPOSITORY, cache=cache, faults=source, worth=worth
+            )
             share = (end - time.monotonic()) / (len(names) - place)
             known, every = _tried(trials, options, time.monotonic() + share)
             killed = sum(trial.outcome == KILLED for trial in known)

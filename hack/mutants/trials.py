@@ -26,8 +26,6 @@ from mutants.rooms import EVERY, Room
 _FEW = 10
 _START_CPU_S, _START_WALL_S = 60.0, 300.0
 """What imports and the collection of tests may take."""
-_BUDGET_S = 10.0
-"""Seconds of tests that a mutant is worth, the shortest first."""
 KILLED, LATE, SURVIVED, UNTESTED = "killed", "late", "survived", "untested"
 _NO_TESTS = 5  # pytest's exit status
 
@@ -59,9 +57,12 @@ class Trials:
         repository: Path,
         cache: Path,
         faults: Callable[[Module], list[Mutant]] = Module.mutants,
+        worth: float = 10.0,
     ) -> None:
+        """Read the room; each mutant is `worth` so many seconds of tests, the shortest first."""
         self.name = name
         self._faults = faults
+        self._worth = worth
         self._repository = repository
         self._folder = cache / name.replace("/", "-")
         self._cache = cache
@@ -183,7 +184,7 @@ class Trials:
         chosen: list[tuple[str, Cost]] = []
         spent = 0.0
         for *_, (cpu, wall), test in sorted(order):
-            if spent + cpu <= _BUDGET_S:
+            if spent + cpu <= self._worth:
                 chosen.append((test, (cpu, wall)))
                 spent += cpu
         return chosen

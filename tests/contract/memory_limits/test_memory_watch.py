@@ -192,6 +192,18 @@ def test_a_container_that_escapes_is_bound_and_its_pod_is_told(misc: LimitedNode
     assert len(misc.events.posted) == 1
 
 
+def test_a_container_that_escapes_is_bound_to_what_all_claims_of_its_pod_give_it(
+    misc: LimitedNode,
+) -> None:
+    pod, group = misc.pod(2)
+    for number in range(2):
+        misc.driver.prepare(misc.claim_of(pod, share(number), name=f"claim-{number}"))
+    container = next(group.glob("*.scope"))
+    misc.session.set_memory_limit(misc.uuid(0), container, None)
+    misc.look_after()
+    assert misc.limit(container) == 2 * misc.share_mib
+
+
 def test_a_limit_that_cannot_be_set_again_is_told_once(node: LimitedNode) -> None:
     pod, group = node.pod()
     node.driver.prepare(node.claim_of(pod, share(0)))
@@ -203,6 +215,19 @@ def test_a_limit_that_cannot_be_set_again_is_told_once(node: LimitedNode) -> Non
     node.machine.clear_faults()
     node.look_after()
     assert node.limit(group) == node.share_mib
+
+
+def test_later_pods_get_nothing_also_while_the_first_ones_limit_cannot_be_set(
+    dmem: LimitedNode,
+) -> None:
+    (first, group), (second, later) = dmem.pod(), dmem.pod()
+    ref = dmem.claim_of(first, share(0))
+    dmem.driver.prepare(ref)
+    dmem.make_again(group)
+    dmem.reserve(ref, first, second)
+    dmem.machine.fail_call("nvmlDeviceSetMemoryLimits_v1", 4, uuid=dmem.uuid(0), times=1)
+    dmem.look_after()
+    assert (dmem.limit(group), dmem.limit(later)) == (None, 1)
 
 
 def test_what_a_lost_record_has_left_of_the_limit_of_all_pods_is_taken_back(

@@ -416,6 +416,11 @@ class TestCounters:
         bench.look_again(publisher, h100s())
         assert bench.devices() == ["gpu-0"]
 
+    def test_a_server_that_is_away_when_it_is_asked_is_asked_again(self, bench: Any) -> None:
+        bench.server.fail("create", "resourceslices", status=503)
+        bench.start(h100s())
+        assert len(bench.devices()) == 26
+
     def test_it_is_asked_once_and_nothing_is_left_of_the_question(self, bench: Any) -> None:
         publisher = bench.start(h100s())
         bench.look_again(publisher, h100s())

@@ -10,6 +10,18 @@ import make
 from dra_driver.slices.publish.publisher import PublisherTiming
 
 
+OTHERS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"name": "others"},
+    "spec": {
+        "driver": "gpu.nvidia.com",
+        "nodeName": "n1",
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+    },
+}
+
+
 class Clock:
     """Stands still; `looks` counts those of the publisher's thread."""
 
@@ -77,6 +89,10 @@ def test_what_is_refused_is_sent_again_late_or_with_another_inventory(
     publisher.update(make.inventory())
     bench.wait(lambda: bench.count.failures == 1)
     look()
+    looks = clock.looks
+    bench.server.put(OTHERS)  # what others do is no reason to send it again
+    bench.server.delete_all("resourceslices")
+    bench.wait(lambda: clock.looks > looks)
     clock.now += seconds - 1
     look()
     assert creates() == 1
