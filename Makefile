@@ -1,6 +1,6 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants hardware clean
+.PHONY: help setup demo test test-all unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants hardware neighbours clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ mutants: setup ## put small faults into the rooms that must not break, and say w
 
 hardware: setup ## try the driver on this machine's GPU and leave it as it was: ALLOW=time-slice,… names what may be changed, PLAN=1 only says it, RESTORE=1 takes a killed run back
 	@.venv/bin/python hack/hardware $(if $(ALLOW),--allow $(ALLOW)) $(if $(PLAN),--plan) $(if $(RESTORE),--restore) $(ARGS)
+
+neighbours: setup ## run what stands beside us in a cluster for real, as root: Kueue, Cluster Autoscaler, Karpenter
+	@TESTS_WITHOUT="$$(.venv/bin/python hack/ready.py --for tests/neighbours)" .venv/bin/python -m pytest -q -p no:randomly --timeout 900 -m neighbours tests/neighbours
 
 clean: ## remove what the other tasks made in this folder
 	@rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

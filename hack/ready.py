@@ -84,7 +84,7 @@ class Need:
 
 
 NEEDS: Mapping[str, Need] = {
-    "userspace": Need(make=_userspace, words=r"real_userspace|mark\.e2e\b"),
+    "userspace": Need(make=_userspace, words=r"real_userspace|mark\.(e2e|neighbours)\b"),
     "promtool": Need(make=_promtool, words=r"promtool"),
     "vale": Need(make=lambda: _fetch("vale"), words=r"from style import"),
     "helm": Need(make=lambda: _fetch("helm"), words=r"\bhelm\b|\bRender\b|\bHelm\("),
@@ -93,8 +93,9 @@ NEEDS: Mapping[str, Need] = {
     ),
     "judge": Need(make=lambda: _fetch("judge"), words=r"\bjudge\b"),
     "metadata": Need(make=lambda: _fetch("metadata"), words=r"metadata_readers"),
-    "cluster": Need(make=_cluster, words=r"mark\.e2e\b"),
+    "cluster": Need(make=_cluster, words=r"mark\.(e2e|neighbours)\b"),
     "crio": Need(make=lambda: _fetch("crio"), words=r"runtime=\"crio\"\) as"),
+    "kueue": Need(make=lambda: _fetch("kueue"), words=r"kueue_manager"),
     "image": Need(make=_image, words=r"image_archive"),
 }
 """In this order: what takes longest comes last."""

@@ -1,4 +1,4 @@
-"""Kubernetes, etcd, containerd, helm, vale and CDI's programs from Go modules, with progress.
+"""Kubernetes, etcd, containerd, Kueue, helm, vale, CDI's programs: from Go modules, with progress.
 
 In come the go.mod and go.sum files under hack/cluster/go, which pin every module by
 version and checksum; out come static executables. The network is the Go module proxy
@@ -28,6 +28,8 @@ from cluster.versions import (
     GO_MOD_FILES,
     HELM_GO_MOD,
     HELM_MODULE,
+    KUEUE_GO_MOD,
+    KUEUE_MODULE,
     METADATA_GO_MODS,
     MODULES,
     VALE_GO_MOD,
@@ -50,6 +52,8 @@ TOOLKIT_PROGRAMS = (
     "nvidia-container-runtime-hook",
     "nvidia-ctk",
 )
+KUEUE_CONFIG = "config"
+"""The folder of Kueue's manifests, beside its program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,13 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         program="helm",
         variables={f"{HELM_MODULE}/internal/version.version": _pinned(HELM_GO_MOD, HELM_MODULE)},
     )
+    kueue = Job(
+        title="kueue",
+        go_mod=KUEUE_GO_MOD,
+        packages=(f"{KUEUE_MODULE}/cmd/kueue",),
+        program="kueue",
+        variables={f"{KUEUE_MODULE}/pkg/version.GitVersion": _pinned(KUEUE_GO_MOD, KUEUE_MODULE)},
+    )
     vale = Job(
         title="vale",
         go_mod=VALE_GO_MOD,
@@ -124,6 +135,7 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         "allocator": [_own_job("allocator-cost", ALLOCATOR_GO_MOD)],
         "judge": [_own_job("allocation-judge", ALLOCATOR_GO_MOD, package="./judge")],
         "helm": [helm],
+        "kueue": [kueue],
         "vale": [vale],
         "metadata": [_own_job(program, path) for program, path in readers.items()],
     }.get(group, [])
@@ -172,8 +184,18 @@ def compile_group(group: str, go: Go, versions: Versions, folder: Path, progress
     """Compile the programs of a group into a folder."""
     for job in jobs(group, versions):
         build(go, job, folder / job.program, progress)
+        if group == "kueue":
+            _copy(module_folder(go, job, KUEUE_MODULE) / "config", folder / KUEUE_CONFIG)
     for name in KUBERNETES_PROGRAMS if group == "kubernetes" else ():
         (folder / name).symlink_to(group)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder of manifests, without the modes of Go's cache, where nothing may be deleted."""
+    for path in source.rglob("*.yaml"):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
 
 
 def build(go: Go, job: Job, out: Path, progress: Progress) -> None:

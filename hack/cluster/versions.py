@@ -35,6 +35,8 @@ HELM_GO_MOD = MODULES / "helm" / "go.mod"
 HELM_MODULE = "helm.sh/helm/v4"
 CRIO_GO_MOD = MODULES / "crio" / "go.mod"
 CRIO_MODULE = "github.com/cri-o/cri-o"
+KUEUE_GO_MOD = MODULES / "kueue" / "go.mod"
+KUEUE_MODULE = "sigs.k8s.io/kueue"
 VALE_GO_MOD = MODULES / "vale" / "go.mod"
 VALE_MODULE = "github.com/vale-cli/vale/v3"
 # Kubernetes minor version -> the go.mod that compiles its reader of device metadata, newest first.

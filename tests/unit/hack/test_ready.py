@@ -35,6 +35,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
         ("contract/claims/test_metadata_readers.py", ["metadata"]),
         ("e2e/test_explain_judge.py", ["userspace", "judge", "cluster"]),
         ("e2e/test_crio.py", ["userspace", "cluster", "crio"]),
+        ("neighbours/test_kueue.py", ["userspace", "cluster", "kueue"]),
         ("cluster/test_crio.py", []),
         ("unit/cdi/test_store.py", []),
         ("", list(ready.NEEDS)),
