@@ -9,7 +9,6 @@ import pytest
 import make
 from dra_driver.slices.publish.publisher import PublisherTiming
 
-
 OTHERS = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceSlice",
