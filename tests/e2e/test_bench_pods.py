@@ -77,14 +77,24 @@ def strategies(*, can_run_mps: bool) -> list[tuple[Strategy, str]]:
 
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
+@pytest.mark.parametrize(
+    "turn",
+    [
+        0,
+        *(
+            pytest.param(turn, marks=pytest.mark.long("tests/e2e/test_bench_pods.py"))
+            for turn in (1, 2)
+        ),
+    ],
+)
 def test_pods_of_every_strategy_run_under_it_and_give_no_results(
-    runner: PodRunner, scene: Scene
+    runner: PodRunner, scene: Scene, turn: int
 ) -> None:
     card = runner.probe()
     assert card.is_simulated
     assert "H100" in card.name
     assert runner.offer.profiles[PROFILE] == 7
-    for strategy, said in strategies(can_run_mps=scene.node.can_run_mps):
+    for strategy, said in strategies(can_run_mps=scene.node.can_run_mps)[turn::3]:
         assert runner.obstacle(strategy) == ""
         case = runner.run(strategy, WORK)
         assert (case.state, case.reason) == ("passed", ""), strategy.name

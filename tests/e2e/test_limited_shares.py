@@ -24,7 +24,7 @@ from e2e.shares import GPU, Shares, config, restarted, shares_of, unshared_scene
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.own_cluster(stream=2),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 
