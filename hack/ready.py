@@ -92,6 +92,8 @@ NEEDS: Mapping[str, Need] = {
         make=lambda: _fetch("runc", "busybox", "cdi"), words=r"\bContainers\b|installed_node"
     ),
     "judge": Need(make=lambda: _fetch("judge"), words=r"\bjudge\b"),
+    "autoscaler": Need(make=lambda: _fetch("autoscaler"), words=r"autoscaler-judge"),
+    "karpenter": Need(make=lambda: _fetch("karpenter"), words=r"karpenter-judge"),
     "metadata": Need(make=lambda: _fetch("metadata"), words=r"metadata_readers"),
     "cluster": Need(make=_cluster, words=r"mark\.(e2e|neighbours)\b"),
     "crio": Need(make=lambda: _fetch("crio"), words=r"runtime=\"crio\"\) as"),

@@ -1,6 +1,7 @@
 """The scheduler's own allocator as a program: says whether claims fit, and what they get.
 
 In: questions as tests/allocation_cases.py makes them. Out: its answers (hack/cluster/go/allocator).
+The same way leads to the functions of Cluster Autoscaler and Karpenter (tests/autoscalers.py).
 """
 
 import json
@@ -15,17 +16,17 @@ from testbed.commands import TestbedError, run
 _JUDGE_S = 300.0
 
 
-def fetch() -> Path:
-    """Where the program is.
+def fetch(group: str = "judge", name: str = "allocation-judge") -> Path:
+    """Where the program of a group is.
 
     Raises:
         TestbedError: it is not there.
     """
-    said = run((sys.executable, COMMAND, "fetch", "judge"))
-    group, _, folder = said.partition(" ")
-    program = Path(folder.strip()) / "allocation-judge"
-    if group != "judge" or not program.exists():
-        raise TestbedError(f"hack/cluster fetch did not say where the judge is, but: {said}")
+    said = run((sys.executable, COMMAND, "fetch", group))
+    found, _, folder = said.partition(" ")
+    program = Path(folder.strip()) / name
+    if found != group or not program.exists():
+        raise TestbedError(f"hack/cluster fetch did not say where {name} is, but: {said}")
     return program
 
 

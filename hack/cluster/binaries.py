@@ -9,6 +9,7 @@ for a whole one.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -26,9 +27,13 @@ from cluster.release import Downloads, assets
 from cluster.toolchain import Go, find_go, required_go
 from cluster.versions import (
     ALLOCATOR_GO_MOD,
+    AUTOSCALER_GO_MOD,
+    AUTOSCALER_MODULE,
     DRA_MODULE,
     HELM_GO_MOD,
     HELM_MODULE,
+    KARPENTER_GO_MOD,
+    KARPENTER_MODULE,
     KUEUE_GO_MOD,
     KUEUE_MODULE,
     METADATA_GO_MODS,
@@ -69,6 +74,8 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "cdi": ("cdi-inject", *build.TOOLKIT_PROGRAMS),
     "allocator": ("allocator-cost",),
     "judge": ("allocation-judge",),
+    "autoscaler": ("autoscaler-judge",),
+    "karpenter": ("karpenter-judge",),
     "helm": ("helm",),
     "kueue": ("kueue",),
     "metadata": tuple(f"read-metadata-{minor}" for minor in METADATA_GO_MODS),
@@ -153,7 +160,9 @@ class Store:
             "containerd": versions.containerd,
             "cdi": versions.container_toolkit,
             "allocator": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
-            "judge": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
+            "judge": _of_judge(ALLOCATOR_GO_MOD, DRA_MODULE, "judge/main.go"),
+            "autoscaler": _of_judge(AUTOSCALER_GO_MOD, AUTOSCALER_MODULE),
+            "karpenter": _of_judge(KARPENTER_GO_MOD, KARPENTER_MODULE),
             "helm": pinned(HELM_GO_MOD, HELM_MODULE),
             "kueue": pinned(KUEUE_GO_MOD, KUEUE_MODULE),
             "metadata": "-".join(pinned(path, DRA_MODULE) for path in METADATA_GO_MODS.values()),
@@ -250,6 +259,12 @@ class Store:
                 for folder in self.cache.glob(f".{group}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
             yield
+
+
+def _of_judge(go_mod: Path, module: str, source: str = "main.go") -> str:
+    """The version of what it asks, and of the questions that it knows."""
+    own = hashlib.sha256((go_mod.parent / source).read_bytes()).hexdigest()
+    return f"{pinned(go_mod, module)}-{own[:8]}"
 
 
 def of_this_user(progress: Progress) -> Store:

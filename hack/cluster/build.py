@@ -23,11 +23,13 @@ from cluster.progress import Progress, duration
 from cluster.toolchain import Go
 from cluster.versions import (
     ALLOCATOR_GO_MOD,
+    AUTOSCALER_GO_MOD,
     CDI_GO_MOD,
     ETCD_GO_MOD,
     GO_MOD_FILES,
     HELM_GO_MOD,
     HELM_MODULE,
+    KARPENTER_GO_MOD,
     KUEUE_GO_MOD,
     KUEUE_MODULE,
     METADATA_GO_MODS,
@@ -134,6 +136,8 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         "cdi": [cdi],
         "allocator": [_own_job("allocator-cost", ALLOCATOR_GO_MOD)],
         "judge": [_own_job("allocation-judge", ALLOCATOR_GO_MOD, package="./judge")],
+        "autoscaler": [_own_job("autoscaler-judge", AUTOSCALER_GO_MOD)],
+        "karpenter": [_own_job("karpenter-judge", KARPENTER_GO_MOD)],
         "helm": [helm],
         "kueue": [kueue],
         "vale": [vale],

