@@ -84,7 +84,7 @@ class Need:
 
 
 NEEDS: Mapping[str, Need] = {
-    "userspace": Need(make=_userspace, words=r"real_userspace|mark\.(e2e|neighbours)\b"),
+    "userspace": Need(make=_userspace, words=r"real_userspace|mark\.e2e\b|kueue_manager"),
     "promtool": Need(make=_promtool, words=r"promtool"),
     "vale": Need(make=lambda: _fetch("vale"), words=r"from style import"),
     "helm": Need(make=lambda: _fetch("helm"), words=r"\bhelm\b|\bRender\b|\bHelm\("),
@@ -95,7 +95,7 @@ NEEDS: Mapping[str, Need] = {
     "autoscaler": Need(make=lambda: _fetch("autoscaler"), words=r"autoscaler-judge"),
     "karpenter": Need(make=lambda: _fetch("karpenter"), words=r"karpenter-judge"),
     "metadata": Need(make=lambda: _fetch("metadata"), words=r"metadata_readers"),
-    "cluster": Need(make=_cluster, words=r"mark\.(e2e|neighbours)\b"),
+    "cluster": Need(make=_cluster, words=r"mark\.e2e\b|kueue_manager"),
     "crio": Need(make=lambda: _fetch("crio"), words=r"runtime=\"crio\"\) as"),
     "kueue": Need(make=lambda: _fetch("kueue"), words=r"kueue_manager"),
     "image": Need(make=_image, words=r"image_archive"),

@@ -268,6 +268,12 @@ OF_CLUSTERS: tuple[Check, ...] = (
         look=Sources.schedulers,
     ),
     Check(
+        id="cluster-autoscaler",
+        title="Cluster Autoscaler",
+        why="a node that it takes for unready or idle is removed, with the pods on it",
+        look=Sources.autoscalers,
+    ),
+    Check(
         id="driver-versions",
         title="GPU driver versions",
         why="a node's features depend on its GPU driver",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dra_driver.admin.api.nodes import Node
 from dra_driver.admin.doctor.checks import (
+    autoscalers,
     cluster_checks,
     node_checks,
     past_scheduler,
@@ -185,6 +186,15 @@ class Sources:
             kueue=cluster.serves(schedulers.KUEUE_GROUP),
             slices=cluster.slices(),
         )
+
+    def autoscalers(self) -> Iterator[Seen]:
+        """Judge what removes nodes that it takes for idle."""
+        cluster = self.cluster
+        try:
+            runs = cluster.config_map(*autoscalers.STATUS) is not None
+        except DriverError:
+            runs = None  # an admin may read it, and the driver may not
+        yield from autoscalers.judged(cluster.nodes(), cluster.slices(), runs=runs)
 
     def accounts(self) -> list[str]:
         """Return the driver's ServiceAccounts as users; none where DaemonSets cannot be seen."""

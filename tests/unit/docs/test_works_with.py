@@ -9,7 +9,7 @@ import yaml
 
 from documents import values
 from dra_driver.admin.cel.selector import Selector, Subject
-from dra_driver.admin.doctor.checks import schedulers
+from dra_driver.admin.doctor.checks import autoscalers, schedulers
 from dra_driver.admin.doctor.facts import shipped
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.instance_types import profile_of
@@ -101,5 +101,17 @@ def test_doctors_advice_leads_to_sections_of_the_page() -> None:
             kai=schedulers.Kai(version=version), kueue=True, slices=divisible
         )
     ]
+    labels = {"k8s.amazonaws.com/accelerator": "h100"}
+    waiting = {"metadata": {"name": "node-1", "labels": labels}}
+    advice += [seen.advice for seen in autoscalers.judged([waiting], divisible, runs=True)]
     led = {link for one in advice for link in re.findall(r"docs/works-with\.md#([\w-]+)", one)}
-    assert led == {"kai-scheduler", "kueue"} & ANCHORS
+    assert led == {"kai-scheduler", "kueue", "cluster-autoscaler"} & ANCHORS
+
+
+def test_labels_on_the_page_are_those_that_doctor_looks_for() -> None:
+    section = PAGE.partition("## Cluster Autoscaler")[2].partition("\n## ")[0]
+    labels = set(re.findall(r"^\| [\w ]+ \| `([^`]+)`", section, re.MULTILINE))
+    assert len(labels) == 4
+    assert labels <= autoscalers.GPU_LABELS
+    assert f"{autoscalers.BY_DRA}=true" in section
+    assert f"{autoscalers.STAYS}=true" in section
