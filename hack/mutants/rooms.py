@@ -57,7 +57,8 @@ ROOMS = {
         "unit/sharing/* unit/claims/share_records property/*limits property/share* "
         "property/consumable_shares contract/sharing/mps contract/sharing/shares "
         "contract/sharing/time_slicing contract/memory_limits/limited_* "
-        "contract/memory_limits/lost_limits contract/memory_limits/memory_watch",
+        "contract/memory_limits/lost_limits contract/memory_limits/memory_watch "
+        "contract/claims/pod_limits",
     ),
     "shares": _room(
         "shares/*",

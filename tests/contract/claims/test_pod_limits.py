@@ -1,8 +1,11 @@
 """A pod's GPU memory is limited on its control group, under both of NVML's backends."""
 
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
-from worlds.groups import GIB, R615, kernels_groups, limited
+from worlds.groups import GIB, MIB, R615, kernels_groups, limited
 from worlds.session import session_on
 
 SET = "nvmlDeviceSetMemoryLimits_v1"
@@ -52,6 +55,26 @@ def misc(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path, "misc")
     yield made
     made.session.close()
+
+
+def test_where_the_kernel_counts_limits_are_written_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, "dmem")
+    pod, _ = node.groups.pod()
+    together = threading.Barrier(2, timeout=0.5)
+    met = []
+
+    def write(*_: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            met.append(together.wait())
+
+    monkeypatch.setattr(node.session, "set_memory_limit", write)
+    with ThreadPoolExecutor(2) as pool:
+        for gpu in (node.one, node.two):
+            pool.submit(node.limits.limit, pod, gpu, GIB)
+    assert met == []
+    node.session.close()
 
 
 def test_an_over_asking_pod_is_refused_and_its_neighbour_is_not(node: Node) -> None:
