@@ -109,12 +109,23 @@ class Slices(CommandSettings):
         config = NodeConfig() if self.share_config is None else read_file(self.share_config)
         consumable = Consumable.of(self.consumable_shares)
         slices: list[Object] = []
-        for node in node_names(self.node_name or _TEMPLATE, self.count):
+        for node in node_names(self.node_name or self._template_name(), self.count):
             there = on_node(inventory, node)
             share = replace(shares_of(config, there), consumable=consumable, alone=alone)
             offered = Offered(mig=offer, share=share, memory_counters=self.memory_counters)
             slices += slices_of(there, node, offered)
         sys.stdout.write(self._text(slices))
+
+    def _template_name(self) -> str:
+        """Return the name of node and pool: for Karpenter, that of the machines.
+
+        It takes devices of different machine types for the same where pools and devices have equal
+        names, and remembers whether they match a selector (1.15.0, allocator.go: matchKey).
+        """
+        if self.template != "karpenter":
+            return _TEMPLATE
+        machines = self.instance_type or Path(self.profile).stem
+        return machines.lower().replace("_", "-")
 
     def _text(self, slices: list[Object]) -> str:
         keep = frozenset({"driverVersion"} if self.driver_version else ())

@@ -187,7 +187,7 @@ def test_karpenters_template_has_partitions_counters_and_what_devices_will_share
     (resources,) = printed("--instance-type=p5.48xlarge", *mig, "--template=karpenter")
     templates = resources["resourceSliceTemplates"]
     assert {template["driver"] for template in templates} == {DRIVER_NAME}
-    assert {template["pool"]["name"] for template in templates} == {"template"}
+    assert {template["pool"]["name"] for template in templates} == {"p5.48xlarge"}
     # Karpenter leaves out the devices of a template that has counter sets too.
     assert [sorted(template.keys() & {"devices", "sharedCounters"}) for template in templates] == [
         ["sharedCounters"],
