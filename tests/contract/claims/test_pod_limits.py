@@ -19,7 +19,7 @@ from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
-from worlds.groups import GIB, MIB, R615, kernels_groups, limited
+from worlds.groups import GIB, R615, kernels_groups, limited
 from worlds.session import session_on
 
 SET = "nvmlDeviceSetMemoryLimits_v1"
