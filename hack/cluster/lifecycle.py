@@ -84,7 +84,7 @@ class Node:
         self.start(cluster.options.runtime)
         self.wait_healthy("etcd")
         self.start("kube-apiserver")
-        problems: list[ClusterError] = []
+        problems: list[Exception] = []
         importing = threading.Thread(
             target=self._import_aside, args=(problems,), name="import-images", daemon=True
         )
@@ -190,11 +190,11 @@ class Node:
         if done.returncode != 0:
             raise ClusterError(f"containerd refused the images: {done.stderr.strip()}")
 
-    def _import_aside(self, problems: list[ClusterError]) -> None:
+    def _import_aside(self, problems: list[Exception]) -> None:
         try:
             self.wait_healthy(self.cluster.options.runtime)
             self.import_images()
-        except ClusterError as error:
+        except Exception as error:  # noqa: BLE001 (raised by the thread that waits for this one)
             problems.append(error)
 
     def _component(self, name: str) -> Component:
