@@ -53,7 +53,7 @@ def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
     two_commands, namespace = blocks(INSTALL, "With Helm")
     assert two_commands == blocks("README.md", "Install it on a cluster")[1]
     (label,) = blocks(INSTALL, "Which nodes get it")
-    (looks,) = blocks(INSTALL, "Whether it works")
+    (looks,) = blocks(INSTALL, "Check that it works")
     (share,) = blocks(INSTALL, "Sharing GPUs")
     take_away = blocks(INSTALL, "Uninstalling it")[0]
 
