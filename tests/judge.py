@@ -5,12 +5,11 @@ The same way leads to the functions of Cluster Autoscaler and Karpenter (tests/a
 """
 
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from testbed.cluster import COMMAND
+from testbed.cluster import fetched
 from testbed.commands import TestbedError, run
 
 _JUDGE_S = 300.0
@@ -22,11 +21,9 @@ def fetch(group: str = "judge", name: str = "allocation-judge") -> Path:
     Raises:
         TestbedError: it is not there.
     """
-    said = run((sys.executable, COMMAND, "fetch", group))
-    found, _, folder = said.partition(" ")
-    program = Path(folder.strip()) / name
-    if found != group or not program.exists():
-        raise TestbedError(f"hack/cluster fetch did not say where {name} is, but: {said}")
+    program = fetched(group) / name
+    if not program.exists():
+        raise TestbedError(f"hack/cluster fetch did not say where {name} is: there is no {program}")
     return program
 
 

@@ -103,20 +103,6 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         packages=(".", *(f"{toolkit}/cmd/{name}" for name in TOOLKIT_PROGRAMS)),
         cgo=True,
     )
-    helm = Job(
-        title="helm",
-        go_mod=HELM_GO_MOD,
-        packages=(f"{HELM_MODULE}/cmd/helm",),
-        program="helm",
-        variables={f"{HELM_MODULE}/internal/version.version": _pinned(HELM_GO_MOD, HELM_MODULE)},
-    )
-    kueue = Job(
-        title="kueue",
-        go_mod=KUEUE_GO_MOD,
-        packages=(f"{KUEUE_MODULE}/cmd/kueue",),
-        program="kueue",
-        variables={f"{KUEUE_MODULE}/pkg/version.GitVersion": _pinned(KUEUE_GO_MOD, KUEUE_MODULE)},
-    )
     vale = Job(
         title="vale",
         go_mod=VALE_GO_MOD,
@@ -138,11 +124,22 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         "judge": [_own_job("allocation-judge", ALLOCATOR_GO_MOD, package="./judge")],
         "autoscaler": [_own_job("autoscaler-judge", AUTOSCALER_GO_MOD)],
         "karpenter": [_own_job("karpenter-judge", KARPENTER_GO_MOD)],
-        "helm": [helm],
-        "kueue": [kueue],
+        "helm": [_tool("helm", HELM_GO_MOD, HELM_MODULE, "internal/version.version")],
+        "kueue": [_tool("kueue", KUEUE_GO_MOD, KUEUE_MODULE, "pkg/version.GitVersion")],
         "vale": [vale],
         "metadata": [_own_job(program, path) for program, path in readers.items()],
     }.get(group, [])
+
+
+def _tool(name: str, go_mod: Path, module: str, variable: str) -> Job:
+    """A module's command, which says the pinned version because the linker sets a variable."""
+    return Job(
+        title=name,
+        go_mod=go_mod,
+        packages=(f"{module}/cmd/{name}",),
+        program=name,
+        variables={f"{module}/{variable}": _pinned(go_mod, module)},
+    )
 
 
 def _own_job(program: str, go_mod: Path, package: str = ".") -> Job:

@@ -12,7 +12,7 @@ from mutants import observed, written
 from mutants.faults import Module
 from mutants.observed import CannotRunError
 from mutants.rooms import EVERY, ROOMS
-from mutants.trials import KILLED, LATE, Result, Trials
+from mutants.trials import KILLED, LATE, WORTH_S, Result, Trials
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _HEAD = "| room | mutants | tried | killed | late | score |\n|---|---|---|---|---|---|"
@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
     end = time.monotonic() + options.minutes * 60
     try:
         for place, name in enumerate(names):
-            source, worth = Module.mutants, 10.0
+            source, worth = Module.mutants, WORTH_S
             if options.semantic:  # they are few
                 source, worth = partial(written.mutants, faults=written.read(name)), 120.0
             trials = Trials(

@@ -26,6 +26,8 @@ from mutants.rooms import EVERY, Room
 _FEW = 10
 _START_CPU_S, _START_WALL_S = 60.0, 300.0
 """What imports and the collection of tests may take."""
+WORTH_S = 10.0
+"""Seconds of tests for a mutant, if nothing else is said."""
 KILLED, LATE, SURVIVED, UNTESTED = "killed", "late", "survived", "untested"
 _NO_TESTS = 5  # pytest's exit status
 
@@ -57,7 +59,7 @@ class Trials:
         repository: Path,
         cache: Path,
         faults: Callable[[Module], list[Mutant]] = Module.mutants,
-        worth: float = 10.0,
+        worth: float = WORTH_S,
     ) -> None:
         """Read the room; each mutant is `worth` so many seconds of tests, the shortest first."""
         self.name = name
