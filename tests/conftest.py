@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, settings
 
 import leftovers
 
-SHORT = 24
-"""Below a longer TMPDIR the tests' sockets would have paths of more bytes than the kernel's 107."""
+SHORT = 15
+"""In pytest's own folders below a longer TMPDIR, the paths of the tests' sockets would have more
+bytes than the kernel's 107; hack/test has shorter folders."""
 
 # nohup, and a script that starts something in the background, have the processes ignore interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,10 +26,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["CLUSTER_FETCH"] = "never"
 
 os.umask(0o022)  # the drivers of tests give files to containers, as under the umask of an image
-
-# Where the simulator's library lies with a blank or a colon, LD_PRELOAD cannot name it.
-if len(tempfile.gettempdir()) > SHORT or set(" :") & set(tempfile.gettempdir()):
-    os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
 
 # How fast a machine generates examples says nothing about the code: no test is timed.
 settings.register_profile(
@@ -77,6 +74,10 @@ def nothing_left_behind(
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Where the simulator's library lies with a blank or a colon, LD_PRELOAD cannot name it.
+    folder = tempfile.gettempdir()
+    if not config.option.basetemp and (len(folder) > SHORT or set(" :") & set(folder)):
+        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
     config.pluginmanager.register(FirstFailure(config), "first-failure")
 
 
