@@ -54,7 +54,7 @@ def test_a_gpu_that_the_setting_names_is_never_published_and_that_is_said_everyw
     assert line.endswith('it is left out by "2" of --exclude-gpus')
     warning = '"P100" of --exclude-gpus excludes nothing: this node has 4 GPUs (Tesla T4)'
     assert node.driver.wait_log("exclusion without effect")["reason"].startswith(warning)
-    status, doctor = shown(node, "status"), shown(node, "doctor")
+    status, doctor = shown(node, "status"), " ".join(shown(node, "doctor").split())
     assert f"GPUs that are left out:\n  {line}\n" in status
     assert f"exclusions without effect:\n  {warning}" in status
     assert line.partition(": it is")[0] in doctor

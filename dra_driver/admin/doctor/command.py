@@ -7,6 +7,7 @@ or more, 2 if nothing could be learnt or the command line is wrong. Nothing is c
 
 import os
 import platform
+import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,7 @@ from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
 from dra_driver.admin.doctor.every_check import CHECKS, SERVER
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster
 from dra_driver.admin.doctor.facts.places import Places, host_root
-from dra_driver.admin.doctor.report import as_json, as_text, status_of
+from dra_driver.admin.doctor.report import WIDTH, as_json, as_text, status_of
 from dra_driver.admin.doctor.runner import Outcome, run_checks
 from dra_driver.admin.doctor.sources import Sources
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
@@ -38,6 +39,11 @@ class Doctor(CommandSettings):
         default="auto",
         help="What to check; auto: this machine if it is a node, and the cluster if there is a "
         "kubeconfig or ServiceAccount.",
+    )
+    verbose: bool = option(
+        default=False,
+        short="v",
+        help="Show what is as it should be, too, and which checks were not made.",
     )
     timeout: float = option(
         check=SECONDS, default=20.0, help="Seconds for all checks, which run side by side."
@@ -78,7 +84,8 @@ class Doctor(CommandSettings):
             document = as_json(outcomes, metadata.version("dra-driver"))
             sys.stdout.write(for_programs(document, self.output))
         else:
-            sys.stdout.write(as_text(outcomes))
+            columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+            sys.stdout.write(as_text(outcomes, verbose=self.verbose, width=min(columns, WIDTH)))
         if status := status_of(outcomes):
             raise SystemExit(status)
 

@@ -8,15 +8,19 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from dra_driver.admin.doctor.checks.finding import ADMIN, Finding, Severity, Skipped
 from dra_driver.admin.doctor.runner import Outcome
 from dra_driver.words import count
 from resource_nvidia_com.printable import printable
 
-_WIDTH = 100
+WIDTH = 100
+"""The longest line, also where there is room for more: longer ones are hard to read."""
+
 _LONGEST = 2000
-_ORDER = (Severity.OK, Severity.INFO, Severity.UNKNOWN, Severity.WARNING, Severity.ERROR)
+_ORDER = tuple(reversed(Severity))
+_WRONG = frozenset({Severity.ERROR, Severity.WARNING})
 
 
 def status_of(outcomes: Iterable[Outcome]) -> int:
@@ -27,32 +31,32 @@ def status_of(outcomes: Iterable[Outcome]) -> int:
     return 0 if any(finding.is_answer for finding in findings) else 2
 
 
-def as_text(outcomes: Sequence[Outcome]) -> str:
-    """Return it for people: what is fine on a line, then what is wrong with reason and advice.
+def as_text(outcomes: Sequence[Outcome], *, verbose: bool = False, width: int = WIDTH) -> str:
+    """Return it for people: what is wrong, with reason and advice, and how much there is of it.
 
-    What is worst comes last, just above the prompt. Checks that would need the rights of an admin
-    share a line above.
+    What is worst comes last, just above the prompt. What is fine is counted, and shown only if
+    `verbose`. Checks that would need the rights of an admin share a line above.
     """
     given = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     findings = sorted(given, key=lambda finding: _ORDER.index(finding.severity))
-    skipped = [outcome for outcome in outcomes if isinstance(outcome, Skipped)]
-    width = max((len(finding.id) for finding in findings), default=0)
     forbidden = [finding for finding in findings if _is_forbidden(finding)]
-    lines: list[str] = []
+    lines = _not_made([one for one in outcomes if isinstance(one, Skipped)], verbose=verbose)
     if forbidden:
-        names = ", ".join(dict.fromkeys(outcome.id for outcome in forbidden))
-        lines += ["", "not checked, because permissions are missing:"]
-        lines += _wrapped(f"{names}: {ADMIN}", "  ", "    ")
-    if skipped:
-        lines += ["", "not checked:"]
-        for reason in dict.fromkeys(outcome.reason for outcome in skipped):
-            names = ", ".join(outcome.id for outcome in skipped if outcome.reason == reason)
-            lines += _wrapped(f"{_plain(reason)}: {names}", "  ", "    ")
-    lines = [*lines[1:], ""] if lines else []
-    lines += [
-        line for finding in findings if finding not in forbidden for line in _lines(finding, width)
+        names = ", ".join(dict.fromkeys(finding.id for finding in forbidden))
+        lines += [f"not checked, because permissions are missing: {names}: {ADMIN}"]
+    lines = [_wrapped(line, width, below=2) for line in lines]
+    is_apart = bool(lines)
+    shown = [
+        finding
+        for finding in findings
+        if finding not in forbidden and (verbose or finding.severity is not Severity.OK)
     ]
-    return "\n".join([*lines, "", _summary(findings)]) + "\n"
+    for (severity, *_), alike in groupby(shown, lambda one: (one.severity, one.id, one.advice)):
+        lines += [""] if is_apart or severity in _WRONG else []
+        lines += _lines(list(alike), width)
+        is_apart = False
+    lines += ["", _summary(findings, verbose=verbose)]
+    return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def as_json(outcomes: Sequence[Outcome], version: str) -> str:
@@ -85,22 +89,30 @@ def _is_forbidden(finding: Finding) -> bool:
     return finding.severity is Severity.UNKNOWN and finding.advice == ADMIN
 
 
-def _lines(finding: Finding, width: int) -> Iterable[str]:
-    first = f"{finding.severity:<7}  {finding.id:<{width}}  "
-    below = " " * len(first)
-    yield from _wrapped(_plain(finding.seen), first, below)
-    if finding.severity in {Severity.ERROR, Severity.WARNING}:
-        yield from _wrapped(f"why: {finding.why}", below, below + "     ")
-    if finding.advice:
-        yield from _wrapped(f"do:  {_plain(finding.advice)}", below, below + "     ")
+def _not_made(skipped: Sequence[Skipped], *, verbose: bool) -> list[str]:
+    lines = []
+    for reason in dict.fromkeys(outcome.reason for outcome in skipped):
+        names = [outcome.id for outcome in skipped if outcome.reason == reason]
+        which = f" ({', '.join(names)})" if verbose else ""
+        lines += [f"{count(len(names), 'check')} not made{which}: {_plain(reason)}"]
+    return lines
 
 
-def _wrapped(text: str, first: str, below: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH + len(first),
-        initial_indent=first,
-        subsequent_indent=below,
+def _lines(alike: Sequence[Finding], width: int) -> Iterable[str]:
+    """Return the lines of findings of one check for which the same is to be done."""
+    for one in alike:
+        yield _wrapped(f"{one.severity:<7}  {one.id}: {_plain(one.seen)}", width, below=9)
+    if one.severity in _WRONG:
+        yield _wrapped(f"         why: {one.why}", width, below=14)
+    if one.advice:
+        yield _wrapped(f"         do:  {_plain(one.advice)}", width, below=14)
+
+
+def _wrapped(line: str, width: int, *, below: int) -> str:
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=" " * below,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -117,8 +129,12 @@ def _counts(findings: Iterable[Finding]) -> dict[str, int]:
     return {str(severity): counted[severity] for severity in Severity}
 
 
-def _summary(findings: Sequence[Finding]) -> str:
+def _summary(findings: Sequence[Finding], *, verbose: bool) -> str:
     counts = _counts(findings)
-    errors, warnings = (count(counts[kind], kind) for kind in (Severity.ERROR, Severity.WARNING))
-    rest = (Severity.UNKNOWN, Severity.INFO, Severity.OK)
-    return ", ".join((errors, warnings, *(f"{counts[kind]} {kind}" for kind in rest)))
+    parts = [count(counts[kind], kind) for kind in (Severity.ERROR, Severity.WARNING)]
+    parts += [f"{counts[k]} {k}" for k in (Severity.UNKNOWN, Severity.INFO) if counts[k]]
+    worse = {finding.id for finding in findings if finding.severity is not Severity.OK}
+    if fine := len({finding.id for finding in findings} - worse):
+        hint = "" if verbose else " (-v shows them)"
+        parts += [f"{count(fine, 'check')} found nothing wrong{hint}"]
+    return ", ".join(parts)

@@ -76,24 +76,20 @@ def test_a_driver_without_a_gpu_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("modes", "expected"),
     [
-        ({"GPU-a": True, "GPU-b": True}, [OK]),
-        ({"GPU-a": True, "GPU-b": False}, [WARNING]),
-        ({"GPU-a": None}, [UNKNOWN]),
-        ({"GPU-a": None, "GPU-b": False}, [WARNING, UNKNOWN]),
+        ({0: True, 1: True}, [OK]),
+        ({0: True, 1: False}, [WARNING]),
+        ({0: None}, [UNKNOWN]),
+        ({0: None, 1: False}, [WARNING, UNKNOWN]),
     ],
 )
 def test_gpus_without_persistence_mode_are_named(
-    modes: dict[str, bool | None], expected: list[Severity]
+    modes: dict[int, bool | None], expected: list[Severity]
 ) -> None:
-    gpus = [
-        make.gpu(place, uuid=uuid, is_persistent=mode)
-        for place, (uuid, mode) in enumerate(modes.items())
-    ]
+    gpus = [make.gpu(minor, is_persistent=mode) for minor, mode in modes.items()]
     seen = list(node_checks.persistence(make.inventory(*gpus)))
     assert severities(seen) == expected
-    assert all(
-        uuid in one.text for uuid, mode in modes.items() if mode is False for one in told(seen)
-    )
+    named = " ".join(one.text for one in seen)
+    assert all((f"gpu-{minor}" in named) == (mode is not True) for minor, mode in modes.items())
 
 
 def test_who_has_a_gpu_open_is_named() -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from dra_driver.admin.doctor.checks.finding import ADMIN, Finding, Severity, Skipped
 from dra_driver.admin.doctor.report import as_json, as_text, status_of
+from dra_driver.admin.doctor.runner import Outcome
 
 
 def finding(severity: Severity, seen: str = "it is so", advice: str = "mend it") -> Finding:
@@ -31,19 +32,66 @@ def test_the_exit_status_is_2_where_nothing_was_learnt() -> None:
     assert status_of([unlearnt, finding(Severity.UNKNOWN)]) == 0
 
 
-def test_people_get_reason_and_advice_of_what_is_wrong() -> None:
-    text = as_text([finding(Severity.ERROR), finding(Severity.OK, advice=""), SKIPPED])
-    assert text.splitlines() == [
-        "not checked:",
-        "  no cluster is known: other",
+FINE = replace(finding(Severity.OK, seen="it is well", advice=""), id="fine")
+MIXED: list[Outcome] = [
+    finding(Severity.ERROR),
+    finding(Severity.OK, advice=""),
+    FINE,
+    SKIPPED,
+    finding(Severity.INFO, advice=""),
+]
+
+
+def test_people_get_reason_and_advice_of_what_is_wrong_at_the_end_and_what_is_fine_counted() -> (
+    None
+):
+    assert as_text(MIXED).splitlines() == [
+        "1 check not made: no cluster is known",
         "",
-        "ok       thing  it is so",
-        "error    thing  it is so",
-        "                why: because",
-        "                do:  mend it",
+        "info     thing: it is so",
         "",
-        "1 error, 0 warnings, 0 unknown, 0 info, 1 ok",
+        "error    thing: it is so",
+        "         why: because",
+        "         do:  mend it",
+        "",
+        "1 error, 0 warnings, 1 info, 1 check found nothing wrong (-v shows them)",
     ]
+
+
+def test_people_who_want_all_of_it_get_what_is_fine_and_what_was_not_made() -> None:
+    assert as_text(MIXED, verbose=True).splitlines() == [
+        "1 check not made (other): no cluster is known",
+        "",
+        "ok       thing: it is so",
+        "ok       fine: it is well",
+        "info     thing: it is so",
+        "",
+        "error    thing: it is so",
+        "         why: because",
+        "         do:  mend it",
+        "",
+        "1 error, 0 warnings, 1 info, 1 check found nothing wrong",
+    ]
+
+
+def test_what_is_wrong_several_times_is_explained_once() -> None:
+    both = [finding(Severity.ERROR, seen=seen) for seen in ("no A", "no B")]
+    assert as_text(both).splitlines()[:4] == [
+        "error    thing: no A",
+        "error    thing: no B",
+        "         why: because",
+        "         do:  mend it",
+    ]
+
+
+def test_a_page_on_which_nothing_is_wrong_is_one_line() -> None:
+    assert as_text([FINE]) == "0 errors, 0 warnings, 1 check found nothing wrong (-v shows them)\n"
+
+
+def test_lines_are_no_longer_than_the_terminal_is_wide() -> None:
+    words = " ".join(["word"] * 50)
+    text = as_text([finding(Severity.ERROR, seen=words, advice=words), SKIPPED], width=40)
+    assert max(map(len, text.splitlines()[:-1])) <= 40
 
 
 def test_what_only_an_admin_may_see_is_told_once() -> None:

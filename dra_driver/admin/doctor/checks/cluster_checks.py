@@ -224,7 +224,7 @@ def daemon_sets(sets: DaemonSets) -> Iterator[Seen]:
         elif ds.ready < ds.wanted:
             yield error(
                 f"DaemonSet {ds.name} has {ds.ready} of {count(ds.wanted, 'pod')} ready",
-                "see driver-pods below",
+                "see driver-pods",
             )
         else:
             yield ok(f"DaemonSet {ds.name} has {count(ds.ready, 'pod')} ready")
@@ -232,7 +232,7 @@ def daemon_sets(sets: DaemonSets) -> Iterator[Seen]:
         yield warning(
             "there is no DaemonSet of this driver: none runs `dra-driver kubelet-plugin`, and none "
             "has the labels of its chart",
-            "install it, unless it runs in another way (see slices below)",
+            "install it, unless it runs in another way (see slices)",
         )
     elif not sets.supervisors:
         yield info(

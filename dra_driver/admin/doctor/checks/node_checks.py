@@ -1,6 +1,6 @@
 """What the node's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
@@ -18,7 +18,8 @@ from dra_driver.claims.takeover import peer_claims
 from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.claims.takeover.take_over import STUCK
 from dra_driver.devices.driver_root.modprobe import BY_HAND
-from dra_driver.devices.model import Inventory, MigMode
+from dra_driver.devices.model import Gpu, Inventory, MigMode
+from dra_driver.devices.names import gpu_name
 from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
 from dra_driver.slices.offer.mig import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
 from dra_driver.words import count, named
@@ -84,16 +85,16 @@ def excluded(inventory: Inventory) -> Iterator[Seen]:
 
 def persistence(inventory: Inventory) -> Iterator[Seen]:
     """Judge whether GPUs stay initialised while nobody uses them."""
-    without = [gpu.uuid for gpu in inventory.gpus if gpu.is_persistent is False]
-    silent = [gpu.uuid for gpu in inventory.gpus if gpu.is_persistent is None]
+    without = [gpu for gpu in inventory.gpus if gpu.is_persistent is False]
+    silent = [gpu for gpu in inventory.gpus if gpu.is_persistent is None]
     if without:
         yield warning(
-            f"persistence mode is off on {named(without)}",
+            f"persistence mode is off on {_gpus(without)}",
             "run nvidia-persistenced on the node, as NVIDIA's packages set it up "
             "(systemctl enable --now nvidia-persistenced)",
         )
     if silent:
-        yield unknown(f"{named(silent)} does not report whether it has persistence mode")
+        yield unknown(f"it is not reported whether persistence mode is on: {_gpus(silent)}")
     if not (without or silent):
         yield ok("persistence mode is on")
 
@@ -104,8 +105,8 @@ def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Ite
     empty = [gpu for gpu in divided if not gpu.mig_instances]
     if empty and not has_cheap_counters(kubernetes):
         yield warning(
-            f"{named(gpu.uuid for gpu in empty)} is in MIG mode and has no MIG device: before "
-            "Kubernetes 1.37 it is not offered, unless --mig is on-demand",
+            f"{_gpus(empty)} in MIG mode without a MIG device: not offered before Kubernetes "
+            "1.37, unless --mig is on-demand",
             f"make MIG devices (nvidia-smi mig -i {empty[0].pci_address} -cgi PROFILES -C, or "
             f"mig-parted), turn MIG mode off (nvidia-smi -i {empty[0].pci_address} -mig 0), or "
             f"set --mig on-demand, at a cost: {COST_BEFORE_1_37}",
@@ -114,6 +115,10 @@ def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Ite
         yield ok(f"{count(len(divided), 'GPU')} in MIG mode")
     else:
         yield ok("no GPU is in MIG mode: all are offered as a whole, unless --mig is on-demand")
+
+
+def _gpus(some: Sequence[Gpu]) -> str:
+    return f"{count(len(some), 'GPU')} ({named(gpu_name(gpu.minor) for gpu in some)})"
 
 
 def holders(facts: HolderFacts) -> Iterator[Seen]:
@@ -209,8 +214,8 @@ def sockets(facts: SocketFacts) -> Iterator[Seen]:
     elif not facts.live:
         yield error(
             f"no driver listens in {facts.folder}",
-            "find out why its pod does not run on this node (kubectl get pods --all-namespaces "
-            "--output wide), or its log if it does",
+            "see why the driver's pod does not run on this node (kubectl get pods "
+            "--all-namespaces --output wide) or, if it runs, what its log says",
         )
     elif len(facts.live) > 1:
         yield warning(

@@ -156,7 +156,10 @@ def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
         )
         return
     if not configs:
-        yield unknown("no configuration of containerd or CRI-O was found", "see --host-root")
+        yield unknown(
+            "no configuration of containerd or CRI-O was found",
+            "in a pod, name the node's root (--host-root)",
+        )
         return
     by_default = [config for config in configs if config.gives_gpus_by_default]
     for config in by_default:
