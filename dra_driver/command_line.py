@@ -142,12 +142,14 @@ class CommandSettings:
     each of them or None, or a list of them, whose items are separated by commas. `variables` has
     all options set by environment variables, too; the options `without_effect` are taken, are
     fields of `given`, and are no part of the help. The help ends with the command line `example`,
-    and has the options in `groups` under these titles, after all others.
+    and has the options in `groups` under these titles, after all others. `statuses` says what exit
+    statuses mean, where that is not what it is for most commands.
     """
 
     options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
     example: ClassVar[str] = ""
     groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    statuses: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(
         cls, *, variables: bool = False, without_effect: Iterable[str] = ()
@@ -265,6 +267,8 @@ class SettingsCommand(click.Command):
         for param in self.get_params(ctx):
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
                 sections.setdefault(titles.get(param.name, "Options"), []).append(record)
+        if statuses := self.model.statuses:
+            sections["Exit status"] = [(str(number), text) for number, text in enumerate(statuses)]
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)

@@ -53,6 +53,12 @@ an error.
 | gate | here |
 |---|---|
 """
+_EXIT = """\
+## Exit statuses
+
+With every command, 2 can also mean a wrong command line or environment, and 130 is for Ctrl-C.
+"""
+_STATUSES = ("done; a service: it was told to end", "failed: the reason is on stderr")
 _PROPOSALS = "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/"
 
 
@@ -144,6 +150,18 @@ def table(pairs: Iterable[tuple[str, str]]) -> str:
     )
 
 
+def exit_statuses() -> str:
+    """What each exit status means: first for most commands, then for those that differ."""
+    models = {name: command.load() for name, command in cli.COMMANDS.items()}
+    own = {n: model.statuses for n, model in models.items() if issubclass(model, CommandSettings)}
+    numbers = range(max(map(len, own.values())))
+    lines = [f"| command | {' | '.join(map(str, numbers))} |", "|---" * (len(numbers) + 1) + "|"]
+    for name, texts in {"all others": _STATUSES, **own}.items():
+        cells = [texts[number] if number < len(texts) else "" for number in numbers]
+        lines += [f"| {name} | {' | '.join(cells)} |"] if texts else []
+    return "\n".join([_EXIT, *lines]) + "\n"
+
+
 def page() -> str:
     """The whole page."""
     parts = [_HEAD]
@@ -153,7 +171,7 @@ def page() -> str:
             parts.append(section(name, command, told))
         if name == "kubelet-plugin":
             parts[-1] += without_effect() + gates()
-    return "\n".join(parts)
+    return "\n".join([*parts, exit_statuses()])
 
 
 def helps() -> Iterator[tuple[Path, str]]:

@@ -1,9 +1,8 @@
 """`dra-driver bench`: measures how strategies serve a work, here or on a cluster, and reports it.
 
 In: settings. Out: progress on stderr, a table on stdout, and three files: NAME.json with all that
-was measured, NAME.html and NAME.png to look at. Exit status: 0 done, 1 a case failed or nothing was
-measured, 2 the command line is wrong, 130 interrupted. Simulated GPUs give no results, and that is
-no failure.
+was measured, NAME.html and NAME.png to look at. Simulated GPUs give no results, and that is no
+failure.
 """
 
 import os
@@ -90,6 +89,7 @@ class Bench(CommandSettings):
     """
 
     example = "dra-driver bench processes --work inference --tenants 2,4"
+    statuses = ("done", "a case failed, or nothing was measured")
 
     where: Literal["processes", "pods", "report", "list"] = argument(help="What to do.")
     name: Path = option(default=Path("bench"), help="Name of the report's files, without suffix.")

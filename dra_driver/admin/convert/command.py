@@ -2,8 +2,7 @@
 
 In: files, folders, or `-` for stdin; give together what refers to each other. Out: YAML for kubectl
 on stdout, and on stderr a line for each thing that it does not carry over, `FILE:LINE:COLUMN:
-object: field: why: what to do`. The exit status is 1 if there is such a line, 2 if something could
-not be read. It needs no node, no GPU and no cluster.
+object: field: why: what to do`. It needs no node, no GPU and no cluster.
 """
 
 import sys
@@ -18,6 +17,11 @@ class Convert(CommandSettings):
     """Convert claims, classes, parameters and pods of older APIs for this driver."""
 
     example = "dra-driver convert old.yaml >new.yaml"
+    statuses = (
+        "everything is carried over, and `validate` finds no errors in the output",
+        "something is not carried over, or has errors",
+        "a file cannot be read",
+    )
 
     files: list[str] = argument(
         metavar=FILE,

@@ -1,8 +1,7 @@
 """`dra-driver doctor`: looks at node and cluster, and says what stands in the way of GPUs.
 
 In: settings, the node's files and NVML, the API server; what is not there is left out, and said.
-Out: on stdout findings for people or JSON for programs. Exit status: 0 without errors, 1 with one
-or more, 2 if nothing could be learnt or the command line is wrong. Nothing is changed.
+Out: on stdout findings for people or JSON for programs. Nothing is changed.
 """
 
 import os
@@ -33,6 +32,7 @@ class Doctor(CommandSettings):
     """Find what keeps pods from their GPUs, on this node and in the cluster."""
 
     example = "dra-driver doctor --scope cluster"
+    statuses = ("no errors", "errors", "nothing could be checked")
 
     output: Output = OUTPUT
     scope: Literal["auto", "node", "cluster"] = option(

@@ -1,9 +1,7 @@
 """`dra-driver explain KIND/NAME`: why it does not fit, and what to change.
 
 In: settings, and the API server. Out: on stdout an explanation for people or JSON for programs.
-Exit status: 0 it fits or has its devices, 1 it does not fit, 2 that could not be learnt, 3 it has
-its devices, and a driver refuses to prepare them. Eight
-kinds of objects are read and nothing is written. Claims come last, so that of what happens in
+Eight kinds of objects are read and nothing is written. Claims come last, so that of what happens in
 between nothing that is given out counts as free.
 """
 
@@ -63,12 +61,16 @@ _KINDS: Final = MappingProxyType(
 class Explain(CommandSettings):
     """Say why a pod or claim does not fit, and what to change.
 
-    Reads from the API server what nodes offer, what claims have, and what this one asks for. The
-    exit status is 0 if it fits or has its devices, 1 if it does not fit, 2 if that is unknown, and
-    3 if it has its devices and is refused when it starts.
+    Reads from the API server what nodes offer, what claims have, and what this one asks for.
     """
 
     example = "dra-driver explain pod/train -n team -o wide"
+    statuses = (
+        "it fits, or has its devices",
+        "it does not fit",
+        "that is unknown",
+        "it has its devices, and is refused each time it starts",
+    )
 
     what: list[str] = argument(
         metavar="KIND/NAME", help="The pod or claim, such as pod/train or pod train."

@@ -1,8 +1,7 @@
 """`dra-driver validate FILE…`: are these manifests right?
 
 In: files, folders, or `-` for stdin. Out: a line per error or warning, `FILE:LINE:COLUMN: object:
-what is wrong`, so that editors and CI find the place; the exit status is 1 if there is an error, 2
-if something could not be read. It needs no node, no GPU and no cluster.
+what is wrong`, so that editors and CI find the place. It needs no node, no GPU and no cluster.
 """
 
 import json
@@ -24,6 +23,7 @@ class Validate(CommandSettings):
     """Check claims, pods and configs in manifests, as a cluster and the driver would."""
 
     example = "dra-driver validate manifests/ pod.yaml"
+    statuses = ("no errors", "errors", "a file cannot be read")
 
     files: list[str] = argument(
         metavar=FILE,

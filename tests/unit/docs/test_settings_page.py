@@ -1,6 +1,8 @@
 """docs/settings.md is what the settings models say, and other pages agree with it."""
 
+import inspect
 import re
+import sys
 from pathlib import Path
 
 import settings_page
@@ -53,6 +55,21 @@ def test_every_setting_of_the_driver_has_one_row() -> None:
     rows = re.findall(r"^\| (`[A-Z]\w+`.*?) \| .*? \|$", driver, re.MULTILINE)
     gates = [gate for row in rows for gate in re.findall(r"`(\w+)`", row)]
     assert sorted(gates) == sorted(KNOWN_FEATURE_GATES)
+
+
+def test_commands_that_end_with_statuses_of_their_own_say_what_these_mean() -> None:
+    services = {"kubelet-plugin", "mps-supervisor"}  # theirs are as those of all others
+    models = {name: command.load() for name, command in cli.COMMANDS.items()}
+    ending = {
+        name
+        for name, model in models.items()
+        if "raise SystemExit(" in inspect.getsource(sys.modules[model.__module__])
+    }
+    assert {name for name, model in models.items() if getattr(model, "statuses", ())} == (
+        ending - services
+    )
+    named = part("Exit statuses")
+    assert all(f"\n| {name} | " in named for name in ending - services)
 
 
 def test_what_a_row_says_is_what_the_model_says() -> None:
