@@ -1,6 +1,6 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all unit e2e check format generate docs lock image bench bench-fleet bench-pods mutants hardware neighbours clean
+.PHONY: help setup demo test test-all unit e2e check format generate docs lock image chart bench bench-fleet bench-pods mutants hardware neighbours clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lock: setup ## write requirements.lock and the image's locks from pyproject.toml
 
 image: setup ## build the driver's image without a registry, as root; print where the archive is
 	@.venv/bin/python hack/image build $(ARGS)
+
+chart: setup ## pack the chart into dist, as a release does: IMAGE=REGISTRY/dra-driver names the image
+	@IMAGE="$(IMAGE)" PAGES="$(PAGES)" HELM="$(HELM)" hack/pack
 
 bench: setup ## measure prepare and unprepare; ARGS are passed on
 	@.venv/bin/python hack/bench/prepare $(ARGS)

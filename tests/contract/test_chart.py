@@ -1,7 +1,9 @@
 """The chart: what helm makes of it with the values that people give, and what it refuses."""
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -53,6 +55,21 @@ def test_helm_finds_nothing_to_complain_of(helm: str, values: Path) -> None:
     done = run(helm, "lint", "--strict", FOLDER, "--values", values, "--namespace", "gpus")
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout
+
+
+def test_a_packed_chart_names_the_image_and_the_pages_and_is_else_as_in_the_repository(
+    helm: str, tmp_path: Path
+) -> None:
+    image, pages = "registry.example.com/gpu/dra-driver", "https://example.com/blob/v1"
+    env = os.environ | {"HELM": helm, "IMAGE": image, "PAGES": pages}
+    subprocess.run([REPOSITORY / "hack/pack", tmp_path], check=True, env=env, capture_output=True)
+    (packed,) = tmp_path.glob("dra-driver-*.tgz")
+    wanted = yaml.safe_load(VALUES)
+    wanted["image"]["repository"], wanted["prometheusRule"]["repository"] = image, pages
+    assert yaml.safe_load(run(helm, "show", "values", packed).stdout) == wanted
+    manifests = list((tmp_path / "assets").iterdir())
+    assert {file.name for file in manifests} == {"install.yaml", "cleanup.yaml"}
+    assert all(f"image: {image}:" in file.read_text() for file in manifests)
 
 
 @pytest.mark.parametrize("path", [INSTALL, CLEANUP], ids=lambda path: path.stem)
