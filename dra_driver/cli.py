@@ -117,6 +117,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             target="dra_driver.admin.status.command:ShowStatus",
             summary="show this node's claims and GPUs, or what the cluster has left",
         ),
+        "usage": Command(
+            target="dra_driver.admin.status.usage_command:ShowUsage",
+            summary="show who uses this node's GPUs, and how much of them",
+        ),
         "explain": Command(
             target="dra_driver.admin.explain.command:Explain",
             summary="say why a pod or claim does not fit, and what to change",

@@ -7,7 +7,7 @@ import pytest
 import commands
 from dra_driver.admin.doctor.command import Doctor
 from dra_driver.admin.gather.command import Gather
-from dra_driver.admin.status.command import ShowStatus
+from dra_driver.admin.status.usage_command import ShowUsage
 from dra_driver.bench.command import Bench
 from dra_driver.command_line import CommandSettings, WrongSettingsError
 from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
@@ -322,7 +322,7 @@ def test_a_wrong_setting_says_what_is_allowed(words: tuple[str, ...], message: s
         parsed("--node-name", "n", *words)
 
 
-@pytest.mark.parametrize("model", [Settings, MpsSupervisor, Bench, Doctor, Gather, ShowStatus])
+@pytest.mark.parametrize("model", [Settings, MpsSupervisor, Bench, Doctor, Gather, ShowUsage])
 def test_no_number_of_seconds_is_too_large_for_the_systems_clocks(
     model: type[CommandSettings],
 ) -> None:

@@ -3,32 +3,30 @@
 In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
 need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
 GPU, API server or driver is asked. With `--cluster` none of these files is read: the API server is
-asked for what all nodes offer (cluster/). With `--usage` NVML is asked too, and for names of pods
-the API server, where it can be (usage.py).
+asked for what all nodes offer (cluster/).
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
 from dra_driver import common_settings
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status import health_part, shares_part
+from dra_driver.admin.status.usage_command import PLUGINS, ShowUsage
 from dra_driver.admin.table import aligned
-from dra_driver.cdi.roots import roots_of
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
 from dra_driver.claims.state.records import StoredRecords, stored_records
-from dra_driver.command_line import CommandSettings, bounds, changed, option, shaped
-from dra_driver.common_settings import NODE_NAME, SECONDS
+from dra_driver.command_line import CommandSettings, changed, option
+from dra_driver.common_settings import NODE_NAME
 from dra_driver.devices.exclusion import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
@@ -38,22 +36,21 @@ from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
 
-if TYPE_CHECKING:
-    from dra_driver.kube.client import KubeClient
-
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 
 
+def _of_usage(name: str) -> Any:
+    return changed(ShowUsage.options[name], hidden=True)
+
+
 class ShowStatus(CommandSettings):
-    """Show this node's claims and how their GPUs are shared, or what the whole cluster offers."""
+    """Show this node's claims and how their GPUs are shared, or what the whole cluster offers.
+
+    `dra-driver usage` shows how much of them is used.
+    """
 
     example = "dra-driver status --cluster -o wide"
-    groups = MappingProxyType(
-        {
-            "The whole cluster": ("cluster", "context", "node"),
-            "Who uses this node's GPUs": ("usage", "gpu", "pid", "interval", "once"),
-        }
-    )
+    groups = MappingProxyType({"The whole cluster": ("cluster", "kubeconfig", "context", "node")})
 
     cluster: bool = option(
         default=False,
@@ -67,53 +64,36 @@ class ShowStatus(CommandSettings):
         check=NODE_NAME,
         help="With --cluster: only this node.",
     )
-    usage: bool = option(
-        default=False,
-        help="Show who uses this node's GPUs: memory, utilisation and processes of containers; "
-        "refreshed on a terminal. Needs the host's PID namespace.",
+    kubeconfig: Path | None = changed(
+        common_settings.KUBECONFIG,
+        help="With --cluster: kubeconfig file; unset: KUBECONFIG, ~/.kube/config, or the pod's "
+        "ServiceAccount.",
     )
-    gpu: str = option(
-        default="",
-        check=shaped(".{0,64}", "at most 64 characters"),
-        help="As --usage, for one GPU: its index, UUID or name, or the UUID of a MIG device.",
-    )
-    pid: int | None = option(
-        check=bounds(least=1),
-        default=None,
-        help="As --usage, for the GPUs that a process uses, by its PID on the host.",
-    )
-    kubeconfig: Path | None = option(
-        default=None,
-        help="Kubeconfig file, for --cluster, and for --usage to name later pods of a claim. "
-        "Unset: with --cluster KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount; with "
-        "--usage that ServiceAccount, if there is one.",
-    )
-    interval: float = option(
-        check=SECONDS, default=2.0, help="With --usage: seconds between refreshes."
-    )
-    once: bool = option(default=False, help="With --usage: show it once, even on a terminal.")
-    kubelet_plugins_directory_path: Path = changed(
-        common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,
-        help="Folder of the driver's records, below gpu.nvidia.com.",
-    )
-    nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
-    container_driver_root: Path | None = common_settings.CONTAINER_DRIVER_ROOT
-    nvidia_dev_root: Path | None = common_settings.NVIDIA_DEV_ROOT
-    container_dev_root: Path | None = common_settings.CONTAINER_DEV_ROOT
-    sys_root: Path = common_settings.SYS_ROOT
+    kubelet_plugins_directory_path: Path = PLUGINS
     proc_root: Path = common_settings.PROC_ROOT
+
+    # `status --usage` is an older spelling of `usage`.
+    usage: bool = option(default=False, hidden=True)
+    gpu: str = _of_usage("gpu")
+    pid: int | None = _of_usage("pid")
+    interval: float = _of_usage("interval")
+    once: bool = _of_usage("once")
+    nvidia_driver_root: Path = _of_usage("nvidia_driver_root")
+    container_driver_root: Path | None = _of_usage("container_driver_root")
+    nvidia_dev_root: Path | None = _of_usage("nvidia_dev_root")
+    container_dev_root: Path | None = _of_usage("container_dev_root")
+    sys_root: Path = _of_usage("sys_root")
+
+    @property
+    def _is_of_usage(self) -> bool:
+        return self.usage or bool(self.gpu) or self.pid is not None
 
     def check(self) -> None:
         """Check that nothing is asked for in vain."""
         if self.cluster:
             self._check_cluster()
             return
-        if self.kubeconfig and not (self.usage or self.gpu or self.pid):
-            self.refuse(
-                "kubeconfig",
-                "works only with --cluster or --usage: add one of them, or leave it out",
-            )
-        for name in ("context", "node"):
+        for name in ("context", "node") if self._is_of_usage else ("kubeconfig", "context", "node"):
             if getattr(self, name):
                 self.refuse(name, "works only with --cluster: add that, or leave it out")
 
@@ -129,46 +109,11 @@ class ShowStatus(CommandSettings):
 
     def cli_cmd(self) -> None:
         """Look and print."""
-        if self.usage or self.gpu or self.pid is not None:
-            self._show_usage()
+        if self._is_of_usage:
+            asked = self.given & ShowUsage.options.keys()
+            ShowUsage(**{name: getattr(self, name) for name in asked}).cli_cmd()
             return
         sys.stdout.write(self._of_the_cluster() if self.cluster else self._of_this_node())
-
-    def _show_usage(self) -> None:
-        # Not above: who looks at claims needs no NVML.
-        from dra_driver.admin.status import usage  # noqa: PLC0415
-
-        with self._own_api() as api:
-            usage.show(
-                usage.Question(
-                    gpu=self.gpu,
-                    pid=self.pid,
-                    output=self.output,
-                    interval=None if self.once else self.interval,
-                ),
-                roots_of(self),
-                self.kubelet_plugins_directory_path / DRIVER_NAME,
-                sys.stdout,
-                api,
-            )
-
-    @contextmanager
-    def _own_api(self) -> Iterator["KubeClient | None"]:
-        """Yield a client with the kubeconfig that is named, else that of the driver's own pod."""
-        # Not above: who looks at claims needs no client of the API server.
-        from dra_driver.kube.connect import connect_pod  # noqa: PLC0415
-
-        try:
-            client = connect_pod(self.kubeconfig, os.environ)
-        except SetupError:
-            if self.kubeconfig is not None:
-                raise
-            yield None
-            return
-        try:
-            yield client
-        finally:
-            client.close()
 
     def _of_this_node(self) -> str:
         node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))

@@ -1,4 +1,4 @@
-"""`dra-driver status --usage`: who uses the GPUs of this node, shown once or again and again.
+"""`dra-driver usage`: who uses the GPUs of this node, shown once or again and again.
 
 In: which GPUs are of interest, and where things are. Out: on a terminal one page that is renewed,
 as `top` has it; elsewhere one look, as text or JSON. NVML is opened for it, and processes of

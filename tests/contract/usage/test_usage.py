@@ -218,7 +218,11 @@ def test_by_command(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[st
     node.session.close()
     words = words_of(node.machine, "--kubelet-plugins-directory-path", str(tmp_path))
     assert cli.main([*words, "--usage"]) == 0
+    older = capsys.readouterr().out
+    words[0] = "usage"
+    assert cli.main(words) == 0
     out = capsys.readouterr().out
+    assert out == older
     assert "train-0" in out
     assert "300 MiB" in out
     assert "101 python3" in out
@@ -248,7 +252,7 @@ def test_without_a_terminal_no_name_is_cut(
     node.run(101, 300, group=container(), sm=40)
     node.session.close()
     words = words_of(node.machine, "--kubelet-plugins-directory-path", str(tmp_path))
-    assert cli.main([*words, "--usage", "--once"]) == 0
+    assert cli.main([*words, "--gpu", "0", "--once"]) == 0
     out = capsys.readouterr().out
     assert f"monitoring-of-the-platform/{pod}  the-container-of-the-test  " in out
     assert "…" not in out
