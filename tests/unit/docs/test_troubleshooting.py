@@ -1,6 +1,7 @@
 """docs/troubleshooting.md has every text of the driver's errors, and every check of doctor."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,6 @@ WHERE = (
     *("host", "node"),
 )
 """What runs in the driver and in the MPS supervisor; commands tell their errors themselves."""
-
-"""Modules with an error that has no text of its own, and whose text it has."""
 
 
 def rows(header: str) -> list[list[str]]:
@@ -50,14 +49,16 @@ def quotes(excerpt: str, site: Site) -> bool:
     )
 
 
-SITES = list(sites(*WHERE))
+@cache
+def all_sites() -> list[Site]:
+    return list(sites(*WHERE))
 
 
 def test_every_error_text_is_on_the_page() -> None:
     quoted = excerpts()
     missing = [
         str(site)
-        for site in SITES
+        for site in all_sites()
         if site.texts and not any(quotes(excerpt, site) for excerpt in quoted)
     ]
     if missing:
@@ -68,7 +69,9 @@ def test_every_error_text_is_on_the_page() -> None:
 
 
 def test_every_excerpt_is_the_text_of_an_error() -> None:
-    stale = [excerpt for excerpt in excerpts() if not any(quotes(excerpt, site) for site in SITES)]
+    stale = [
+        excerpt for excerpt in excerpts() if not any(quotes(excerpt, site) for site in all_sites())
+    ]
     assert stale == []
 
 
