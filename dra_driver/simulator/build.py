@@ -69,7 +69,7 @@ def compile_library(
     Raises:
         SetupError: no compiler, or it refused the sources.
     """
-    sources = {path.name: path.read_text() for path in sorted(SOURCES.glob("*.[ch]"))}
+    sources = dict(_library_sources())
     link = [f"-Wl,-soname,{SONAME}"]
     if without:
         sources["hidden.map"] = (
@@ -77,6 +77,12 @@ def compile_library(
         )
         link.append("-Wl,--version-script=hidden.map")
     return _build(sources, [*_SHARED, *link], cache, environment)
+
+
+@functools.cache
+def _library_sources() -> Mapping[str, str]:
+    """Each file of the library by its name; many machines may be made by one process."""
+    return {path.name: path.read_text() for path in sorted(SOURCES.glob("*.[ch]"))}
 
 
 def compile_stand_in(soname: str | None, cache: Path, environment: Mapping[str, str]) -> Path:

@@ -4,6 +4,7 @@ In: the GPUs, versions, major numbers. Out: below a proc folder, what the NVIDIA
 show there (driver/nvidia/..., driver/nvidia-caps/mig-minors, devices) and the kernel's boot id.
 """
 
+import functools
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -92,6 +93,7 @@ def capability(minor: int, mode: int) -> str:
     return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
 
 
+@functools.cache
 def mig_minors() -> str:
     """Return the driver's table of nvidia-caps minor numbers, for every possible instance."""
     return "".join(f"{name} {minor}\n" for name, minor in _mig_minor_lines())

@@ -9,6 +9,7 @@ own would find none of the simulated GPUs.
 
 import contextlib
 import fcntl
+import functools
 import os
 import platform
 import re
@@ -94,6 +95,18 @@ def real(
         if not folder.exists():
             report(f"fetching NVIDIA's user-space files from Debian, about 35 MB, into {cache}")
             _download(folder, environment, apt)
+    found, links = _wanted(folder)
+    version = _version(found)
+    files = dict(found)
+    files[f"{library_folder()}/{_CUDA}.{version}"] = build.compile_cuda(cache, environment)
+    return Userspace(
+        real=True, version=version, files=files, links=links, note=f"NVIDIA's own files, {version}"
+    )
+
+
+@functools.cache
+def _wanted(folder: Path) -> tuple[Mapping[str, Path], Mapping[str, str]]:
+    """Return files and links of the packages, which change no more once they are unpacked."""
     files, links = {}, {}
     for path in sorted(folder.rglob("*")):
         place = str(path.relative_to(folder))
@@ -103,11 +116,7 @@ def real(
             links[place] = str(path.readlink())
         elif path.is_file():
             files[_MOVED.get(place, place)] = path
-    version = _version(files)
-    files[f"{library_folder()}/{_CUDA}.{version}"] = build.compile_cuda(cache, environment)
-    return Userspace(
-        real=True, version=version, files=files, links=links, note=f"NVIDIA's own files, {version}"
-    )
+    return files, links
 
 
 def stand_ins(
