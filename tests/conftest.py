@@ -12,6 +12,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 import leftovers
+from sampling import examples
 
 SHORT = 15
 """In pytest's own folders below a longer TMPDIR, the paths of the tests' sockets would have more
@@ -29,7 +30,10 @@ os.umask(0o022)  # the drivers of tests give files to containers, as under the u
 
 # How fast a machine generates examples says nothing about the code: no test is timed.
 settings.register_profile(
-    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any-machine",
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any-machine")
 

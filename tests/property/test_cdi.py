@@ -23,6 +23,7 @@ from dra_driver.cdi.spec import claim_device_name, render
 from dra_driver.cdi.store import SpecStore
 from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.errors import StateError
+from sampling import examples
 
 UID = "5c8f0b6a-0000-4000-8000-000000000000"
 VERSION = "550.54.15"
@@ -174,7 +175,7 @@ def add(root: Path, path: str, content: bytes) -> None:
         file.chmod(0o755)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     files=st.dictionaries(tree_paths, contents, max_size=6),
     hook_path=st.sampled_from(("", "/opt/nvidia-cdi-hook")),

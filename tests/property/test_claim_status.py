@@ -20,6 +20,7 @@ from dra_driver.devices.device import Device, name_of
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.sharing.steps import Backend, MemoryPart, ShareLimits, UseShares
+from sampling import examples
 
 NOTHING = Backend.NOTHING
 NOW = "2026-01-02T03:04:05Z"
@@ -97,7 +98,7 @@ def claim_object(record: ClaimRecord) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data(), conditions)
 def test_the_api_server_takes_it_and_holds_what_was_asked(
     data: st.DataObject, said: list[Condition]

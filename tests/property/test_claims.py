@@ -20,6 +20,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import RecordState
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.errors import DeviceError, DriverError
+from sampling import examples
 from worlds.configs import MPS
 from worlds.disk import Disk
 from worlds.driver import Driver
@@ -266,4 +267,4 @@ class Node(RuleBasedStateMachine):
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

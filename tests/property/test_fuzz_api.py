@@ -26,6 +26,7 @@ from dra_driver.slices.project import projection
 from dra_driver.slices.publish.writes import Delete, Owner, differences, writes_for
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError
+from sampling import examples
 
 CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="default", name="claim")
 CLAIM = make.claim_object(
@@ -59,7 +60,7 @@ SERVED = [
 
 
 @given(fuzz.bent(CLAIM))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_a_claim_of_any_form_is_a_claim_or_refused(claim: Any) -> None:
     if not isinstance(claim, dict):
         return  # kube/responses.py hands out objects only
@@ -272,7 +273,7 @@ def test_a_watch_tells_objects_only_and_goes_on_after_anything(
 
 
 @given(st.lists(st.sampled_from(SERVED).flatmap(fuzz.bent), max_size=3))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_slices_of_any_form_are_brought_in_line(existing: list[Any]) -> None:
     found = [entry for entry in existing if isinstance(entry, dict)]
     writes = writes_for(POOL, found, owner=OWNER)

@@ -27,6 +27,7 @@ from dra_driver.errors import DriverError
 from dra_driver.host.boot import read_boot_id
 from dra_driver.mps import processes
 from dra_driver.mps.daemon import mounts
+from sampling import examples
 
 ADDRESS = PciAddress("0000:17:00.0")
 NO_FIXTURE_CHECK = [HealthCheck.function_scoped_fixture]
@@ -139,7 +140,7 @@ def renamed() -> Iterator[Callable[[bytes], None]]:
 
 
 @given(name=names)
-@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=30)
+@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=examples(30))
 @example(b"\xff\xfe")
 @example(b") R 1 (")
 @example(b"a\nb")
@@ -157,7 +158,7 @@ def test_a_process_of_any_name_is_no_trouble_to_those_who_look_for_daemons(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 @given(name=names.filter(lambda name: b"/" not in name and name not in {b".", b".."}))
-@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=30)
+@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=examples(30))
 @example(b"\xff")
 @example(b"a b\tc\nd")
 @example(b"\\040")

@@ -16,6 +16,7 @@ from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.devices.driver_root.libraries import locate
 from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.errors import DeviceError
+from sampling import examples
 
 NO_FIXTURE_CHECK = [HealthCheck.function_scoped_fixture]
 MOST_BYTES = 8 * 1024**2
@@ -30,7 +31,7 @@ elves = st.builds(
 
 
 @given(content=elves.flatmap(fuzz.broken) | st.binary(max_size=300))
-@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=300)
+@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=examples(300))
 @example(b"\x7fELF\x02\x01" + b"\xff" * 300)
 def test_a_library_of_any_content_has_a_plain_soname_or_none(
     tmp_path: Path, content: bytes
@@ -71,7 +72,7 @@ def caches(draw: st.DrawFn) -> bytes:
 
 
 @given(content=caches() | caches().flatmap(fuzz.broken) | st.binary(max_size=100))
-@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=300)
+@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=examples(300))
 def test_a_loader_cache_of_any_content_leads_only_to_files_of_the_root(
     tmp_path: Path, content: bytes
 ) -> None:
@@ -141,7 +142,7 @@ def test_a_driver_root_with_files_of_any_name_has_a_driver_or_none(
 
 
 @given(content=elves.flatmap(fuzz.broken))
-@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=30)
+@settings(deadline=None, suppress_health_check=NO_FIXTURE_CHECK, max_examples=examples(30))
 def test_a_broken_nvml_library_cannot_be_loaded_and_that_is_said(
     tmp_path: Path, content: bytes
 ) -> None:

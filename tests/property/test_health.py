@@ -14,6 +14,7 @@ from dra_driver.devices.health.tracker import HealthTracker
 from dra_driver.devices.model import Gpu, GpuEvent, SickGpu, Vitals
 from dra_driver.slices.project import projection
 from dra_driver.slices.taints import Effect, tainted
+from sampling import examples
 
 WELL = make.vitals()
 GPUS = tuple(make.gpu(minor, vitals=WELL) for minor in range(3))
@@ -118,7 +119,7 @@ def node(folder: str) -> Node:
     return Node(Path(folder))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(steps)
 def test_whatever_happens_to_one_gpu_changes_nothing_of_another(course: list[Step]) -> None:
     with TemporaryDirectory() as all_of_it, TemporaryDirectory() as without:
@@ -134,7 +135,7 @@ def test_whatever_happens_to_one_gpu_changes_nothing_of_another(course: list[Ste
                 ) == less.tracker.in_force().get(GPUS[int(name[-1])].uuid)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(steps)
 def test_once_all_is_well_the_slices_are_the_former_ones(course: list[Step]) -> None:
     with TemporaryDirectory() as folder:
@@ -146,7 +147,7 @@ def test_once_all_is_well_the_slices_are_the_former_ones(course: list[Step]) -> 
         assert one.published() == before
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(steps)
 def test_a_restart_and_a_look_at_the_same_moment_change_nothing(course: list[Step]) -> None:
     with TemporaryDirectory() as folder:

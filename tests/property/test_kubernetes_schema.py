@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dra_driver.admin.validate import schema
 from resource_nvidia_com.quantity import Quantity
+from sampling import examples
 
 OBJECT = yaml.safe_load("""\
 apiVersion: v1
@@ -97,7 +98,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES, st.booleans()), max_size=3))
 def test_both_refuse_the_same_pods(changes: list[tuple[tuple[Any, ...], object, bool]]) -> None:
     pod = copy.deepcopy(OBJECT)

@@ -18,6 +18,7 @@ from dra_driver.devices.names import MigName, parse_device_name
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import Projection, projection
+from sampling import examples
 from worlds.session import session_on
 
 CARDS = ["a100x8", "a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
@@ -55,7 +56,9 @@ def place(gpu: Gpu, name: str) -> Mig | None:
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_every_allocation_that_the_counters_allow_can_be_made(

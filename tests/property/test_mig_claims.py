@@ -18,6 +18,7 @@ from dra_driver.claims.reconcile.orphans import ReconcileTiming
 from dra_driver.devices.device import Device, Mig, name_of, profile_of
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.slices import counters
+from sampling import examples
 from worlds.node import Node
 
 IN_MEMORY = Path("/dev/shm")
@@ -165,4 +166,4 @@ class Card(RuleBasedStateMachine):
 
 
 class TestCard(Card.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+    settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)

@@ -22,6 +22,7 @@ from dra_driver.devices.device import Device, overlap
 from dra_driver.errors import ConflictError, DeviceError
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable, ConsumableMode
 from resource_nvidia_com.device_plugin import SharedBy
+from sampling import examples
 from worlds.divided_node import SMALL, DividedNode, config
 
 CONFIGS = st.sampled_from(
@@ -176,4 +177,4 @@ class Node(RuleBasedStateMachine):
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)

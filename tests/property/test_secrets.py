@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dra_driver.errors import DriverError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.ops.logs import configure_logs
+from sampling import examples
 
 SECRET = "Xy7secretXy7"  # noqa: S105 (what is looked for)
 ENCODED = base64.b64encode(SECRET.encode()).decode()
@@ -102,7 +103,7 @@ def said_of(text: str) -> str:
     raise AssertionError("nobody answers there")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(kubeconfigs())
 def test_whatever_is_wrong_with_a_kubeconfig_is_told_without_its_secrets(text: str) -> None:
     said = said_of(text)

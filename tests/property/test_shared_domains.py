@@ -20,6 +20,7 @@ from dra_driver.errors import ConflictError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
+from sampling import examples
 
 CLAIMS = st.sampled_from(["a", "b", "c"])
 DOMAINS = st.sampled_from([shared_domain("node"), shared_domain("GPU-1")])
@@ -147,4 +148,4 @@ class Node(RuleBasedStateMachine):
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

@@ -20,6 +20,7 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.watch import Changed, Listed, Watch
+from sampling import examples
 
 NODE = kind_of("v1", "Node")
 OWN = "own"
@@ -160,7 +161,7 @@ class Watches(RuleBasedStateMachine):
 
 class TestWatches(Watches.TestCase):  # type: ignore[misc, name-defined]
     settings = settings(
-        max_examples=30,
+        max_examples=examples(30),
         stateful_step_count=20,
         deadline=None,
         phases=(Phase.explicit, Phase.reuse, Phase.generate),  # threads do not fail twice alike

@@ -97,14 +97,14 @@ def check(root: Path, then: str) -> None:
     assert node.left() == [], node.left()
 
 
-def main(folder: str, call: str, when: str, then: str) -> int:
+def main(folder: str, call: str, when: str, then: str, first: str, stride: str) -> int:
     root, after = Path(folder), when == "after"
     Node.create(root).close()
-    for nth in count(1):
+    for nth in count(int(first), int(stride)):
         status = forked(lambda n=nth: globals()[call](root, n, after=after))  # type: ignore[misc]
         if status == 0:
-            print(f"{nth - 1} calls")  # noqa: T201
-            return 0 if nth > 1 else 1
+            print(f"fewer than {nth} calls")  # noqa: T201
+            return 0 if nth > int(stride) else 1
         if status != -signal.SIGKILL or forked(lambda: check(root, then)):
             print(f"killed {when} NVML call {nth} of {call}, {then}: not well")  # noqa: T201
             return 1

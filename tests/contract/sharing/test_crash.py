@@ -46,31 +46,23 @@ def check_hardware(node: Node, mode: str) -> None:
     assert list(node.compute_modes().values()) == [3] * (mode != "time-slicing")
 
 
-@pytest.mark.parametrize("mode", REQUESTS)
-@pytest.mark.parametrize("step", PREPARE_STEPS)
-def test_a_driver_killed_in_prepare_completes_it_next_time(
-    node: Node, mode: str, step: str
+@pytest.mark.parametrize(
+    ("mode", "step", "after"),
+    deaths(HERE, [*product(REQUESTS, PREPARE_STEPS)], ("prepare", "mend")),
+)
+def test_a_driver_killed_in_prepare_completes_it_next_time_or_leaves_all_or_nothing_at_its_start(
+    node: Node, mode: str, step: str, after: str
 ) -> None:
     with node.mps.supervised():
         kill_at(node, mode, "prepare", step)
         ref = node.claim_gpus(REQUESTS[mode])
-        node.driver.prepare(ref)
-        check_hardware(node, mode)
-        node.driver.unprepare(ref)
-        assert node.left() == []
-
-
-@pytest.mark.parametrize("mode", REQUESTS)
-@pytest.mark.parametrize("step", PREPARE_STEPS)
-def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
-    node: Node, mode: str, step: str
-) -> None:
-    with node.mps.supervised():
-        kill_at(node, mode, "prepare", step)
-        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-        ref = node.claim_gpus(REQUESTS[mode])
+        if after == "prepare":
+            node.driver.prepare(ref)
+        else:
+            assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         record = node.driver.claims.records.read(ref.uid)
         if record is None:
+            assert after == "mend"
             assert (node.time_slices(), node.compute_modes()) == ({}, {})
         else:
             assert record.state is RecordState.PREPARED

@@ -16,6 +16,7 @@ import mig_calls
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.profile import MigProfile
+from sampling import examples
 
 CARDS = ("a100x8", "a30x4", "h100x8", "rtxpro6000x8")
 ENGINES = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
@@ -115,7 +116,9 @@ def check(machine: Machine, device: object, model: Model) -> None:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 @pytest.mark.parametrize("name", CARDS)
