@@ -38,6 +38,7 @@ html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_static_path = ["static"]
 pygments_style = "default"
 pygments_dark_style = "github-dark"

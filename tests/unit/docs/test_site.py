@@ -36,6 +36,10 @@ def test_the_readme_lists_the_pages_of_the_navigation_by_reader() -> None:
     rows = dict(re.findall(r"^\| (\w[^|]*) \| (\[.*) \|$", listed, re.MULTILINE))
     found = {f"I {who}": re.findall(r"\]\(([^)]+)\)", pages) for who, pages in rows.items()}
     assert found == navigation
+    # By the names that the navigation has for them, which are their titles.
+    for name, page in re.findall(r"\[([^]]+)\]\(([^)]+)\)", " ".join(rows.values())):
+        title = (REPOSITORY / page).read_text().partition("\n")[0].removeprefix("# ")
+        assert name.lower() == title.partition(":")[0].lower(), page
 
 
 def test_the_list_of_decisions_has_each_with_its_title() -> None:
