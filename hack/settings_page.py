@@ -30,8 +30,7 @@ These are the flags of all commands, as in `dra-driver COMMAND --help`. You can 
 commands read these variables, too, for the flags that they share with the driver. A flag overrides
 its variable, and an empty variable counts as unset. In an [installation](install.md#values) the
 chart's values set most flags; set the others by their variables, in
-`kubeletPlugin.containers.gpus.env` and `mpsSupervisor.env`. A flag of one letter may have one dash
-or two.
+`kubeletPlugin.containers.gpus.env` and `mpsSupervisor.env`.
 """
 _WITHOUT_EFFECT = """
 ### Accepted without effect

@@ -137,8 +137,8 @@ class Consumed(Struct, frozen=True, kw_only=True):
     ) -> dict[str, CapacityUsage]:
         """Return each capacity of some devices together.
 
-        `offered` are those that can be had together with nothing allocated, `open_to` those that
-        can be had now. A device that a claim has as a whole counts as used with all it has.
+        `offered` are those that could all be given out if nothing were allocated, `open_to` those
+        that are free now. A device that a claim has as a whole counts as used with all it has.
         """
         usages: dict[str, CapacityUsage] = {}
         for device in devices:

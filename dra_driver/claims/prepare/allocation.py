@@ -223,7 +223,7 @@ def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
     if inventory.sick:
         reasons = "; ".join(f"GPU {sick.index}: {sick.reason}" for sick in inventory.sick)
         if all(sick.is_lost for sick in inventory.sick):
-            # Whichever of them it is, or if it is none of them: waiting brings it not back.
+            # Whichever of them it is, if any: it does not come back while this call waits.
             return DeviceError(
                 f"{what} is lost ({reasons}); once the GPU is back, the pod starts by itself; to "
                 "run it elsewhere, delete the pod and its claim"
