@@ -1,5 +1,8 @@
 """docs/works-with.md says of Cluster Autoscaler and Karpenter what their own functions do.
 
+Of KAI-Scheduler and Volcano it says what the scheduler's allocator does with the features that they
+leave on.
+
 Each sentence of their sections is a case here, or is marked there as only read.
 """
 
@@ -258,7 +261,7 @@ def test_karpenter_waits_for_resource_names_that_no_node_has(slices: Printed) ->
     assert limits["awaited"] == GPU
 
 
-def kai(slices: list[Object], *claims: Object, **features: bool) -> bool:
+def allocated(slices: list[Object], *claims: Object, **features: bool) -> bool:
     """Whether claims fit for the scheduler's allocator, with no feature but these."""
     question = {
         "slices": slices,
@@ -271,26 +274,36 @@ def kai(slices: list[Object], *claims: Object, **features: bool) -> bool:
     return bool(asked("judge", "allocation-judge", question)["fits"])
 
 
-def test_kai_scheduler_places_whole_gpus_but_none_with_counters(slices: Printed) -> None:
+# Of Volcano 1.15.0: those of feature gates that are on in Kubernetes 1.35, with which it is built.
+LEFT_ON = {"KAI-Scheduler": {}, "Volcano": {"AdminAccess": True, "PrioritizedList": True}}
+every_scheduler = pytest.mark.parametrize("on", LEFT_ON.values(), ids=LEFT_ON)
+
+
+@every_scheduler
+def test_a_scheduler_places_whole_gpus_but_none_with_counters(
+    slices: Printed, on: dict[str, bool]
+) -> None:
     without = slices("--profile=h100x8", "--node-name=a")
-    assert kai(without, claim("new", spec=requests(exactly(count=8))))
+    assert allocated(without, claim("new", spec=requests(exactly(count=8))), **on)
     counted = slices("--profile=h100x8", "--node-name=a", "--mig=on-demand")
-    assert not kai(counted, claim("new"))
-    assert kai(counted, claim("new"), PartitionableDevices=True)
+    assert not allocated(counted, claim("new"), **on)
+    assert allocated(counted, claim("new"), **on, PartitionableDevices=True)
 
 
-def test_kai_scheduler_ignores_taints(slices: Printed) -> None:
+@every_scheduler
+def test_a_scheduler_ignores_taints(slices: Printed, on: dict[str, bool]) -> None:
     offered = slices("--profile=h100x8", "--node-name=a")
     for device in offered[0]["spec"]["devices"]:
         device["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
-    assert kai(offered, claim("new"))
-    assert not kai(offered, claim("new"), DeviceTaints=True)
+    assert allocated(offered, claim("new"), **on)
+    assert not allocated(offered, claim("new"), **on, DeviceTaints=True)
 
 
-def test_kai_scheduler_gives_each_part_a_gpu(slices: Printed) -> None:
+@every_scheduler
+def test_a_scheduler_gives_each_part_a_gpu(slices: Printed, on: dict[str, bool]) -> None:
     offered = slices("--profile=h100x8", "--node-name=a", "--consumable-shares=memory")
     third = requests(exactly(capacity={"requests": {"memory": "26Gi"}}))
     parts = [claim(f"part-{n}", spec=third) for n in range(24)]
-    assert kai(offered, *parts[:8])
-    assert not kai(offered, *parts[:9])
-    assert kai(offered, *parts, ConsumableCapacity=True)
+    assert allocated(offered, *parts[:8], **on)
+    assert not allocated(offered, *parts[:9], **on)
+    assert allocated(offered, *parts, **on, ConsumableCapacity=True)
