@@ -47,9 +47,11 @@ def _fetch(*words: str) -> None:
 
 
 def _cluster() -> None:
-    names = ("KUBERNETES", "CONTAINERD", "RUNTIME")
-    versions = (os.environ.get(f"E2E_{name}", "") for name in names)
-    _fetch(*version_flags(*versions))
+    names = {"version": "KUBERNETES"} | {
+        name: name.upper() for name in ("containerd", "runtime", "oci")
+    }
+    wanted = {flag: os.environ.get(f"E2E_{name}", "") for flag, name in names.items()}
+    _fetch(*version_flags(**wanted))
 
 
 def _image() -> None:

@@ -60,17 +60,21 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """What clusters are made of: each of one of the two container runtimes."""
 
 RUNTIMES = ("containerd", "crio")
+OCI_RUNTIMES = ("runc", "crun")
+"""What makes the containers, below the container runtime."""
 
 
-def groups_of(runtime: str) -> tuple[str, ...]:
-    """What a cluster with this container runtime is made of."""
-    return tuple(name for name in GROUPS if name not in RUNTIMES or name == runtime)
+def groups_of(runtime: str, oci: str = OCI_RUNTIMES[0]) -> tuple[str, ...]:
+    """What a cluster with these runtimes is made of."""
+    chosen = (name for name in GROUPS if name not in RUNTIMES or name == runtime)
+    return tuple(oci if name == "runc" else name for name in chosen)
 
 
 BY_DEFAULT = groups_of(RUNTIMES[0])
 
 
 OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "crun": ("crun",),
     "cdi": ("cdi-inject", *build.TOOLKIT_PROGRAMS),
     "allocator": ("allocator-cost",),
     "judge": ("allocation-judge",),
@@ -87,6 +91,8 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
 _EVERY_GROUP = {**GROUPS, **OTHER_GROUPS}
 DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "runc": ("runc", {"usr/sbin/runc": "runc"}),
+    # Needs libyajl2, which many machines lack.
+    "crun": ("crun", {"usr/bin/crun": "crun"}),
     "cni": (
         "containernetworking-plugins",
         {f"usr/lib/cni/{name}": name for name in ("bridge", "host-local", "loopback")},

@@ -18,6 +18,7 @@ from typing import Any
 from cluster import components, teardown
 from cluster.binaries import (
     GROUPS,
+    OCI_RUNTIMES,
     OTHER_GROUPS,
     RUNTIMES,
     Binaries,
@@ -114,6 +115,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--runtime", choices=RUNTIMES, help=f"the container runtime (default: {RUNTIMES[0]})"
         )
+        command.add_argument(
+            "--oci", choices=OCI_RUNTIMES, help=f"what it calls (default: {OCI_RUNTIMES[0]})"
+        )
     _add_options(up)
     add("load", "give the images of an OCI archive to the cluster").add_argument(
         "archive", metavar="ARCHIVE", type=Path
@@ -172,7 +176,7 @@ def _versions_of(cluster: Cluster) -> Versions:
 
 def _existing_node(options: argparse.Namespace, progress: Progress) -> Node:
     cluster = _existing(options)
-    groups = groups_of(cluster.options.runtime)
+    groups = groups_of(cluster.options.runtime, cluster.options.oci)
     binaries = of_this_user(progress).present(_versions_of(cluster), groups)
     if binaries is None:
         raise BinariesUnavailableError("the cluster's programs are gone; `fetch` gets them again")
@@ -186,11 +190,13 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
     version = options.version or (known.options.kubernetes if known else DEFAULT_MINOR)
     versions = resolve(version, options.containerd or (known.options.containerd if known else ""))
     runtime = options.runtime or (known.options.runtime if known else RUNTIMES[0])
-    binaries = of_this_user(progress).fetch(versions, groups_of(runtime))
+    oci = options.oci or (known.options.oci if known else OCI_RUNTIMES[0])
+    binaries = of_this_user(progress).fetch(versions, groups_of(runtime, oci))
     asked = {
         "kubernetes": versions.kubernetes,
         "containerd": versions.containerd if options.containerd or not known else None,
         "runtime": runtime,
+        "oci": oci,
         "feature_gates": options.feature_gates,
         "flags": " ".join(options.flag) if options.flag else None,
         "apiserver": options.apiserver,
@@ -266,6 +272,7 @@ def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
         "CDI_ROOT": cluster.cdi_dirs[1],
         "CDI_STATIC_ROOT": cluster.cdi_dirs[0],
         "CONTAINER_RUNTIME": cluster.options.runtime,
+        "OCI_RUNTIME": binaries.path(cluster.options.oci),
         "CRI_SOCKET": cluster.cri_socket,
         "KUBECTL": binaries.path("kubectl"),
         "CLUSTER_STATE": cluster.state,
@@ -337,7 +344,8 @@ def _fetch(options: argparse.Namespace, progress: Progress) -> int:
             f" there are {', '.join((*GROUPS, *OTHER_GROUPS))}"
         )
     versions = resolve(options.version or DEFAULT_MINOR, options.containerd or "")
-    groups = options.groups or groups_of(options.runtime or RUNTIMES[0])
+    runtimes = options.runtime or RUNTIMES[0], options.oci or OCI_RUNTIMES[0]
+    groups = options.groups or groups_of(*runtimes)
     binaries = of_this_user(progress).fetch(versions, groups)
     for group, folder in binaries.folders.items():
         print(f"{group:<12}{folder}")

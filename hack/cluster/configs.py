@@ -60,7 +60,7 @@ def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
         "runtime_type = 'io.containerd.runc.v2'",
         f"[plugins.'{cri}'.containerd.runtimes.runc.options]",
         "SystemdCgroup = false",
-        f"BinaryName = {_quoted(binaries.path('runc'))}",
+        f"BinaryName = {_quoted(binaries.path(cluster.options.oci))}",
         f"Root = {_quoted(state / 'runc')}",
         *([] if is_old else _only_since_2_0(cluster)),
     ]

@@ -43,7 +43,8 @@ def write_configs(cluster: Cluster, binaries: Binaries) -> None:
     (config / "crio.d").mkdir(exist_ok=True)
     cluster.shim_sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
     if _changes():
-        write_whole(config / "runc", _runc_for_this_machine(binaries.path("runc")), mode=0o755)
+        program = binaries.path(cluster.options.oci)
+        write_whole(config / "oci", _runtime_for_this_machine(program), mode=0o755)
 
 
 def flags(cluster: Cluster) -> tuple[str | Path, ...]:
@@ -58,7 +59,7 @@ def flags(cluster: Cluster) -> tuple[str | Path, ...]:
 
 def crio_config(cluster: Cluster, binaries: Binaries) -> str:
     """CRI-O's configuration. There are no host ports, for which it wants iptables or nft."""
-    own, config = cluster.state / "crio", cluster.config
+    own, config, oci = cluster.state / "crio", cluster.config, cluster.options.oci
     tables: dict[str, dict[str, object]] = {
         "crio": {
             "root": own / "storage",
@@ -76,7 +77,7 @@ def crio_config(cluster: Cluster, binaries: Binaries) -> str:
             "stream_port": "0",
         },
         "crio.runtime": {
-            "default_runtime": "runc",
+            "default_runtime": oci,
             "cgroup_manager": "cgroupfs",
             "cdi_spec_dirs": [str(folder) for folder in cluster.cdi_dirs],
             "hooks_dir": [],
@@ -91,8 +92,8 @@ def crio_config(cluster: Cluster, binaries: Binaries) -> str:
             "enable_criu_support": False,
             "disable_hostport_mapping": True,
         },
-        "crio.runtime.runtimes.runc": {
-            "runtime_path": config / "runc" if _changes() else binaries.path("runc"),
+        f"crio.runtime.runtimes.{oci}": {
+            "runtime_path": config / "oci" if _changes() else binaries.path(oci),
             "runtime_root": cluster.state / "runc",
             "monitor_path": binaries.path("conmon"),
             # Found in the cluster's control groups, and by its mark, when the cluster goes down.
@@ -140,8 +141,8 @@ def _changes() -> list[str]:
     ]
 
 
-def _runc_for_this_machine(program: Path) -> str:
-    """A script in front of runc that takes out of a container's config.json what cannot be."""
+def _runtime_for_this_machine(program: Path) -> str:
+    """A script in front of runc or crun that takes out of config.json what cannot be here."""
     changes = ";".join(_changes())
     return (
         "#!/bin/sh\n"

@@ -47,12 +47,13 @@ class Options:
     `flags` are words such as `kube-scheduler:--kube-api-qps=1000`, each for one component.
     `apiserver` is where the API server listens: on the `loopback`, or on the `bridge`, where pods
     reach it as well. `containerd` is its exact version. `runtime` is the container runtime:
-    `containerd` or `crio`.
+    `containerd` or `crio`, and `oci` what makes the containers below it: `runc` or `crun`.
     """
 
     kubernetes: str
     containerd: str = ""
     runtime: str = "containerd"
+    oci: str = "runc"
     feature_gates: str = ""
     flags: str = ""
     apiserver: str = "loopback"

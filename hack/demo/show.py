@@ -145,7 +145,7 @@ def _show(
             screen.line("\ndemo: ok, without pods, as this machine has no GPUs for these demos")
             return 0
         screen.part("Binaries of a real Kubernetes cluster")
-        flags = version_flags(options.kubernetes, "", options.runtime)
+        flags = version_flags(version=options.kubernetes, runtime=options.runtime)
         try:
             stream((sys.executable, COMMAND, "fetch", *flags), screen.text, timeout=_FETCH_S)
         except TestbedError:

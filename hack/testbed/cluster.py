@@ -11,10 +11,9 @@ from testbed.commands import REPOSITORY, run, stream
 COMMAND = REPOSITORY / "hack" / "cluster"
 
 
-def version_flags(kubernetes: str, containerd: str, runtime: str = "") -> tuple[str, ...]:
-    """The flags of hack/cluster for these versions and this runtime; none for its own."""
-    pairs = (("--version", kubernetes), ("--containerd", containerd), ("--runtime", runtime))
-    return tuple(word for flag, version in pairs if version for word in (flag, version))
+def version_flags(**wanted: str) -> tuple[str, ...]:
+    """The flags of hack/cluster for versions and runtimes, by name; none for its own."""
+    return tuple(word for name, own in wanted.items() if own for word in (f"--{name}", own))
 
 
 def fetched(group: str) -> Path:
@@ -30,7 +29,8 @@ class Cluster:
     """One named cluster of hack/cluster. `up` first, then the rest.
 
     `kubernetes` is the version, such as `1.36`, and `containerd` that of the container runtime,
-    such as `1.7`; empty for those that hack/cluster chooses. `runtime` is `containerd` or `crio`.
+    such as `1.7`; empty for those that hack/cluster chooses. `runtime` is `containerd` or `crio`,
+    and `oci` what it calls, `runc` or `crun`.
     `feature_gates` are for every component, such as `DRADeviceTaints=true`.
     `flags` are more flags for components, such as `kube-scheduler:--v=4`. With `for_pods` the API
     server listens where pods reach it.
@@ -45,10 +45,13 @@ class Cluster:
         feature_gates: str = "",
         containerd: str = "",
         runtime: str = "",
+        oci: str = "",
         for_pods: bool = False,
     ) -> None:
         self.name = name
-        self._versions = version_flags(kubernetes, containerd, runtime)
+        self._versions = version_flags(
+            version=kubernetes, containerd=containerd, runtime=runtime, oci=oci
+        )
         self._flags = tuple(f"--flag={flag}" for flag in flags)
         if feature_gates:
             self._flags += (f"--feature-gates={feature_gates}",)

@@ -1,4 +1,4 @@
-"""Containers without a cluster: runc, a root file system with glibc, and devices by CDI.
+"""Containers without a cluster: runc or crun, a root file system with glibc, and devices by CDI.
 
 What a runtime does with CDI specs is done by the library that containerd and CRI-O use
 (hack/cluster/go/cdi), and what hooks do by NVIDIA's own nvidia-cdi-hook. NVIDIA's container runtime
@@ -87,15 +87,17 @@ class Container:
 class Containers:
     """Runs commands in containers of one image, each in a root file system of its own."""
 
-    def __init__(self, folder: Path, programs: Sequence[Path] = (), name: str = "") -> None:
+    def __init__(
+        self, folder: Path, programs: Sequence[Path] = (), name: str = "", oci: str = "runc"
+    ) -> None:
         """Take a folder for all files, and programs that the image is to have as well.
 
         Containers' control groups are called `dra-NAME-container-NUMBER`; by default NAME is the
         PID of this process. Raises ClusterError if the programs could not be had.
         """
         store = of_this_user(Progress(stream=sys.stderr))
-        self._folder, self._own = folder, name or str(os.getpid())
-        self._binaries = store.fetch(resolve(DEFAULT_MINOR), ["runc", "busybox", "cdi"])
+        self._folder, self._own, self._oci = folder, name or str(os.getpid()), oci
+        self._binaries = store.fetch(resolve(DEFAULT_MINOR), [oci, "busybox", "cdi"])
         self._image = _unpacked(self._binaries, folder / "image")
         for path in programs:
             shutil.copy(path, self._image / "usr" / "bin" / path.name)
@@ -107,11 +109,11 @@ class Containers:
         return self.program("nvidia-cdi-hook")
 
     def program(self, name: str) -> str:
-        """Where runc, or a program of NVIDIA's container toolkit, is."""
+        """Where the runtime, or a program of NVIDIA's container toolkit, is."""
         return str(self._binaries.path(name))
 
     def run(self, container: Container, specs: Path) -> str:
-        """Run a container to its end under runc; return what it printed."""
+        """Run a container to its end; return what it printed."""
         bundle = self._bundle(container, specs)
         return do(*self._runc("run"), "--bundle", str(bundle), self._name(bundle))
 
@@ -145,7 +147,7 @@ class Containers:
         return output
 
     def _runc(self, verb: str) -> tuple[str, ...]:
-        return self.program("runc"), "--root", str(self._folder / "runc"), verb
+        return self.program(self._oci), "--root", str(self._folder / "runc"), verb
 
     def _name(self, bundle: Path) -> str:
         return f"{self._own}-{bundle.name}"

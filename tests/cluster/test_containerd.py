@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.binaries import GROUPS, Binaries
+from cluster.binaries import OCI_RUNTIMES, Binaries, groups_of
 from cluster.build import containerd_job
 from cluster.configs import containerd_config
 from cluster.state import Cluster, Options, Ports
@@ -18,10 +18,12 @@ PORTS = Ports(**dict.fromkeys(Ports.__dataclass_fields__, 1))
 OLD, NEW = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 
 
-def config(folder: Path, wanted: str) -> Mapping[str, Any]:
-    options = Options(kubernetes="1.37.1", containerd=resolve("1.37", wanted).containerd)
+def config(folder: Path, wanted: str, oci: str = "runc") -> Mapping[str, Any]:
+    version = resolve("1.37", wanted).containerd
+    options = Options(kubernetes="1.37.1", containerd=version, oci=oci)
     cluster = Cluster(name="one", state=folder, subnet=3, ports=PORTS, options=options)
-    text = containerd_config(cluster, Binaries(folders=dict.fromkeys(GROUPS, folder / "bin")))
+    groups = groups_of("containerd", oci)
+    text = containerd_config(cluster, Binaries(folders=dict.fromkeys(groups, folder / "bin")))
     return tomllib.loads(text)
 
 
@@ -63,10 +65,12 @@ def test_containerd_1_7_has_cdi_switched_on_where_it_looks_for_that(tmp_path: Pa
     assert NEW not in found["plugins"]
 
 
+@pytest.mark.parametrize("oci", OCI_RUNTIMES)
 @pytest.mark.parametrize("wanted", sorted(CONTAINERD_MODULES))
-def test_containers_are_made_alike_by_both(tmp_path: Path, wanted: str) -> None:
-    cri = config(tmp_path, wanted)["plugins"][OLD if wanted == "1.7" else NEW]
+def test_containers_are_made_alike_by_both(tmp_path: Path, wanted: str, oci: str) -> None:
+    cri = config(tmp_path, wanted, oci)["plugins"][OLD if wanted == "1.7" else NEW]
     options = cri["containerd"]["runtimes"]["runc"]["options"]
+    assert options["BinaryName"] == str(tmp_path / "bin" / oci)
     assert options["Root"] == str(tmp_path / "runc")
     assert cri["restrict_oom_score_adj"] is True
     assert cri["netns_mounts_under_state_dir"] is True

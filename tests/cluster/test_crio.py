@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from cluster.binaries import GROUPS, Binaries, groups_of
+from cluster.binaries import GROUPS, OCI_RUNTIMES, Binaries, groups_of
 from cluster.cli import environment
 from cluster.components import components
 from cluster.errors import ClusterError
@@ -24,13 +24,13 @@ from cluster import configs, crio, crio_programs
 PORTS = Ports(**dict.fromkeys(Ports.__dataclass_fields__, 1))
 
 
-def cluster_in(state: Path) -> Cluster:
-    options = Options(kubernetes="1.37.1", runtime="crio")
+def cluster_in(state: Path, oci: str = "runc") -> Cluster:
+    options = Options(kubernetes="1.37.1", runtime="crio", oci=oci)
     return Cluster(name="one", state=state, subnet=3, ports=PORTS, options=options)
 
 
-def programs(folder: Path) -> Binaries:
-    return Binaries(folders=dict.fromkeys(groups_of("crio"), folder / "bin"))
+def programs(folder: Path, oci: str = "runc") -> Binaries:
+    return Binaries(folders=dict.fromkeys(groups_of("crio", oci), folder / "bin"))
 
 
 @pytest.fixture
@@ -126,16 +126,18 @@ def test_what_stands_beside_a_container_is_found_when_the_cluster_goes(cluster: 
     assert f"DRA_CLUSTER_STATE_OF_THIS_PROCESS={cluster.state}" in runc["monitor_env"]
 
 
+@pytest.mark.parametrize("oci", OCI_RUNTIMES)
 @pytest.mark.parametrize("controller", ["hugetlb", "cgroup.controllers"])
-def test_runc_is_called_as_it_is_where_it_can_do_what_the_kubelet_asks_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: str
+def test_what_makes_containers_is_called_as_it_is_where_it_can_do_what_the_kubelet_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: str, oci: str
 ) -> None:
     (tmp_path / controller).mkdir()
     monkeypatch.setattr(crio, "CGROUPS", tmp_path)
     privileged(tmp_path / "status", monkeypatch)
-    text = crio.crio_config(cluster_in(tmp_path), programs(tmp_path))
-    runc = tomllib.loads(text)["crio"]["runtime"]["runtimes"]["runc"]
-    assert runc["runtime_path"] == str(tmp_path / "bin" / "runc")
+    text = crio.crio_config(cluster_in(tmp_path, oci), programs(tmp_path, oci))
+    runtime = tomllib.loads(text)["crio"]["runtime"]
+    assert runtime["default_runtime"] == oci
+    assert runtime["runtimes"][oci]["runtime_path"] == str(tmp_path / "bin" / oci)
 
 
 @pytest.mark.parametrize(("privileges", "score"), [("1ffffffffff", -997), ("1fffeffffff", 0)])

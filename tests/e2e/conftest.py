@@ -22,7 +22,7 @@ from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.containers import Containers
 from testbed.node import GpuNode
 
-from e2e.kubernetes import CONTAINERD, KUBERNETES, RUNTIME, cluster_of, skip_if_lacking
+from e2e.kubernetes import CONTAINERD, KUBERNETES, OCI, RUNTIME, cluster_of, skip_if_lacking
 from e2e.needs import cannot_run
 from e2e.scene import Scene
 from readiness import lacks
@@ -41,7 +41,9 @@ def missing(runtime: str = RUNTIME) -> str:
     if os.geteuid() != 0:
         return "a kubelet needs root"
     try:
-        versions = version_flags(KUBERNETES, CONTAINERD, runtime)
+        versions = version_flags(
+            version=KUBERNETES, containerd=CONTAINERD, runtime=runtime, oci=OCI
+        )
         run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch", *versions))
     except TestbedError as error:
         lacks(runtime if runtime == "crio" else "cluster", str(error))
@@ -50,11 +52,11 @@ def missing(runtime: str = RUNTIME) -> str:
 
 @pytest.fixture(scope="session")
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Containers:
-    """Containers of runc alone, without a cluster."""
+    """Containers of runc or crun alone, without a cluster."""
     if os.geteuid() != 0:
         cannot_run("runc needs root")
     try:
-        return Containers(tmp_path_factory.mktemp("containers"))
+        return Containers(tmp_path_factory.mktemp("containers"), oci=OCI or "runc")
     except ClusterError as error:
         lacks("cdi", str(error))
 

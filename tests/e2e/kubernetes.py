@@ -2,8 +2,8 @@
 
 E2E_KUBERNETES is the version, from 1.34 to 1.37; unset, the one that hack/cluster chooses.
 E2E_CONTAINERD is the version of its containerd, 2 or 1.7; with E2E_RUNTIME=crio it has CRI-O
-instead. E2E_FEATURE_GATES switches features on or
-off, as `NAME=true,NAME=false`, in every component.
+instead. With E2E_OCI=crun either calls crun instead of runc. E2E_FEATURE_GATES switches features
+on or off, as `NAME=true,NAME=false`, in every component.
 A test that needs a feature is marked with it; where it is lacking the test is skipped, and
 test_doctor.py sees on the cluster itself that it is.
 """
@@ -21,6 +21,7 @@ from dra_driver.slices.offer.mig import CHEAP_COUNTERS, has_cheap_counters
 KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
 CONTAINERD = os.environ.get("E2E_CONTAINERD", "")
 RUNTIME = os.environ.get("E2E_RUNTIME", "")
+OCI = os.environ.get("E2E_OCI", "")
 FEATURE_GATES = os.environ.get("E2E_FEATURE_GATES", "")
 
 
@@ -35,6 +36,7 @@ def cluster_of(name: str, *, runtime: str = RUNTIME, for_pods: bool = False) -> 
         (rules,) if needs_rules else (),
         containerd=CONTAINERD,
         runtime=runtime,
+        oci=OCI,
         feature_gates=FEATURE_GATES,
         for_pods=for_pods,
     )

@@ -24,6 +24,20 @@ def test_a_pod_sees_the_one_gpu_it_was_given(scene: Scene) -> None:
     assert "nvidiactl" in nodes
 
 
+def test_pods_keep_their_gpus_when_the_container_runtime_is_killed(scene: Scene) -> None:
+    template = scene.template()
+    pod = scene.pod(templates=[template])
+    scene.running(pod)
+    before = scene.gpus(pod), scene.container_ids(pod)
+    cluster = scene.node.cluster
+    cluster.stop(cluster.runtime, signal="KILL")
+    cluster.start(cluster.runtime)
+    later = scene.pod("later", templates=[template])
+    scene.running(later)  # and until then the kubelet does not know that the runtime is back
+    assert (scene.gpus(pod), scene.container_ids(pod)) == before
+    assert scene.gpus(later) != scene.gpus(pod)
+
+
 def test_two_pods_of_a_template_get_different_gpus(scene: Scene) -> None:
     template = scene.template()
     pods = [scene.pod(name, templates=[template]) for name in ("one", "two")]
