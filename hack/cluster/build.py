@@ -25,6 +25,8 @@ from cluster.versions import (
     ALLOCATOR_GO_MOD,
     AUTOSCALER_GO_MOD,
     CDI_GO_MOD,
+    DEVICE_PLUGIN_GO_MOD,
+    DEVICE_PLUGIN_MODULE,
     ETCD_GO_MOD,
     GO_MOD_FILES,
     HELM_GO_MOD,
@@ -113,6 +115,13 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         # For its parsers of programming languages: 100 MB of C, which pages do not need to be fast.
         c_flags="-O0",
     )
+    plugin = Job(
+        title="NVIDIA's device plugin",
+        go_mod=DEVICE_PLUGIN_GO_MOD,
+        packages=(f"{DEVICE_PLUGIN_MODULE}/cmd/nvidia-device-plugin",),
+        program="nvidia-device-plugin",
+        cgo=True,
+    )
     readers = {f"read-metadata-{minor}": path for minor, path in METADATA_GO_MODS.items()}
     return {
         "kubernetes": [kubernetes_job(versions)],
@@ -124,6 +133,7 @@ def jobs(group: str, versions: Versions) -> list[Job]:
         "judge": [_own_job("allocation-judge", ALLOCATOR_GO_MOD, package="./judge")],
         "autoscaler": [_own_job("autoscaler-judge", AUTOSCALER_GO_MOD)],
         "karpenter": [_own_job("karpenter-judge", KARPENTER_GO_MOD)],
+        "device-plugin": [plugin],
         "helm": [_tool("helm", HELM_GO_MOD, HELM_MODULE, "internal/version.version")],
         "kueue": [_tool("kueue", KUEUE_GO_MOD, KUEUE_MODULE, "pkg/version.GitVersion")],
         "vale": [vale],

@@ -15,8 +15,8 @@ from testbed.node import GpuNode
 
 from bench.command_line import add_cluster_options, machine, names_of, numbers_of, run, say_as
 from bench.pods.report import summarised, table
-from bench.pods.rounds import Plan, check, lives_of_pods
-from bench.pods.variants import VARIANTS
+from bench.pods.rounds import Plan, check, lives_of_pods, queues
+from bench.pods.variants import EVERY_VARIANT, VARIANTS
 
 PROFILE = "h100x8"
 _MOST = 8
@@ -37,6 +37,7 @@ def _bench(options: argparse.Namespace) -> None:
         variants=tuple(options.variants),
         at_once=tuple(options.at_once),
         rounds=options.rounds,
+        queued=options.queued,
     )
     with _node(options.kubernetes) as node:
         result = measure(node, plan)
@@ -44,6 +45,8 @@ def _bench(options: argparse.Namespace) -> None:
         options.output.write_text(json.dumps(result, indent=2) + "\n")
     for case in result["cases"]:
         print("\n".join([*table(case), ""]))
+    for variant, seconds in result["queued_s"].items():
+        print(f"{variant}: {plan.queued} pods that end at once, one GPU each: {seconds:.1f} s")
 
 
 def measure(node: GpuNode, plan: Plan) -> Object:
@@ -56,6 +59,7 @@ def measure(node: GpuNode, plan: Plan) -> Object:
         "profile": node.machine.profile,
         "rounds": plan.rounds,
         "cases": summarised(lives),
+        "queued_s": queues(node, plan),
         "pods": [
             {"variant": life.variant, "at_once": life.at_once, "durations_ms": life.took}
             for life in lives
@@ -67,9 +71,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/bench/pods", description=__doc__)
     parser.add_argument(
         "--variants",
-        type=names_of(VARIANTS),
+        type=names_of(EVERY_VARIANT),
         default=list(VARIANTS),
-        help=f"what pods ask for, of {', '.join(VARIANTS)} (default: all)",
+        help=f"what pods ask for, of {', '.join(EVERY_VARIANT)} (default: all but the last)",
     )
     parser.add_argument(
         "--at-once",
@@ -78,6 +82,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         help=f"pods made at the same moment, at most {_MOST} (default: 1,{_MOST})",
     )
     parser.add_argument("--rounds", type=int, default=10, help="turns that count (default: 10)")
+    parser.add_argument(
+        "--queued", type=int, default=0, help="pods that end at once, made together (default: none)"
+    )
     add_cluster_options(parser)
     return parser.parse_args(words)
 

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from testbed.api import Object
 
 from bench import comparison
-from bench.pods.variants import BASELINE, VARIANTS
+from bench.pods.variants import BASELINE, EVERY_VARIANT
 from bench.timings import summary
 from dra_driver.admin.table import aligned
 
+CLAIMED = "created → claim made"
+SCHEDULED = "created → scheduled"
 START = "created → running"
 END = "deleted → gone"
+CPU = "CPU time of who serves it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ def summarised(lives: Sequence[Life]) -> list[Object]:
         of_case = [life for life in lives if life.at_once == at_once]
         variants = {
             name: _variant([life for life in of_case if life.variant == name])
-            for name in sorted({life.variant for life in of_case}, key=VARIANTS.index)
+            for name in sorted({life.variant for life in of_case}, key=EVERY_VARIANT.index)
         }
         columns = {name: _figures(variant) for name, variant in variants.items()}
         ratios = comparison.ratios(columns, BASELINE)

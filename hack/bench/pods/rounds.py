@@ -18,15 +18,19 @@ from functools import partial
 from testbed.api import Api, Object
 from testbed.commands import TestbedError, wait_until
 from testbed.node import GpuNode
-from testbed.pods import claim_uids, explaining, make_namespace
+from testbed.pods import STAY, claim_uids, explaining, make_namespace
 
-from bench.pods.report import END, START, Life
+from bench.pods.plugin import serving
+from bench.pods.report import CLAIMED, CPU, END, SCHEDULED, START, Life
 from bench.pods.variants import MIG, order, pod, template
+from bench.timings import cpu_seconds
 
 NAMESPACE = "bench-pods"
 _PATIENCE_S = 60.0
 """For the pods of one turn to run, and to go."""
 
+_LONG_S = 600.0
+_CLIENTS = 8
 _LOOK_S = 0.01
 _KUBELETS_LOOK_S = 1.0
 """How often a kubelet looks at all containers (kubelet.go, genericPlegRelistPeriod)."""
@@ -46,6 +50,8 @@ class Plan:
     warm_up: int = 1
     rest: float = 2
     patience: float = _PATIENCE_S
+    queued: int = 0
+    """Pods that are made together in the end, for each variant, and end at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +76,8 @@ def lives_of_pods(node: GpuNode, plan: Plan, tell: Callable[[str], None]) -> lis
             for at_once in plan.at_once:
                 for variant in order(plan.variants, number):
                     names = [f"{variant}-{at_once}-{number + 1}-{nth}" for nth in range(at_once)]
-                    taken = _take(node, plan, variant, names)
+                    with serving(node, variant) as pid:
+                        taken = _take(node, plan, variant, names, pid)
                     seen += taken if number >= 0 else []
     took, refused = answers(node.driver.events())
     return [
@@ -102,18 +109,41 @@ def answers(lines: Iterable[Object]) -> tuple[dict[str, dict[str, float]], Count
     return took, refused
 
 
-def _take(node: GpuNode, plan: Plan, variant: str, names: Sequence[str]) -> list[Seen]:
-    """Make pods at once, let them run, delete them, and wait until all is as before."""
-    api = node.cluster.api
+def queues(node: GpuNode, plan: Plan) -> dict[str, float]:
+    """Make more pods than there are GPUs; return the seconds until all have ended, by variant."""
+    took, api = {}, node.cluster.api
+    with _templates(api, plan.variants):
+        for variant in plan.variants if plan.queued else ():
+            names = [f"{variant}-queued-{nth}" for nth in range(plan.queued)]
+            with serving(node, variant), ThreadPoolExecutor(_CLIENTS) as threads:
+                began = time.perf_counter()
+                list(threads.map(partial(_create, api, variant, script="true"), names))
+                ended = _when(api, names, "end", {END: _has_ended}, _LONG_S)[END]
+                took[variant] = max(ended.values()) - began
+                list(threads.map(partial(_delete, api), names))
+                wait_until(
+                    lambda: not api.all("ResourceClaim", NAMESPACE) and not node.place.left_over(),
+                    "the queue's claims to be taken back",
+                    timeout=_LONG_S,
+                )
+    return took
+
+
+def _take(node: GpuNode, plan: Plan, variant: str, names: Sequence[str], server: int) -> list[Seen]:
+    """Make pods at once, let them run, delete them, and wait until all is as before.
+
+    `server` is the process that gives them GPUs.
+    """
+    api, used = node.cluster.api, cpu_seconds(server)
     _wait_a_part(_KUBELETS_LOOK_S)
     with ThreadPoolExecutor(len(names), thread_name_prefix="pod") as threads:
         created = list(threads.map(partial(_create, api, variant), names))
-        running = _when(api, names, "run", _runs, plan.patience)
+        seen = _when(api, names, "run", _STEPS, plan.patience)
         claims = [claim_uids(api, api.get("Pod", name, NAMESPACE)) for name in names]
         time.sleep(plan.rest)
         _wait_a_part(_KUBELETS_LOOK_S)
         deleted = list(threads.map(partial(_delete, api), names))
-        gone = _when(api, names, "go", lambda seen: seen is None, plan.patience)
+        gone = _when(api, names, "go", {END: lambda seen: seen is None}, plan.patience)[END]
     wait_until(
         lambda: not api.all("ResourceClaim", NAMESPACE) and not node.place.left_over(),
         f"the claims of {', '.join(names)} to be taken back",
@@ -121,22 +151,28 @@ def _take(node: GpuNode, plan: Plan, variant: str, names: Sequence[str]) -> list
     )
     if variant == MIG:
         wait_until(lambda: _has_no_mig(node), "MIG mode to be off again", timeout=plan.patience)
+    used = cpu_seconds(server) - used
     return [
         Seen(
             variant=variant,
             at_once=len(names),
             claims=claims[place],
             took={
-                START: (running[name] - created[place]) * 1000,
+                **{
+                    step: (moments[name] - created[place]) * 1000
+                    for step, moments in seen.items()
+                    if name in moments
+                },
                 END: (gone[name] - deleted[place]) * 1000,
+                CPU: used * 1000 / len(names),
             },
         )
         for place, name in enumerate(names)
     ]
 
 
-def _create(api: Api, variant: str, name: str) -> float:
-    api.create(pod(variant, name), NAMESPACE)
+def _create(api: Api, variant: str, name: str, script: str = STAY) -> float:
+    api.create(pod(variant, name, script), NAMESPACE)
     return time.perf_counter()
 
 
@@ -149,18 +185,22 @@ def _when(
     api: Api,
     names: Sequence[str],
     what: str,
-    happened: Callable[[Object | None], bool],
+    steps: Mapping[str, Callable[[Object | None], bool]],
     patience: float,
-) -> dict[str, float]:
-    """Wait until something has happened to all pods; return when it was first seen of each."""
-    moments: dict[str, float] = {}
+) -> dict[str, dict[str, float]]:
+    """Wait until the last of the steps has happened to all pods.
+
+    Return when each step was first seen of each pod; one that has not happened is left out.
+    """
+    moments: dict[str, dict[str, float]] = {step: {} for step in steps}
 
     def look() -> bool:
         pods = {each["metadata"]["name"]: each for each in api.all("Pod", NAMESPACE)}
-        for name in names:
-            if name not in moments and happened(pods.get(name)):
-                moments[name] = time.perf_counter()
-        return len(moments) == len(names)
+        for step, happened in steps.items():
+            for name in names:
+                if name not in moments[step] and happened(pods.get(name)):
+                    moments[step][name] = time.perf_counter()
+        return len(moments[step]) == len(names)
 
     with explaining(api, NAMESPACE, names):
         wait_until(look, f"{', '.join(names)} to {what}", timeout=patience, interval=_LOOK_S)
@@ -170,6 +210,21 @@ def _when(
 def _runs(seen: Object | None) -> bool:
     statuses = (seen or {}).get("status", {}).get("containerStatuses", [])
     return any("running" in status.get("state", {}) for status in statuses)
+
+
+def _has_claim(seen: Object | None) -> bool:
+    return bool((seen or {}).get("status", {}).get("resourceClaimStatuses"))
+
+
+def _is_scheduled(seen: Object | None) -> bool:
+    return "nodeName" in (seen or {}).get("spec", {})
+
+
+_STEPS = {CLAIMED: _has_claim, SCHEDULED: _is_scheduled, START: _runs}
+
+
+def _has_ended(seen: Object | None) -> bool:
+    return seen is not None and seen["status"].get("phase") == "Succeeded"
 
 
 def _has_no_mig(node: GpuNode) -> bool:

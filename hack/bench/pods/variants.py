@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from testbed.api import Object, thing
 from testbed.claims import claim, gpu_config, mig_profile, opaque
 from testbed.driver import DRIVER_NAME
-from testbed.pods import container
+from testbed.pods import STAY, container
 
 BASELINE = "none"
 """The variant that asks for nothing; the others are compared with it."""
 
 EXTENDED = "extended"
 """The variant that asks for nvidia.com/gpu; the scheduler makes its claims."""
+
+PLUGIN = "device-plugin"
+"""The same, served by NVIDIA's device plugin in the place of this driver."""
 
 MPS = "mps"
 MIG = "mig"
@@ -42,6 +45,7 @@ CLAIMS: Mapping[str, Object] = {
 """The specs of claims, by the variant that has them."""
 
 VARIANTS = (BASELINE, "whole", EXTENDED, "time-slicing", MPS, MIG)
+EVERY_VARIANT = (*VARIANTS, PLUGIN)
 
 
 def template(variant: str) -> Object | None:
@@ -51,16 +55,16 @@ def template(variant: str) -> Object | None:
     return thing("ResourceClaimTemplate", variant, spec={"spec": CLAIMS[variant]})
 
 
-def pod(variant: str, name: str) -> Object:
-    """Return a pod that stays."""
-    spec: Object = {"terminationGracePeriodSeconds": 1}
+def pod(variant: str, name: str, script: str = STAY) -> Object:
+    """Return a pod that runs a script once, by default one that stays."""
+    spec: Object = {"terminationGracePeriodSeconds": 1, "restartPolicy": "Never"}
     resources: Object = {}
     if variant in CLAIMS:
         spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": variant}]
         resources = {"claims": [{"name": "gpu"}]}
-    elif variant == EXTENDED:
+    elif variant in {EXTENDED, PLUGIN}:
         resources = {"limits": {"nvidia.com/gpu": "1"}}
-    spec["containers"] = [container("ctr", resources)]
+    spec["containers"] = [container("ctr", resources, script)]
     return thing("Pod", name, spec=spec)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from bench.pods.report import END, START, Life, summarised, table
 from bench.pods.rounds import answers
-from bench.pods.variants import BASELINE, CLAIMS, template
+from bench.pods.variants import BASELINE, CLAIMS, EXTENDED, PLUGIN, pod, template
 
 from dra_driver.admin.validate.findings import check_manifest
 
@@ -16,6 +16,13 @@ class TestVariants:
         found = check_manifest(json.dumps(template(variant)))
         assert all(finding.severity == "warning" for finding in found.findings)
         assert found.configs == (variant in {"time-slicing", "mps"})
+
+    def test_pods_of_the_device_plugin_are_those_of_the_resource_name(self) -> None:
+        by_plugin, by_driver = (pod(variant, "one", "true") for variant in (PLUGIN, EXTENDED))
+        assert by_plugin == by_driver
+        (ctr,) = by_plugin["spec"]["containers"]
+        assert ctr["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+        assert ctr["command"][-1] == "true"
 
 
 def line(event: str, **facts: object) -> dict[str, object]:
