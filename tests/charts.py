@@ -19,7 +19,7 @@ Render = Callable[..., list[Object]]
 def objects(helm: str, *words: object, release: str = "dra-driver") -> list[Object]:
     done = run(helm, "template", release, FOLDER, "--namespace", "gpus", *words)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [one for one in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if one]
 
 
 def run(*words: object) -> "subprocess.CompletedProcess[str]":

@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 def objects(*paths: Path) -> Iterator[Object]:
     for path in paths:
-        yield from yaml.safe_load_all(path.read_text())
+        yield from yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader)
 
 
 def only(kind: str, name: str, path: Path = INSTALL) -> Object:

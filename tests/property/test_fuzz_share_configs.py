@@ -148,6 +148,21 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("text", HUGE.values(), ids=HUGE)
+LONGEST = ("many keys", "one key")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            text,
+            id=name,
+            marks=[pytest.mark.long("tests/property/test_fuzz_share_configs.py")]
+            if name in LONGEST
+            else [],
+        )
+        for name, text in HUGE.items()
+    ],
+)
 def test_the_most_costly_files_end_too(text: str) -> None:
     outcome(text.encode())

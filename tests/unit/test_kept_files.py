@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,22 +43,23 @@ def of(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.partition("-")[0].split(".")))
 
 
-def modules() -> Iterator[tuple[str, ast.AST]]:
-    for path in DRIVER.rglob("*.py"):
-        name = str(path.relative_to(DRIVER))
-        if not name.startswith("simulator/"):
-            yield name, ast.parse(path.read_text())
+@cache
+def modules() -> dict[str, list[ast.AST]]:
+    """The nodes of each module."""
+    return {
+        str(path.relative_to(DRIVER)): list(ast.walk(ast.parse(path.read_text())))
+        for path in DRIVER.rglob("*.py")
+        if path.relative_to(DRIVER).parts[0] != "simulator"
+    }
 
 
-def calls(tree: ast.AST, wanted: set[str]) -> int:
-    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+def calls(nodes: list[ast.AST], wanted: set[str]) -> int:
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
     return sum(getattr(one, "id", getattr(one, "attr", "")) in wanted for one in called)
 
 
-def creates(tree: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Attribute) and node.attr == "O_CREAT" for node in ast.walk(tree)
-    )
+def creates(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == "O_CREAT" for node in nodes)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -85,13 +86,14 @@ def test_until_its_release_a_versions_samples_are_what_it_writes(tmp_path: Path)
 
 
 def test_every_file_that_is_sealed_has_a_sample() -> None:
-    sealed = Counter({name: count for name, tree in modules() if (count := calls(tree, {"seal"}))})
+    found = {name: calls(nodes, {"seal"}) for name, nodes in modules().items()}
+    sealed = {name: count for name, count in found.items() if count}
     sampled = Counter(kind.writer for kind in KINDS)
     assert {name: sampled[name] for name in sealed} == sealed
 
 
 def test_every_module_that_writes_files_has_a_sample_or_a_reason() -> None:
-    writing = {name for name, tree in modules() if calls(tree, WRITERS) or creates(tree)}
+    writing = {name for name, nodes in modules().items() if calls(nodes, WRITERS) or creates(nodes)}
     unsampled = writing - {kind.writer for kind in KINDS}
     assert sorted(unsampled) == sorted(OTHERS)
 

@@ -25,7 +25,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
         assert main(["slices", *words]) == 0
         shown = capsys.readouterr()
         assert shown.err == ""
-        return list(yaml.safe_load_all(shown.out))
+        return list(yaml.load_all(shown.out, Loader=yaml.CSafeLoader))
 
     return run
 

@@ -83,7 +83,6 @@ def test_every_work_is_done_and_its_outcome_checked(
 @pytest.mark.parametrize(
     ("kind", "kernel", "said"),
     [
-        ("compute", "all", "0 where 4 is"),
         ("compute", "multiply_add", "0 where 4 is"),
         ("bandwidth", "triad", "0 where 2 is"),
         ("inference", "product", "0 where 1 is"),
@@ -121,13 +120,7 @@ def test_a_burn_takes_what_memory_there_is_and_says_what_was_refused(
 
 @pytest.mark.parametrize(
     ("kind", "which"),
-    [
-        ("gemm", "all"),
-        ("gemm", "gemm_fp32"),
-        ("convolution", "all"),
-        ("convolution", "convolution"),
-        ("burn", "all"),
-    ],
+    [("gemm", "gemm_fp32"), ("convolution", "convolution"), ("burn", "all")],
 )
 def test_products_of_a_gpu_that_computes_nothing_are_no_result(
     kind: str, which: str, tmp_path: Path, library: Path

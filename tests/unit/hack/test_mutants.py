@@ -141,6 +141,10 @@ def test_each_fault_is_one_that_a_test_could_notice(text: str, expected: set[str
     assert changed(text) == expected
 
 
+@pytest.mark.long(
+    "tests/unit/hack/test_mutants.py"
+    "::test_a_fault_that_somebody_wrote_is_tried_on_the_lines_that_it_changes"
+)
 def test_it_names_what_survives_goes_on_where_it_stopped_and_tries_again_after_a_new_test(
     project: Path, tmp_path: Path
 ) -> None:
