@@ -6,20 +6,32 @@ generation counts changes of spec, an update that changes nothing keeps the reso
 makes no event, a history that was compacted answers 410.
 """
 
-import copy
 import secrets
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from testbed.apiserver.kinds import Kind
+
+T = TypeVar("T")
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]
 """plural, namespace (empty for cluster-scoped kinds), name."""
+
+
+def copied(value: T) -> T:
+    """Return a copy of what JSON has room for, in a third of the time of copy.deepcopy.
+
+    Nodes with partitions have hundreds of devices, and tests look at them twenty times a second.
+    """
+    copy: T = msgspec.json.decode(msgspec.json.encode(value))
+    return copy
 
 
 class Refusal(Exception):  # noqa: N818 - the domain's word: an answer, not a fault of this server
@@ -63,12 +75,12 @@ class Store:
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
         with self.changed:
-            return copy.deepcopy(self._find(kind, namespace, name))
+            return copied(self._find(kind, namespace, name))
 
     def keep_snapshot(self, version: int, items: list[Object]) -> None:
         """Keep what a list that goes on showed, until the history is compacted."""
         with self.changed:
-            self._snapshots[version] = copy.deepcopy(items)
+            self._snapshots[version] = copied(items)
 
     def snapshot(self, version: int) -> tuple[list[Object], int]:
         """Return a list that was begun, as it was then."""
@@ -80,13 +92,13 @@ class Store:
                     "The provided continue parameter is too old to display a consistent list "
                     "result. You can start a new list without the continue parameter.",
                 )
-            return copy.deepcopy(self._snapshots[version]), version
+            return copied(self._snapshots[version]), version
 
     def list(self, kind: Kind, namespace: str | None = None) -> tuple[list[Object], int]:
         """Return a consistent view of a collection in order of names, and its resourceVersion."""
         with self.changed:
             listed = [
-                copy.deepcopy(stored)
+                copied(stored)
                 for (plural, in_namespace, _), stored in sorted(self._objects.items())
                 if plural == kind.plural and namespace in {None, in_namespace}
             ]
@@ -101,7 +113,7 @@ class Store:
         keep_status: bool,
         dry_run: bool = False,
     ) -> Object:
-        new = copy.deepcopy(body)
+        new = copied(body)
         meta = new.setdefault("metadata", {})
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + secrets.token_hex(3)
@@ -131,7 +143,7 @@ class Store:
     ) -> Object:
         with self.changed:
             old = self._find(kind, namespace, name)
-            new = copy.deepcopy(body)
+            new = copied(body)
             meta = new.setdefault("metadata", {})
             if meta.get("name", name) != name:
                 raise Refusal(400, "BadRequest", "the name of the object does not match the URL")
@@ -148,7 +160,7 @@ class Store:
                     "modified; please apply your changes to the latest version and try again",
                 )
             if status_only:
-                new = copy.deepcopy(old) | {"status": new.get("status", {})}
+                new = copied(old) | {"status": new.get("status", {})}
             else:
                 new["metadata"] = meta | {
                     key: old["metadata"][key]
@@ -157,11 +169,11 @@ class Store:
                 if kind.namespaced:
                     new["metadata"]["namespace"] = namespace
                 if kind.with_status and "status" in old:
-                    new["status"] = copy.deepcopy(old["status"])
+                    new["status"] = copied(old["status"])
             new.update(apiVersion=kind.api_version, kind=kind.kind)
             self._check(new, old)
             if new == old:
-                return copy.deepcopy(old)
+                return copied(old)
             if new.get("spec") != old.get("spec"):
                 new["metadata"]["generation"] = old["metadata"]["generation"] + 1
             return self._store("MODIFIED", kind, namespace, new)
@@ -188,10 +200,10 @@ class Store:
                         f'Operation cannot be fulfilled on {kind.plural} "{name}": {key} in '
                         f"precondition: {meta[key]}, in object meta: {old['metadata'][key]}",
                     )
-            new = change(copy.deepcopy(old))
+            new = change(copied(old))
             self._check(new, old)
             if new == old:
-                return copy.deepcopy(old)
+                return copied(old)
             return self._store("MODIFIED", kind, namespace, new)
 
     def delete(
@@ -209,10 +221,10 @@ class Store:
                     )
             del self._objects[kind.plural, namespace, name]
             self._version += 1
-            gone = copy.deepcopy(old)
+            gone = copied(old)
             gone["metadata"]["resourceVersion"] = str(self._version)
             self._tell("DELETED", kind, gone, gone)
-            return copy.deepcopy(gone)
+            return copied(gone)
 
     def compact(self) -> None:
         """Forget the history: a watch from an older resourceVersion is answered with 410."""
@@ -257,7 +269,7 @@ class Store:
         before = self._objects.get(key)
         self._objects[key] = new
         self._tell(change, kind, new, before)
-        return copy.deepcopy(new)
+        return copied(new)
 
     def _tell(self, change: str, kind: Kind, stored: Object, before: Object | None) -> None:
         self._history.append(
@@ -265,8 +277,8 @@ class Store:
                 version=self._version,
                 type=change,
                 plural=kind.plural,
-                object=copy.deepcopy(stored),
-                before=copy.deepcopy(before),
+                object=copied(stored),
+                before=copied(before),
             )
         )
         self.changed.notify_all()
