@@ -8,7 +8,10 @@ from hardware.questions import QUESTIONS
 from hardware.run import Step
 from hardware.steps import Verdict
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.leaves("all steps have one driver, which the run ends after the last"),
+]
 
 NOT_HERE = "a real GPU is asked by `make hardware` alone"
 
