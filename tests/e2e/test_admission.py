@@ -22,6 +22,7 @@ from e2e.scene import NAMESPACE, Scene, claim_spec
 from generated_configs import Json, configs
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError
+from sampling import examples
 
 pytestmark = pytest.mark.e2e
 
@@ -99,7 +100,7 @@ def test_a_bad_config_is_refused_for_the_field_that_the_driver_names(
 
 
 def test_policy_and_driver_agree_on_any_config(api: Api) -> None:
-    @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
     @given(configs)
     def agree(config: Json) -> None:
         said, wrong = refusal(api, claim(config)), wrong_fields(config)
