@@ -87,13 +87,13 @@ class Demo:
         """The demo's Deployments, and how many pods each has."""
         return {
             thing["metadata"]["name"]: thing["spec"]["replicas"]
-            for thing in yaml.safe_load_all(self.text)
+            for thing in yaml.load_all(self.text, Loader=yaml.CSafeLoader)
             if thing["kind"] == "Deployment"
         }
 
     def values_of(self, field_name: str) -> set[str]:
         """What the demo's objects have in a field, such as `image`, however deep it is."""
-        objects = yaml.safe_load_all(self.text)
+        objects = yaml.load_all(self.text, Loader=yaml.CSafeLoader)
         return {value for thing in objects for value in _values_of(field_name, thing)}
 
 
@@ -132,7 +132,7 @@ def load(name: str, machine: Profile, kubernetes: Minor = DEFAULT) -> Demo:
     expected, (text, config) = (folder / "expect.yaml").read_text(), _texts(folder)
     fitted = fit(_needs(expected), text + config, machine)
     adapted = fitted.adapted(expected)
-    expect, needs = yaml.safe_load(adapted), _needs(adapted)
+    expect, needs = yaml.load(adapted, Loader=yaml.CSafeLoader), _needs(adapted)
     if lacking := switched_off(needs.features, kubernetes):
         version = ".".join(map(str, kubernetes))
         raise UnfitError(f"it needs {', '.join(lacking)}, switched off in Kubernetes {version}")
@@ -182,7 +182,7 @@ def _texts(folder: Path) -> tuple[str, str]:
 
 
 def _needs(expected: str) -> Needs:
-    return parse_needs(yaml.safe_load(expected)["needs"])
+    return parse_needs(yaml.load(expected, Loader=yaml.CSafeLoader)["needs"])
 
 
 def complaints(demo: Demo, seen: Found) -> list[str]:

@@ -30,7 +30,7 @@ class Fault:
 def read(room: str) -> list[Fault]:
     """Return the faults of a room."""
     file = _FOLDER / f"{room.replace('/', '-')}.yaml"
-    return [Fault(**entry) for entry in yaml.safe_load(file.read_text())]
+    return [Fault(**entry) for entry in yaml.load(file.read_text(), Loader=yaml.CSafeLoader)]
 
 
 def mutants(module: Module, faults: Iterable[Fault]) -> list[Mutant]:
