@@ -179,6 +179,21 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         help="What limits the memory of shares; auto: the best that the node has; mps: not "
         "control groups, so that several pods can use one claim of a share.",
     )
+    over_limit: Literal["report", "end"] = option(
+        default="report",
+        help="What to do about a container with more GPU memory than its share or its MPS limit: "
+        "report it in an event, or end its processes, too. Needs the host's PID namespace.",
+    )
+    over_limit_allowance: int = option(
+        check=bounds(least=0, most=1 << 20),
+        default=510,
+        help="MiB that may be used above the limit, as for a CUDA context.",
+    )
+    over_limit_interval: float = option(
+        check=bounds(least=0.1, most=60),
+        default=0.5,
+        help="Seconds between two looks at GPUs on which containers may be ended.",
+    )
     cgroup_root: Path | None = common_settings.CGROUP_ROOT
     claim_status: bool = option(
         default=True,

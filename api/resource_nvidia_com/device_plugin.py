@@ -45,6 +45,7 @@ MOST_REPLICAS = 1024
 
 _NO_RESOURCES = "no resources specified: name them under resources, or remove this part of sharing"
 _OF_SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources", "compute")
+_NO_LIMIT = "has no effect without memory: equal, except where control groups limit memory (R615)"
 _WITHOUT_MEANING = "has no effect on this driver"
 
 
@@ -65,6 +66,23 @@ class Compute(StrEnum):
     """Each share may use all of them, as far as others leave them idle: only memory is divided."""
 
 
+class Memory(StrEnum):
+    """What becomes of a device's memory under time-slicing; MPS always divides it."""
+
+    SHARED = "shared"
+    """Each share may use what the others leave, as the device plugin has it."""
+
+    EQUAL = "equal"
+    """Each share has its part of it."""
+
+
+class OverLimit(StrEnum):
+    """What becomes of a container that has more memory of a device than its limit."""
+
+    REPORT = "report"
+    END = "end"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedResource:
     """Devices that are divided into replicas.
@@ -74,12 +92,16 @@ class SharedResource:
         served_as: the resource name that pods ask for.
         devices: which of the node's devices of this name.
         replicas: into how many each is divided; two at least.
+        memory: whether the memory is divided, too, where time-slicing alone would not.
+        over_limit: what becomes of who has more than its part; None: what the node's setting says.
     """
 
     name: str
     served_as: str
     devices: DeviceChoice
     replicas: int
+    memory: Memory = Memory.SHARED
+    over_limit: OverLimit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +193,13 @@ class ReplicatedResource(ConfigModel):
     replicas: Annotated[
         int, WholeNumber(least=1, most=MOST_REPLICAS, title="the number of replicas")
     ]
+    memory: Annotated[
+        Memory | None, OneOf(values=Memory, singular="memory", plural="values of memory")
+    ] = None
+    over_limit: Annotated[
+        OverLimit | None,
+        OneOf(values=OverLimit, singular="overLimit", plural="values of overLimit"),
+    ] = None
 
     def served_as(self, *, rename_by_default: bool) -> str:
         """Return the name that pods ask for."""
@@ -231,12 +260,12 @@ def _contradictions(sharing: SharingSection | None) -> Iterator[Problem]:
     for kind, section in sections:
         if section is not None:
             path: Path = ("sharing", str(kind), "resources")
-            for below, text in _resource_problems(section):
+            for below, text in _resource_problems(section, kind):
                 where = (*path, *below)
                 yield Problem(path=where, text=f"{dotted(where)}: {text}")
 
 
-def _resource_problems(section: ReplicatedSection) -> Iterator[tuple[Path, str]]:
+def _resource_problems(section: ReplicatedSection, by: SharedBy) -> Iterator[tuple[Path, str]]:
     """Yield (path below the resources, what is wrong)."""
     served: dict[str, str] = {}
     chosen: dict[str, set[DeviceReference] | None] = {}
@@ -246,6 +275,8 @@ def _resource_problems(section: ReplicatedSection) -> Iterator[tuple[Path, str]]
             resource_name(name)
         except ValueError as error:
             yield (index,), str(error)
+        if resource.memory is not None and by is SharedBy.MPS:
+            yield (index, "memory"), "mps always divides memory: remove this field"
         for reference in _whole_gpus(resource):
             text = f"{reference} is a whole GPU, but {resource.name} is a MIG device"
             how = 'name it by indexes such as "0:1" (GPU:MIG) or by its MIG UUID'
@@ -289,10 +320,13 @@ def _node_config(config: DevicePluginFile) -> NodeConfig:
     kind, section = _only_section(config.sharing)
     resources = []
     for index, resource in enumerate(section.resources if section else ()):
+        where = dotted(("sharing", str(kind), "resources", index))
         if resource.replicas == 1:
-            where = dotted(("sharing", str(kind), "resources", index))
             warnings.append(f"{where}: one replica is the whole device: nothing is shared")
             continue
+        is_sliced = kind is SharedBy.TIME_SLICING and resource.memory is not Memory.EQUAL
+        if is_sliced and resource.over_limit is not None:
+            warnings.append(f"{where}.overLimit: {_NO_LIMIT}")
         resources.append(
             SharedResource(
                 name=resource.name,
@@ -301,6 +335,8 @@ def _node_config(config: DevicePluginFile) -> NodeConfig:
                 ),
                 devices=resource.devices,
                 replicas=resource.replicas,
+                memory=resource.memory or Memory.SHARED,
+                over_limit=resource.over_limit,
             )
         )
     return NodeConfig(

@@ -103,4 +103,6 @@ def lost_indent(unknown: str, value: Mapping[str, object]) -> str:
         if name == unknown:
             break
         above = name if inner is None else above
-    return f'; if it belongs to "{above}", which is empty, indent it further' if above else ""
+    return (
+        f'; if it belongs to "{plain(above)}", which is empty, indent it further' if above else ""
+    )

@@ -202,9 +202,9 @@ class DriverSession:
         """Return how many GPUs NVML counts. It is not opened for it."""
         return self._if_open().gpu_count()
 
-    def gpu_load(self, index: int) -> GpuLoad:
+    def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
         """Return who uses the GPU at a position. NVML is not opened for it."""
-        return self._if_open().gpu_load(index)
+        return self._if_open().gpu_load(index, sampled=sampled)
 
     def _if_open(self) -> NvmlLibrary:
         library = self._library

@@ -34,6 +34,8 @@ class Division(Struct, frozen=True, kw_only=True, rename="camel"):
         served_as: the resource name under which shares are asked for, such as `nvidia.com/gpu`.
         combines: whether one request may have several shares, as one larger share.
         free_compute: whether each share may use all SMs that others leave idle under MPS.
+        equal_memory: whether each share has its part of the memory, where time-slicing alone would
+            not divide it.
         together: the GPUs of which one container may have shares at a time, sorted, where that
             takes one server for all of them; these are given out in no other way.
     """
@@ -43,6 +45,7 @@ class Division(Struct, frozen=True, kw_only=True, rename="camel"):
     served_as: str
     combines: bool
     free_compute: bool = False
+    equal_memory: bool = False
     together: tuple[GpuUuid, ...] = ()
 
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never
 
+import structlog
+
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.memory.watch import MemoryWatch
@@ -22,15 +24,19 @@ from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.device import DeviceKind
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
 from dra_driver.devices.mig.making import MigInstances
+from dra_driver.host.worker import Worker
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
+from dra_driver.node.processes import NOT_SEEN, sees_processes
 from dra_driver.node.sharing import node_sharing
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.sharing.steps import NvidiaMpsDaemon, UseShares
 from resource_nvidia_com.v1beta1.names import SharingStrategy
+
+log = structlog.get_logger()
 
 
 class ClaimWork:
@@ -78,7 +84,7 @@ class ClaimWork:
         changes.inventory.add(self._ring)
         changes.health.add(self._ring)
         self.news.changed.add(self._tell)
-        watchers = self._watchers(context, offers)
+        watchers = (*self._watchers(context, offers), *self._over_limit(context, offers))
         self.workers = (self.news, *watchers, self._status, self._unlimited)
         self._measure(context)
 
@@ -121,6 +127,19 @@ class ClaimWork:
             clock=context.clock,
         )
         return memory, daemons
+
+    def _over_limit(self, context: NodeContext, offers: NodeOffers) -> tuple[Worker, ...]:
+        """Return what watches limits of memory; nothing where no processes are seen."""
+        if not sees_processes(context.roots):
+            if context.settings.over_limit != "report":
+                log.warning("memory over limits not watched", reason=NOT_SEEN)
+            return ()
+        # By default the driver has PIDs of its own, and this is not loaded.
+        from dra_driver.node.over_limit import over_limit_workers  # noqa: PLC0415
+
+        watch, told = over_limit_workers(context, self._gpus, offers.shares)
+        self.news.changed.add(lambda *_: watch.ring())
+        return watch, told
 
     def _claims(self, context: NodeContext, gpus: NodeGpus) -> NodeClaims:
         settings = context.settings

@@ -26,7 +26,7 @@ from dra_driver.host.worker import LogOnce
 from dra_driver.shares.layout import ShareLayout
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigs, ShareConfigState
-from dra_driver.sharing.share_memory import ShareMemory
+from dra_driver.sharing.share_memory import UNSEEN, ShareMemory
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, MEMORY, NO_CONSUMABLES, SHARES, Consumable
 from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
 from resource_nvidia_com.quantity import quantity_bytes
@@ -71,6 +71,14 @@ class NodeShares:
     def wanted(self) -> Mapping[Base, Division]:
         """Return how the config wants the devices of this node to be divided."""
         return self._of(self._inventory.current()).divisions
+
+    def over_limit(self, served_as: str) -> str | None:
+        """Return what the config says of who has more than a share; None if it says nothing."""
+        config = self._configs.current().config
+        for resource in config.resources if config else ():
+            if resource.served_as == served_as and resource.over_limit is not None:
+                return str(resource.over_limit)
+        return None
 
     def why_unknown(self) -> str | None:
         """Return why it is not known how devices are to be divided; None if it is."""
@@ -141,6 +149,7 @@ class NodeShares:
         names = _names(inventory)
         gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
         remarks = [*(state.config.warnings if state.config else ()), *divided.missing]
+        remarks += self._unwatched(state)
         remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
         waiting = divisions.waiting(gpus)
         remarks += [
@@ -159,6 +168,12 @@ class NodeShares:
             consumables=self._notes.consumables,
         )
         self._write(notes)
+
+    def _unwatched(self, state: ShareConfigState) -> Iterator[str]:
+        """Yield the resources that say what becomes of who takes too much, which is not seen."""
+        for resource in state.config.resources if state.config else ():
+            if resource.over_limit is not None and not self._memory.sees_processes:
+                yield f"{resource.served_as}: overLimit has no effect: {UNSEEN}"
 
     def _cautions(self, inventory: Inventory, divisions: Mapping[Base, Division]) -> Iterator[str]:
         """Yield what may end the limits of those who share GPUs, each text once."""
@@ -198,7 +213,9 @@ class NodeShares:
         waits: bool,
     ) -> NotedDevice:
         try:
-            choice = self._memory.choose(gpu, part, division.strategy)
+            choice = self._memory.choose(
+                gpu, part, division.strategy, has_size=division.equal_memory
+            )
             by, why = choice.with_condition(), choice.why
         except DriverError as error:
             by, why = None, f"not known: {error}"

@@ -19,6 +19,7 @@ from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
+from dra_driver.node.processes import sees_processes
 from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
@@ -59,7 +60,8 @@ def node_memory(
         return program.memory_limits(roots.driver_on_host, uuids) if program else ()
 
     groups = MemoryGroups(pods, holdings.tenants, holdings.parts_of_pod, hooks, is_wanted=by_groups)
-    return NodeMemory(pods=pods, shares=ShareMemory(groups))
+    shares = ShareMemory(groups, sees_processes=sees_processes(roots))
+    return NodeMemory(pods=pods, shares=shares)
 
 
 class NodeSharing(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.host.worker import LogOnce
 from dra_driver.kube.client import KubeClient
+from dra_driver.node.processes import NOT_SEEN, host_proc
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.model import NodeUse
 from dra_driver.usage.node import Loads, NodeLook, known_below
@@ -20,13 +21,6 @@ from dra_driver.usage.processes import Processes
 from dra_driver.usage.reserved import ReservedPods
 from dra_driver.usage.sampler import Sampler
 from dra_driver.usage.series import series
-
-NOT_SEEN = (
-    "this container has its own PID namespace, so NVML does not list other containers' processes; "
-    "set hostPID: true in its pod (the chart's value usage.enabled does that), or run this in the "
-    "MPS supervisor's pod, which has it"
-)
-"""What is wrong where processes of containers cannot be seen."""
 
 log = structlog.get_logger()
 
@@ -42,12 +36,11 @@ def node_look(
 
     Without `records` those of claims are read below the driver's own directory.
     """
-    host = roots.driver / "proc"
     return NodeLook(
         loads,
         Processes(roots.proc, Path("/proc")),
         lambda: known_below(directory, (roots.driver, Path("/")), records, reserved),
-        host_proc=host if (host / "self").is_symlink() else None,
+        host_proc=host_proc(roots),
     )
 
 

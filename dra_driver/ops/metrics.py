@@ -178,6 +178,13 @@ class Metrics(_Registered):
             "nvidia_dra_memory_limits_not_in_force",
             "Claims whose GPU memory limits on control groups could not be set again.",
         )
+        self._over_limit = self._counter(
+            "nvidia_dra_memory_over_limit",
+            "Containers with more GPU memory than their limit: reported, ended, or failed to end.",
+            "action",
+        )
+        for action in ("reported", "ended", "failed"):
+            self._over_limit.labels(self._driver, action)
 
     def _declare_health(self) -> None:
         self._conditions = self._gauge(
@@ -279,6 +286,10 @@ class Metrics(_Registered):
     def watch_memory_limits(self, not_in_force: Callable[[], int]) -> None:
         """Ask `not_in_force` at each scrape of how many claims memory limits are not in force."""
         self._limits_lost.labels(self._driver).set_function(not_in_force)
+
+    def over_limit(self, action: str) -> None:
+        """Count a container with more memory than its limit: reported, ended or failed."""
+        self._over_limit.labels(self._driver, action).inc()
 
     def xid_heard(self) -> None:
         """Count one XID that a GPU reported."""

@@ -20,7 +20,13 @@ from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.shares.layout import ShareLayout
-from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.device_plugin import (
+    Compute,
+    Memory,
+    NodeConfig,
+    SharedBy,
+    SharedResource,
+)
 from resource_nvidia_com.resource_names import GPU, PREFIX
 from resource_nvidia_com.share_devices import (
     AllDevices,
@@ -109,6 +115,7 @@ def _division(
         served_as=resource.served_as,
         combines=combines,
         free_compute=is_mps and config.compute is Compute.FREE,
+        equal_memory=resource.memory is Memory.EQUAL,
         together=gpus if is_mps and combines and len(gpus) > 1 else (),
     )
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dra_driver.devices.device import Base, Mig, Whole
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.devices.shares import ShareStrategy
+from dra_driver.devices.shares import ConsumedShare, Share, ShareStrategy
 from dra_driver.errors import ConfigError
 from dra_driver.host.worker import LogOnce
 from dra_driver.sharing.base import LIMITS_SINCE, Group, Unit
@@ -26,6 +26,13 @@ from dra_driver.sharing.share_limits import share_of
 from dra_driver.sharing.steps import Backend, MemoryPart
 
 _BEST_FIRST = tuple(Backend)
+_OF_EACH_CLAIM = {Backend.WATCHED, Backend.NOTHING}
+"""What takes no agreement between the tenants of a device."""
+
+UNSEEN = (
+    "the processes of containers, whose memory could be looked at, are not seen from here: set the "
+    "chart's usage.enabled (hostPID)"
+)
 
 log = structlog.get_logger()
 
@@ -48,22 +55,30 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class ShareMemory:
-    """Chooses what enforces memory; `groups` has it done by control groups. For any thread."""
+    """Chooses what enforces memory; `groups` has it done by control groups. For any thread.
 
-    def __init__(self, groups: MemoryGroups) -> None:
+    `sees_processes`: whether this process can see how much memory those of containers have.
+    """
+
+    def __init__(self, groups: MemoryGroups, *, sees_processes: bool = False) -> None:
         self.groups = groups
+        self.sees_processes = sees_processes
         self._once = LogOnce()
         self._cautions = LogOnce()
 
-    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
+    def choose(
+        self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool = False
+    ) -> Choice:
         """Return what enforces memory on a device of a GPU that is shared by a strategy.
+
+        `has_size`: it is said how much a share has, also where the strategy divides no memory.
 
         Raises DeviceError or TransientError if the GPU does not say what it can do, StateError if
         the records cannot be read.
         """
-        choice = self._best(gpu, base, strategy)
+        choice = self._best(gpu, base, strategy, has_size=has_size)
         present = self._present(base)
-        if present is not None and present is not choice.by:
+        if present not in (None, choice.by) and not {present, choice.by} <= _OF_EACH_CLAIM:
             why = choice.why or "earlier claims are limited like this; it changes when they end"
             choice = Choice(by=present, why=why)
         uuid, words = gpu.uuid, choice.with_condition() or "nothing"
@@ -74,13 +89,22 @@ class ShareMemory:
     def choose_for(self, units: Sequence[Unit]) -> Choice:
         """Return what enforces memory on devices that are served together: the worst of them."""
         return _worst(
-            self.choose(unit.gpu, unit.device.base, share_of(unit).strategy) for unit in units
+            self.choose(
+                unit.gpu,
+                unit.device.base,
+                share_of(unit).strategy,
+                has_size=has_size(share_of(unit)),
+            )
+            for unit in units
         )
 
     def caution(self, gpu: Gpu) -> str | None:
         """Return what may end the limits of a GPU's tenants, if anything. Raises as `choose`."""
         whole = Whole(gpu=gpu.uuid)
-        by = self._present(whole) or self._best(gpu, whole, ShareStrategy.TIME_SLICING).by
+        by = (
+            self._present(whole)
+            or self._best(gpu, whole, ShareStrategy.TIME_SLICING, has_size=False).by
+        )
         caution = self.groups.caution(gpu) if by is Backend.CONTROL_GROUPS else None
         if caution is None:
             self._cautions.forget(gpu.uuid)
@@ -109,16 +133,35 @@ class ShareMemory:
             return part
         if (why := self.groups.why_not_for(of_claim)) is not None:
             worst = _worst(
-                _without_groups(unit.gpu, share_of(unit).strategy, why) for unit in units
+                self._without_groups(
+                    unit.gpu, share_of(unit).strategy, why, has_size=has_size(share_of(unit))
+                )
+                for unit in units
             )
             return replace(part, by=worst.by, why=worst.why)
         return replace(part, pod=_only_pod(claim), mib=mib) if mib else part
 
-    def _best(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
+    def _best(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Choice:
         why = self.groups.why_not(base)
         if why is None:
             return Choice(by=Backend.CONTROL_GROUPS)
-        return _without_groups(gpu, strategy, why)
+        return self._without_groups(gpu, strategy, why, has_size=has_size)
+
+    def _without_groups(
+        self, gpu: Gpu, strategy: ShareStrategy, why: str, *, has_size: bool
+    ) -> Choice:
+        """Return what enforces memory where control groups cannot, for the given reason."""
+        is_mps = strategy is ShareStrategy.MPS
+        if is_mps and gpu.cuda_compute_capability >= LIMITS_SINCE:
+            return Choice(by=Backend.MPS, why=why)
+        reason = "time-slicing divides no memory"
+        if is_mps:
+            reason = f"MPS limits nothing on {gpu.product_name}, which is older than Volta"
+        by = Backend.NOTHING
+        if is_mps or has_size:
+            by = Backend.WATCHED if self.sees_processes else by
+            reason += "" if self.sees_processes else f", and {UNSEEN}"
+        return Choice(by=by, why="; ".join(filter(None, (why, reason))))
 
     def _present(self, base: Base) -> Backend | None:
         """Return by what the tenants of a device are limited; None while there is none."""
@@ -132,16 +175,11 @@ def _worst(choices: Iterable[Choice]) -> Choice:
     return max(choices, key=lambda choice: _BEST_FIRST.index(choice.by))
 
 
-def _without_groups(gpu: Gpu, strategy: ShareStrategy, why: str) -> Choice:
-    """Return what enforces memory on a device where control groups cannot, for the given reason."""
-    by, reason = Backend.NOTHING, ""
-    if strategy is not ShareStrategy.MPS:
-        reason = "time-slicing divides no memory"
-    elif gpu.cuda_compute_capability < LIMITS_SINCE:
-        reason = f"MPS limits nothing on {gpu.product_name}, which is older than Volta"
-    else:
-        by = Backend.MPS
-    return Choice(by=by, why="; ".join(filter(None, (why, reason))))
+def has_size(share: Share) -> bool:
+    """Tell whether it is said how much memory a share has, also under time-slicing."""
+    if isinstance(share, ConsumedShare):
+        return share.memory_mib > 0
+    return share.division.equal_memory
 
 
 def _only_pod(claim: Group) -> str:

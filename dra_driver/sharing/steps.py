@@ -175,12 +175,20 @@ class Backend(StrEnum):
 
     CONTROL_GROUPS = "ControlGroups"
     MPS = "MPS"
+    WATCHED = "Watched"
+    """Who takes more is found afterwards (usage/watch.py)."""
     NOTHING = "Nothing"
 
     def words(self) -> str | None:
         """Return the backend for people; None for nothing."""
-        words = {Backend.CONTROL_GROUPS: "control groups (NVML)", Backend.MPS: "MPS"}
-        return words.get(self)
+        return _BACKEND_WORDS.get(self)
+
+
+_BACKEND_WORDS = {
+    Backend.CONTROL_GROUPS: "control groups (NVML)",
+    Backend.MPS: "MPS",
+    Backend.WATCHED: "watching (--over-limit)",
+}
 
 
 class MemoryPart(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

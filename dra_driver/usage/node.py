@@ -6,9 +6,11 @@ believed. GPUs are asked side by side, and one that does not answer hides no oth
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import stored_records
@@ -16,7 +18,7 @@ from dra_driver.devices.load import GpuLoad
 from dra_driver.errors import DeviceError, StateError, TransientError
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage import model
-from dra_driver.usage.model import Known, NodeUse
+from dra_driver.usage.model import GpuUse, Known, NodeUse
 from dra_driver.usage.processes import FOLDER, Processes, SeenProcess, container_names, now_ticks
 from dra_driver.usage.reserved import ReservedPods
 
@@ -31,9 +33,21 @@ class Loads(Protocol):
         """Return how many GPUs there are. Raises DeviceError, TransientError."""
         ...
 
-    def gpu_load(self, index: int) -> GpuLoad:
-        """Return who uses a GPU. Raises DeviceError, TransientError."""
+    def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
+        """Return who uses a GPU, and if `sampled` how busy. Raises DeviceError, TransientError."""
         ...
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """What GPUs say, and the processes on them by PID. `silent` did not answer, with the reason."""
+
+    loads: Sequence[GpuLoad]
+    silent: Mapping[int, str]
+    processes: Mapping[int, SeenProcess]
+
+    def used(self, known: Known) -> Iterator[GpuUse]:
+        """Yield who uses the GPUs."""
+        return (model.used(load, self.processes, known) for load in self.loads)
 
 
 class NodeLook:
@@ -61,29 +75,39 @@ class NodeLook:
         Raises DeviceError if NVML refuses or does not answer, TransientError if it is not open at
         this moment, and StateError if the records of claims cannot be read.
         """
-        before = now_ticks()
-        loads, silent = self._ask_all(self._loads.gpu_count())
-        seen = self._see(loads, before)
+        seen = self.see(range(self._loads.gpu_count()))
         known = self._known()
         return NodeUse(
-            gpus=tuple(model.used(load, seen, known) for load in loads),
-            silent=silent,
+            gpus=tuple(seen.used(known)),
+            silent=seen.silent,
             sees_processes=self._processes.has_those_of_the_host(self._host_proc),
         )
 
-    def _ask_all(self, count: int) -> tuple[Sequence[GpuLoad], Mapping[int, str]]:
+    def see(self, indices: Sequence[int], *, sampled: bool = True) -> "Seen":
+        """Return who is on some of the GPUs now, by NVML's indices, whatever claims they have."""
+        before = now_ticks()
+        loads, silent = self._ask_all(indices, sampled=sampled)
+        return Seen(loads=loads, silent=silent, processes=self._see(loads, before))
+
+    def known(self) -> Known:
+        """Return what is known of the node beside NVML's word. Raises StateError."""
+        return self._known()
+
+    def _ask_all(
+        self, indices: Sequence[int], *, sampled: bool
+    ) -> tuple[Sequence[GpuLoad], Mapping[int, str]]:
         """Return what GPUs answer, and the reasons of those that do not, by index."""
         answers: dict[int, GpuLoad | str] = {}
 
         def ask(index: int) -> None:
             try:
-                answers[index] = self._loads.gpu_load(index)
+                answers[index] = self._loads.gpu_load(index, sampled=sampled)
             except (DeviceError, TransientError) as error:
                 answers[index] = str(error)
 
         threads = [
             threading.Thread(target=ask, args=(index,), name=f"usage-{index}", daemon=True)
-            for index in range(count)
+            for index in indices
         ]
         end = time.monotonic() + self._answer_seconds
         for thread in threads:
@@ -91,7 +115,7 @@ class NodeLook:
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
         late = f"it has not answered in {self._answer_seconds:g} s"
-        answered = {index: answers.get(index, late) for index in range(count)}
+        answered = {index: answers.get(index, late) for index in indices}
         loads = [load for load in answered.values() if isinstance(load, GpuLoad)]
         return loads, {index: why for index, why in answered.items() if isinstance(why, str)}
 

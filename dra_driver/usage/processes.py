@@ -9,12 +9,12 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from dra_driver.devices.holders import harmless
+from dra_driver.host.pids import first_procfs, has_pids_of_host
 
 _LONGEST_STAT = 4096
 
@@ -76,7 +76,7 @@ class Processes:
 
     def __init__(self, *procs: Path) -> None:
         """Take where procfs may be mounted; the first that is one of this process is read."""
-        self._proc = next((proc for proc in procs if _is_procfs(proc)), Path("/proc"))
+        self._proc = first_procfs(*procs)
 
     def see(self, pid: int, *, before: int) -> SeenProcess | None:
         """Return a process; None if it has ended, or began later than that many ticks.
@@ -100,17 +100,7 @@ class Processes:
         `host_proc` is where the host's own procfs may be mounted; without it the PID namespace has
         to be the kernel's first.
         """
-        with suppress(OSError):
-            own = (self._proc / "self/ns/pid").stat().st_ino
-            if host_proc is not None:
-                with suppress(OSError):
-                    return own == (host_proc / "1/ns/pid").stat().st_ino
-            return own == _FIRST_PID_NAMESPACE
-        return False
-
-
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
+        return has_pids_of_host(self._proc, host_proc)
 
 
 def now_ticks() -> int:
@@ -145,10 +135,6 @@ def _read(folder: int, name: str, most: int) -> str:
     finally:
         os.close(descriptor)
     return data.decode(errors="replace")
-
-
-def _is_procfs(folder: Path) -> bool:
-    return (folder / "self").is_symlink()
 
 
 def pod_process(text: str) -> PodProcess | None:

@@ -115,6 +115,9 @@ CASES: dict[str, list[Case]] = {
             early=4,
         )
     ],
+    "GPUContainersEnded": [
+        one("nvidia_dra_memory_over_limit_total", 'action="ended"', "0 1x20", "1x40", 4, 0)
+    ],
     "GPUIdleInPod": [
         one("nvidia_dra_container_gpu_processes", CONTAINER, "0x400", "0x300 1 0x90", 370, 300)
     ],

@@ -143,6 +143,7 @@ def test_an_unknown_feature_gate_is_installed_and_the_notes_name_it(helm: str) -
         ("health.ignoredXids={none}", "got string, want integer"),
         ("health.taintWarnings=None", "at '/health': additional properties 'taintWarnings'"),
         ("config.map.a=x,config.name=b", "config.map and config.name are both set: give"),
+        ("usage.overLimit=end", "usage.overLimit: end needs usage.enabled: true"),
         ("config.map.a=x,config.default=b", "config.default names b, which config.map does not"),
         ("serviceAccount.create=false", "serviceAccount.name is empty: name the account"),
         ("namespaceOverride=default", "the namespace is `default`, where privileged pods have no"),
@@ -324,6 +325,15 @@ def test_only_to_tell_who_uses_gpus_the_driver_has_the_hosts_pids(render: Render
         allowed = {user: one for one in of_kind(things, SCC) for user in one["users"]}
         scc = allowed[f"system:serviceaccount:gpus:{pod['serviceAccountName']}"]
         assert scc["allowHostPID"] is wanted
+
+
+def test_containers_over_their_memory_are_ended_only_where_processes_are_seen(
+    render: Render,
+) -> None:
+    end = ("--set", "usage.overLimit=end")
+    pod = driver_pod(render(*end, "--set", "usage.enabled=true"))
+    assert environment(pod)["OVER_LIMIT"] == "end"
+    assert "OVER_LIMIT" not in environment(driver_pod(render("--set", "usage.enabled=true")))
 
 
 def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:

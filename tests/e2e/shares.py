@@ -1,8 +1,9 @@
 """What tests of shares have in common: a node's share configs, and what containers get by them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import yaml
@@ -26,12 +27,13 @@ def config(
     *,
     name: str = GPU,
     devices: object = "all",
+    resource: Mapping[str, object] = MappingProxyType({}),
     **settings: object,
 ) -> str:
     """A config file as device plugin users write it; without a kind nothing is shared."""
     if kind is None:
         return "version: v1\n"
-    resources = [{"name": name, "replicas": replicas, "devices": devices}]
+    resources = [{"name": name, "replicas": replicas, "devices": devices, **resource}]
     return yaml.safe_dump({"version": "v1", "sharing": {kind: settings | {"resources": resources}}})
 
 

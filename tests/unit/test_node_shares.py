@@ -1,10 +1,12 @@
 """The shares of a node, put together of its config, its GPUs and its claims."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import pytest
 from msgspec.structs import replace
 
 import make
@@ -21,7 +23,7 @@ from dra_driver.sharing.share_memory import Choice
 from dra_driver.sharing.steps import Backend
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.offer.shares import SharePlacement
-from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.device_plugin import NodeConfig, OverLimit, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices
 
 GPU = make.gpu(0)
@@ -47,6 +49,7 @@ class Node:
     choice: Choice | DriverError = Choice(by=Backend.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
     cautions: dict[GpuUuid, str] = field(default_factory=dict)
     consumable: Consumable = NO_CONSUMABLES
+    sees_processes: bool = True
 
     def __post_init__(self) -> None:
         self.shares = NodeShares(
@@ -62,7 +65,7 @@ class Node:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
+    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Choice:
         if isinstance(self.choice, DriverError):
             raise self.choice
         return self.choice
@@ -152,6 +155,19 @@ def test_what_may_end_limits_is_remarked_for_gpus_that_are_shared(tmp_path: Path
         consumable=Consumable.of("unlimited"),
     )
     assert remarks(consuming) == ("gpu-0: limits may end",)
+
+
+@pytest.mark.parametrize("sees_processes", [True, False])
+def test_what_becomes_of_who_takes_too_much_is_known_of_each_resource_and_said_if_in_vain(
+    tmp_path: Path, sees_processes: bool
+) -> None:
+    node = Node(tmp_path, sees_processes=sees_processes)
+    ended = dataclasses.replace(config(4).resources[0], over_limit=OverLimit.END)
+    node.set(dataclasses.replace(config(4), resources=(ended,)))
+    assert node.shares.over_limit(ended.served_as) == "end"
+    assert node.shares.over_limit("nvidia.com/other") is None
+    in_vain = [text for text in remarks(node) if "overLimit has no effect" in text]
+    assert len(in_vain) == (not sees_processes)
 
 
 def test_without_shares_nothing_is_noted(tmp_path: Path) -> None:

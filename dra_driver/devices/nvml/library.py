@@ -209,11 +209,13 @@ class NvmlLibrary:
         )
         return replace(facts, nvlinks=wiring.links, fabric=wiring.fabric)
 
-    def gpu_load(self, index: int) -> GpuLoad:
-        """Return who uses the GPU at a position, and how much."""
-        return self._ask(
-            str(index), lambda: read_load(pynvml.nvmlDeviceGetHandleByIndex(index), index)
-        )
+    def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
+        """Return who uses the GPU at a position, and how much: how busy only if `sampled`."""
+
+        def load() -> GpuLoad:
+            return read_load(pynvml.nvmlDeviceGetHandleByIndex(index), index, sampled=sampled)
+
+        return self._ask(str(index), load)
 
     def _ask(self, subject: str, question: Callable[[], T]) -> T:
         def ask() -> T:

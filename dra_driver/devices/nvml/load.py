@@ -56,8 +56,12 @@ class Busy(Struct, frozen=True, kw_only=True):
     sm_clock: int | None = None
 
 
-def read_load(handle: Any, index: int) -> GpuLoad:
-    """Return who uses a GPU and how much; raises NVMLError only if it is out of reach."""
+def read_load(handle: Any, index: int, *, sampled: bool = True) -> GpuLoad:
+    """Return who uses a GPU and how much; raises NVMLError only if it is out of reach.
+
+    To ask how busy processes are takes an H100 ten times as long as all else, 3 ms: without
+    `sampled` it is left out.
+    """
     rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle, absent=NOT_TOLD)
     return GpuLoad(
         index=index,
@@ -66,7 +70,7 @@ def read_load(handle: Any, index: int) -> GpuLoad:
         product_name=str(pynvml.nvmlDeviceGetName(handle)),
         memory=read_memory(handle),
         busy=None if rates is None else _share(int(rates.gpu)),
-        processes=_processes(handle, _samples(handle)),
+        processes=_processes(handle, _samples(handle) if sampled else None),
         migs=tuple(_migs(handle)),
     )
 

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from resource_nvidia_com.device_plugin import (
+    Memory,
     NodeConfig,
+    OverLimit,
     SharedBy,
     SharedResource,
     decode_node_config,
@@ -161,6 +163,45 @@ def test_one_replica_is_not_shared_and_that_is_said() -> None:
     assert config.warnings == (
         "sharing.mps.resources[0]: one replica is the whole device: nothing is shared",
     )
+
+
+def test_memory_and_who_takes_too_much_of_it_are_said_of_each_resource() -> None:
+    said = only(sharing(gpu(memory="equal", overLimit="end")))
+    assert (said.memory, said.over_limit) == (Memory.EQUAL, OverLimit.END)
+    silent = only(sharing(gpu()))
+    assert (silent.memory, silent.over_limit) == (Memory.SHARED, None)
+    assert only(sharing(gpu(overLimit="report"), by="mps")).over_limit is OverLimit.REPORT
+
+
+def test_what_is_said_of_a_limit_that_there_is_none_of_is_named() -> None:
+    (warning,) = decode_node_config(sharing(gpu(overLimit="end"))).warnings
+    assert warning.startswith("sharing.timeSlicing.resources[0].overLimit: has no effect without")
+    for value in (
+        sharing(gpu(overLimit="end", memory="equal")),
+        sharing(gpu(overLimit="end"), by="mps"),
+    ):
+        assert decode_node_config(value).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "by", "text"),
+    [
+        ({"memory": "equal"}, "mps", r"resources\[0\].memory: mps always divides memory"),
+        ({"memory": "half"}, "timeSlicing", "unknown memory: half"),
+        ({"overLimit": "kill"}, "mps", "unknown overLimit: kill"),
+    ],
+)
+def test_memory_that_cannot_be_divided_so_is_refused(
+    fields: dict[str, str], by: str, text: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=text):
+        decode_node_config(sharing(gpu(**fields), by=by))
+
+
+def test_a_name_in_an_error_is_on_one_line() -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        decode_node_config({"\n": None, "": None})
+    assert "\n" not in str(caught.value.problems[0].text)
 
 
 def test_what_has_no_meaning_here_is_named_and_not_refused() -> None:

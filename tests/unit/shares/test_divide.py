@@ -10,7 +10,13 @@ from dra_driver.devices.model import Gpu, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.shares.divide import divide
 from dra_driver.shares.layout import ShareLayout
-from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.device_plugin import (
+    Compute,
+    Memory,
+    NodeConfig,
+    SharedBy,
+    SharedResource,
+)
 from resource_nvidia_com.share_devices import (
     AllDevices,
     DeviceChoice,
@@ -164,6 +170,14 @@ def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
     old = make.gpu(0, cuda_compute_capability=(3, 0))
     assert "does not support" in divided(MPS, old).refused[make.place(old)]
     assert divided(SLICED, old).divisions
+
+
+def test_memory_is_divided_for_the_resources_that_say_so() -> None:
+    equal = dataclasses.replace(SLICED.resources[0], memory=Memory.EQUAL)
+    config = dataclasses.replace(SLICED, resources=(equal,))
+    for said, wanted in ((config, True), (SLICED, False)):
+        divisions = divided(said, make.gpu(0)).divisions.values()
+        assert [division.equal_memory for division in divisions] == [wanted]
 
 
 def test_compute_is_free_where_the_config_says_so() -> None:

@@ -51,8 +51,10 @@ class Groups:
         return self.present
 
 
-def choose(found: ShareMemory, strategy: ShareStrategy, gpu: Gpu = GPU) -> Choice:
-    return found.choose(gpu, make.place(gpu), strategy)
+def choose(
+    found: ShareMemory, strategy: ShareStrategy, gpu: Gpu = GPU, *, has_size: bool = False
+) -> Choice:
+    return found.choose(gpu, make.place(gpu), strategy, has_size=has_size)
 
 
 def unit(gpu: Gpu = GPU) -> Unit:
@@ -61,10 +63,12 @@ def unit(gpu: Gpu = GPU) -> Unit:
     return Unit(name=f"gpu-{gpu.minor}", request="gpu", gpu=gpu, device=device)
 
 
-def memory(groups: Groups | None = None, *present: MemoryPart) -> ShareMemory:
+def memory(
+    groups: Groups | None = None, *present: MemoryPart, sees_processes: bool = True
+) -> ShareMemory:
     groups = groups or Groups()
     groups.present = present
-    return ShareMemory(cast("MemoryGroups", groups))
+    return ShareMemory(cast("MemoryGroups", groups), sees_processes=sees_processes)
 
 
 def test_control_groups_come_first_by_mps_and_by_time_slicing() -> None:
@@ -80,13 +84,42 @@ def test_the_next_best_keeps_the_reasons_against_the_better_ones() -> None:
     assert found.why == f"{groups.reason}; time-slicing divides no memory"
 
 
-def test_before_volta_mps_limits_nothing() -> None:
+def test_before_volta_mps_limits_nothing_and_its_clients_are_watched() -> None:
     old = make.gpu(0, cuda_compute_capability=(6, 1))
     found = choose(memory(Groups(reason="no")), MPS, old)
-    assert found.by is Backend.NOTHING
+    assert found.by is Backend.WATCHED
     assert found.why.endswith("which is older than Volta")
+    found = choose(memory(Groups(reason="no"), sees_processes=False), MPS, old)
+    assert found.by is Backend.NOTHING
+    assert "set the chart's usage.enabled (hostPID)" in found.why
     volta = make.gpu(0, cuda_compute_capability=(7, 0))
     assert choose(memory(Groups(reason="no")), MPS, volta).by is Backend.MPS
+
+
+@pytest.mark.parametrize(
+    ("has_size", "sees_processes", "by"),
+    [
+        (True, True, Backend.WATCHED),
+        (True, False, Backend.NOTHING),
+        (False, True, Backend.NOTHING),
+    ],
+)
+def test_time_sliced_shares_that_have_a_size_are_watched_where_processes_are_seen(
+    has_size: bool, sees_processes: bool, by: Backend
+) -> None:
+    found = memory(Groups(reason="no"), sees_processes=sees_processes)
+    choice = choose(found, SLICED, has_size=has_size)
+    assert choice.by is by
+    assert choice.why.startswith("no; time-slicing divides no memory")
+    assert ("hostPID" in choice.why) is (by is Backend.NOTHING and has_size)
+
+
+@pytest.mark.parametrize("there", [Backend.WATCHED, Backend.NOTHING])
+def test_who_is_watched_need_not_agree_with_the_other_tenants(there: Backend) -> None:
+    present = replace(PART, by=there, of_device=there)
+    for has_size in (True, False):
+        choice = choose(memory(Groups(reason="no"), present), SLICED, has_size=has_size)
+        assert choice.by is (Backend.WATCHED if has_size else Backend.NOTHING)
 
 
 @pytest.mark.parametrize("now", [None, "no more"])
@@ -143,9 +176,11 @@ def test_only_one_pod_can_have_a_claim_that_control_groups_limit(
 
 
 def test_each_means_has_words_for_people() -> None:
-    assert [one.words() for one in Backend] == ["control groups (NVML)", "MPS", None]
+    watching = "watching (--over-limit)"
+    assert [one.words() for one in Backend] == ["control groups (NVML)", "MPS", watching, None]
     assert [Choice(by=one).with_condition() for one in Backend] == [
         "control groups (NVML)",
         "MPS, while programs leave its variables alone",
+        watching,
         None,
     ]

@@ -106,7 +106,7 @@ class TwoGpus:
     def gpu_count(self) -> int:
         return 2
 
-    def gpu_load(self, index: int) -> GpuLoad:
+    def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
         if index == 1:
             self.goes_on.wait(60)
             raise TransientError("too late")
@@ -129,7 +129,7 @@ class SilentGpus(TwoGpus):
     def gpu_count(self) -> int:
         return 8
 
-    def gpu_load(self, index: int) -> GpuLoad:
+    def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
         return super().gpu_load(1)
 
 
@@ -158,7 +158,7 @@ def test_a_process_that_began_after_nvml_had_answered_is_not_the_one_that_it_mea
             def gpu_count(self) -> int:
                 return 1
 
-            def gpu_load(self, index: int) -> GpuLoad:
+            def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
                 time.sleep(0.05)  # longer than a tick of the clock by which starts are known
                 successor = stack.enter_context(subprocess.Popen(["sleep", "60"]))
                 stack.callback(successor.kill)

@@ -1,0 +1,45 @@
+"""What watches limits of memory on this node, put together (usage/watch.py)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.devices.control_groups import find_hierarchy
+from dra_driver.node.context import NodeContext
+from dra_driver.node.gpus import NodeGpus
+from dra_driver.node.shares import NodeShares
+from dra_driver.node.usage import node_look, pods_of_claims
+from dra_driver.sharing.pod_groups import PodGroups
+from dra_driver.usage.ending import Ending
+from dra_driver.usage.processes import Processes
+from dra_driver.usage.watch import OverLimit, OverLimitWatch, Told
+
+
+def over_limit_workers(
+    context: NodeContext, gpus: NodeGpus, shares: NodeShares
+) -> tuple[OverLimitWatch, Told]:
+    """Return what looks who has more memory than the limit, and what tells of it."""
+    settings, holdings = context.settings, context.holdings
+
+    def prepared() -> Iterator[ClaimRecord]:
+        return filter(holdings.is_prepared, holdings.records.readable())
+
+    told = Told(context.events)
+    watch = OverLimitWatch(
+        node_look(gpus.session, context.roots, context.directory, prepared),
+        records=prepared,
+        reserved=pods_of_claims(context.kube),
+        inventory=gpus.watcher,
+        what=OverLimit(
+            of_node=settings.over_limit,
+            of_resource=shares.over_limit,
+            allowance_mib=settings.over_limit_allowance,
+            interval=settings.over_limit_interval,
+        ),
+        # By the kernel's own word: what is read here is ended.
+        end=Ending(PodGroups(find_hierarchy(settings.cgroup_root)), Processes(Path("/proc"))),
+        told=told,
+        count=context.metrics.over_limit,
+        clock=context.clock,
+    )
+    return watch, told

@@ -1,0 +1,24 @@
+"""Whether this process sees those of containers: it does where its PIDs are the host's."""
+
+from pathlib import Path
+
+from dra_driver.cdi.roots import Roots
+from dra_driver.host.pids import first_procfs, has_pids_of_host
+
+NOT_SEEN = (
+    "this container has its own PID namespace, so NVML does not list other containers' processes; "
+    "set hostPID: true in its pod (the chart's value usage.enabled does that), or run this in the "
+    "MPS supervisor's pod, which has it"
+)
+"""What is wrong where processes of containers cannot be seen."""
+
+
+def host_proc(roots: Roots) -> Path | None:
+    """Return where the host's own procfs is mounted below the driver root; None if it is not."""
+    host = roots.driver / "proc"
+    return host if (host / "self").is_symlink() else None
+
+
+def sees_processes(roots: Roots) -> bool:
+    """Tell whether NVML tells this process of all that use GPUs, as it has the host's PIDs."""
+    return has_pids_of_host(first_procfs(roots.proc), host_proc(roots))

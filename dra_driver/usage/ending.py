@@ -1,0 +1,105 @@
+"""Ends the processes of a container, as the kernel ends those out of memory.
+
+In: a pod's UID, a container's id, and those of its processes that were seen on a GPU. Out: no
+process of the container is left to run. Where cgroup v2 is, its control group is ended as a whole
+(`cgroup.kill`, Linux 5.14): the kubelet has the kernel's out-of-memory killer end whole containers
+there, too (memory.oom.group). Elsewhere the processes that were seen are ended, each through a
+descriptor of its own (pidfd_open(2), Linux 5.3): a PID may be given again, and is compared by when
+the process began.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from dra_driver.errors import DeviceError, DriverError
+from dra_driver.sharing.pod_groups import PodGroups
+from dra_driver.usage.processes import Processes, SeenProcess
+
+
+class EndingError(DriverError):
+    """Processes could not be ended."""
+
+
+class Victim(Struct, frozen=True, kw_only=True):
+    """A container, and those of its processes that are on the GPU."""
+
+    pod_uid: str
+    container_id: str
+    processes: Sequence[SeenProcess]
+
+
+class Ends(Protocol):
+    """Ends containers."""
+
+    def __call__(self, victim: Victim) -> None:
+        """End the processes of a container. Raises EndingError."""
+        ...
+
+
+class Ending:
+    """Ends containers of this node. For any thread."""
+
+    def __init__(self, groups: PodGroups, processes: Processes) -> None:
+        self._groups = groups
+        self._processes = processes
+
+    def __call__(self, victim: Victim) -> None:
+        """End the processes of a container; those that have ended by themselves are no error.
+
+        Raises EndingError if some could not be ended.
+        """
+        if self._end_group(victim):
+            return
+        refused = [process.pid for process in victim.processes if not self._end(process)]
+        if refused:
+            raise EndingError(
+                f"processes {', '.join(map(str, refused))} cannot be ended: this process has not "
+                "the right to (CAP_KILL, in the node's user namespace)"
+            )
+
+    def _end_group(self, victim: Victim) -> bool:
+        """End a container's control group; False if it has none that can be ended as a whole."""
+        try:
+            pod = self._groups.find(victim.pod_uid)
+        except DeviceError:
+            return False
+        for folder in () if pod is None else pod.containers:
+            if _id_of(folder) == victim.container_id:
+                with suppress(OSError):  # an older kernel, or the group is only read from here
+                    (folder / "cgroup.kill").write_bytes(b"1")
+                    return True
+        return False
+
+    def _end(self, process: SeenProcess) -> bool:
+        """End one process; False if that is not allowed."""
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            descriptor = None  # it has ended, or the kernel is older
+        try:
+            now = self._processes.see(process.pid, before=process.start_ticks)
+            if now is None or now.start_ticks != process.start_ticks:
+                return True  # it has ended, and its PID may be another's
+            if descriptor is None:
+                os.kill(process.pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        return True
+
+
+def _id_of(folder: Path) -> str:
+    """Return the id of the container of a control group: crio-<id>.scope, <id> and the like."""
+    return folder.name.removesuffix(".scope").rpartition("-")[2]

@@ -1,0 +1,205 @@
+"""Who has more memory than the limit is reported, or ended where an admin says so; nobody else."""
+
+import pytest
+
+from dra_driver.usage.watch import BETWEEN_EVENTS, KILLED, OVER, REPORT_SECONDS
+from worlds.tenants import CONTEXT, Tenants, container_id
+
+LIMIT = 5000
+MUCH = LIMIT + CONTEXT + 1
+
+
+@pytest.fixture
+def tenants() -> Tenants:
+    return Tenants()
+
+
+@pytest.mark.parametrize("by", ["share", "part", "mps"])
+def test_who_is_above_the_limit_in_two_looks_is_ended_and_told_why(
+    tenants: Tenants, by: str
+) -> None:
+    tenants.claim("greedy", LIMIT, "a", by=by)
+    tenants.claim("modest", LIMIT, "b", by=by)
+    tenants.run(7, "a", MUCH)
+    tenants.run(8, "b", LIMIT)
+    tenants.look()
+    assert tenants.ended == []
+    tenants.look()
+    assert (tenants.ended, tenants.counted) == (["a/ctr"], ["ended"])
+    ((reason, about, note),) = tenants.told
+    assert (reason, about) == (KILLED, ["greedy", "a"])
+    assert note == (
+        "container ctr had 5511 MiB of gpu-0, and its limit is 5000 MiB; its processes were ended. "
+        "Let the program use less memory, or ask for more of the GPU"
+    )
+    tenants.look(5)
+    assert len(tenants.ended) == 1
+
+
+def test_what_a_context_takes_may_be_had_above_the_limit(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", LIMIT + CONTEXT)
+    tenants.look(3)
+    assert (tenants.ended, tenants.told) == ([], [])
+
+
+def test_who_falls_below_the_limit_in_between_begins_again(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a")
+    for mib in (MUCH, 10, MUCH, 10, MUCH):
+        tenants.run(7, "a", mib)
+        tenants.look()
+    assert tenants.ended == []
+
+
+def test_a_container_that_came_since_the_first_look_is_not_ended_for_the_one_before(
+    tenants: Tenants,
+) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", MUCH)
+    tenants.look()
+    del tenants.jobs[7]
+    tenants.run(7, "a", MUCH, container="other")
+    tenants.look()
+    assert tenants.ended == []
+    tenants.look()
+    assert tenants.ended == ["a/other"]
+
+
+def test_by_default_who_is_above_is_reported_once_in_a_while_and_goes_on() -> None:
+    tenants = Tenants(action="report")
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", MUCH)
+    tenants.look(4)
+    assert (tenants.ended, tenants.counted) == ([], ["reported"])
+    ((reason, about, note),) = tenants.told
+    assert (reason, about) == (OVER, ["one", "a"])
+    assert note.startswith("container ctr has 5511 MiB of gpu-0, and its limit is 5000 MiB; others")
+    assert tenants.watch.look() == REPORT_SECONDS
+    tenants.seconds += BETWEEN_EVENTS
+    tenants.look()
+    assert len(tenants.told) == 2
+
+
+@pytest.mark.parametrize(
+    ("node", "resource", "ended"), [("report", "end", True), ("end", "report", False)]
+)
+def test_what_the_share_config_says_of_a_resource_counts_more_than_the_setting(
+    node: str, resource: str, ended: bool
+) -> None:
+    tenants = Tenants(action=node, resources={"nvidia.com/gpu.slow": resource})
+    tenants.claim("one", LIMIT, "a", resource="nvidia.com/gpu.slow")
+    tenants.run(7, "a", MUCH)
+    tenants.look(2)
+    assert bool(tenants.ended) is ended
+    assert tenants.watch.look() == 0.5  # somebody may be ended by one of both
+
+
+def test_the_containers_and_pods_of_a_share_have_its_limit_together(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a", "b")
+    tenants.run(7, "a", LIMIT // 2, container="first-ctr")
+    tenants.run(8, "a", LIMIT // 4, container="second-ctr")
+    tenants.run(9, "b", LIMIT // 4 + CONTEXT)
+    tenants.look(3)
+    assert tenants.ended == []
+    tenants.run(8, "a", LIMIT // 4 + 1, container="second-ctr")
+    tenants.look(2)
+    assert tenants.ended == ["a/first-ctr"]  # that with the most
+    assert "first-ctr, with the others of its claim, had 5511 MiB" in tenants.told[0][2]
+
+
+def test_claims_that_pods_have_together_are_one_party(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a", "b")
+    tenants.claim("two", LIMIT, "b", "c")
+    for pid, pod in enumerate("abc", start=7):
+        tenants.run(pid, pod, LIMIT // 3 * 2)
+    tenants.look(3)
+    assert tenants.ended == []
+    tenants.run(9, "c", LIMIT)
+    tenants.look(2)
+    assert tenants.ended == ["c/ctr"]
+
+
+def test_the_limit_of_a_claims_mps_config_is_each_containers_own(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a", "b", by="mps")
+    tenants.run(7, "a", LIMIT)
+    tenants.run(8, "b", LIMIT)
+    tenants.look(3)
+    assert tenants.ended == []
+    tenants.run(9, "b", LIMIT)
+    tenants.look(2)
+    assert tenants.ended == ["b/ctr"]
+
+
+def test_the_next_of_a_party_is_ended_only_after_the_last_one_is_gone(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a", "b")
+    tenants.run(7, "a", 3 * LIMIT)
+    tenants.run(8, "b", 2 * LIMIT)
+    stuck = tenants.jobs[7]
+    tenants.look(2)
+    tenants.jobs[7] = stuck  # its memory is still being freed
+    tenants.look(5)
+    assert tenants.ended == ["a/ctr"]
+    del tenants.jobs[7]
+    tenants.look(2)
+    assert tenants.ended == ["a/ctr", "b/ctr"]
+
+
+@pytest.mark.parametrize("trouble", ["silent", "late", "no figure", "no container", "no pod"])
+def test_nobody_is_ended_of_whom_it_is_not_sure(tenants: Tenants, trouble: str) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", MUCH)
+    match trouble:
+        case "silent":
+            tenants.is_silent = True
+        case "late":
+            tenants.look_takes = 2.0
+        case "no figure":
+            tenants.run(7, "a", None)
+        case "no container":  # in a group of the pod that is no container's
+            tenants.run(7, "a", MUCH, container="")
+        case "no pod":
+            tenants.run(7, "", MUCH)
+    tenants.look(4)
+    assert tenants.ended == []
+    assert [reason for reason, _, _ in tenants.told] == [OVER] * (trouble == "no container")
+
+
+def test_a_pod_without_a_claim_counts_for_nobody(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", 10)
+    tenants.run(8, "stranger", MUCH)
+    tenants.look(3)
+    assert (tenants.ended, tenants.told) == ([], [])
+
+
+def test_pods_that_came_later_are_asked_for_only_where_there_are_any(tenants: Tenants) -> None:
+    uid = tenants.claim("one", LIMIT, "a")
+    first = tenants.records[0].pods
+    tenants.run(7, "a", 10)
+    tenants.look()
+    assert tenants.asked == []
+    tenants.run(8, "later", MUCH)
+    later = type(first[0])(name="later", uid="uid-later")
+    tenants.reserved[uid] = (*first, later)
+    tenants.look(2)
+    assert tenants.asked == [["one"], ["one"]]
+    assert tenants.ended == ["later/ctr"]
+    assert tenants.told[0][1] == ["one", "a", "later"]
+
+
+def test_who_cannot_be_ended_is_told_so_once(tenants: Tenants) -> None:
+    tenants.can_end = False
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", MUCH)
+    tenants.look(6)
+    assert tenants.counted == ["failed"]
+    ((reason, _, note),) = tenants.told
+    assert reason == KILLED
+    assert "has 5511 MiB" in note
+    assert "processes 7 cannot be ended" in note
+
+
+def test_nothing_is_looked_at_while_no_claim_has_a_limit(tenants: Tenants) -> None:
+    tenants.is_silent = True  # who asks would notice
+    assert tenants.watch.look() > REPORT_SECONDS
+    assert container_id("a") != container_id("b")

@@ -1,0 +1,195 @@
+"""Tenants of a GPU: claims with limits, pods, and processes that take memory as they like."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+import make
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.devices.device import Device, Whole
+from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, ProcessKind
+from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share, ShareStrategy
+from dra_driver.errors import SilenceError
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.sharing.steps import Backend, MemoryPart, MpsDomain, ShareLimits, UseShares
+from dra_driver.usage.ending import EndingError, Victim
+from dra_driver.usage.model import Known
+from dra_driver.usage.node import NodeLook
+from dra_driver.usage.over_limit import Excess
+from dra_driver.usage.processes import ContainerName, PodProcess, Processes, SeenProcess
+from dra_driver.usage.watch import OverLimit, OverLimitWatch
+
+MIB = 1 << 20
+GPU = make.gpu(0)
+CONTEXT = 510
+
+
+@dataclass
+class Job:
+    """A process: `mib` is None where NVML has no figure of it."""
+
+    pod: str
+    container: str
+    mib: int | None
+    start: int
+
+
+@dataclass
+class Tenants:
+    """A GPU's tenants, and the watch over them. A look ends and tells at once."""
+
+    action: str = "end"
+    resources: dict[str, str] = field(default_factory=dict)
+    records: list[ClaimRecord] = field(default_factory=list)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    reserved: dict[ClaimUid, Sequence[ConsumerPod]] = field(default_factory=dict)
+    asked: list[list[str]] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    told: list[tuple[str, list[str], str]] = field(default_factory=list)
+    counted: list[str] = field(default_factory=list)
+    is_silent: bool = False
+    can_end: bool = True
+    seconds: float = 0.0
+    look_takes: float = 0.0
+    before_end: Any = None
+
+    def __post_init__(self) -> None:
+        look = NodeLook(self, cast("Processes", self), self._known)
+        self.watch = OverLimitWatch(
+            look,
+            records=lambda: self.records,
+            reserved=cast("Any", self),
+            inventory=cast("Any", self),
+            what=OverLimit(of_node=self.action, of_resource=self.resources.get, interval=0.5),
+            end=self._end,
+            told=cast("Any", self),
+            count=self.counted.append,
+            clock=lambda: self.seconds,
+        )
+
+    def claim(
+        self, name: str, mib: int, *pods: str, by: str = "share", resource: str = "nvidia.com/gpu"
+    ) -> ClaimUid:
+        """Let pods have a claim of so much: a share, a part by capacity, or an MPS domain."""
+        ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace="team", name=name)
+        who = tuple(ConsumerPod(name=pod, uid=uid_of(pod)) for pod in pods)
+        share: Share | None = None
+        if by == "share":
+            count, sliced = 16, ShareStrategy.TIME_SLICING
+            division = Division(count=count, strategy=sliced, served_as=resource, combines=False)
+            share = EqualShare(index=len(self.records), division=division)
+        elif by == "part":
+            share = ConsumedShare(share_id=name, strategy=ShareStrategy.TIME_SLICING)
+        device = Device(base=Whole(gpu=GPU.uuid), share=share)
+        record = make.record(GPU)
+        entry = replace(record.devices[0], device=device)
+        key = device.key
+        assert key is not None
+        if by == "mps":
+            domain = Domain(
+                id=DomainId(name), devices=(DomainDevice(uuid=GPU.uuid, pinned_memory_mib=mib),)
+            )
+            step: Any = MpsDomain(devices=(device,), domain=domain, clients={key: 100})
+        else:
+            limits = ShareLimits(taken=1, count=16, memory_mib={str(GPU.uuid): mib})
+            memory = MemoryPart(by=Backend.WATCHED, of_device=Backend.WATCHED)
+            step = UseShares(
+                devices=(device,),
+                strategy=ShareStrategy.TIME_SLICING,
+                limits={key: limits},
+                memory=memory,
+            )
+        self.records.append(replace(record, ref=ref, pods=who, devices=(entry,), steps=(step,)))
+        return ref.uid
+
+    def run(self, pid: int, pod: str, mib: int | None, container: str = "ctr") -> None:
+        self.jobs[pid] = Job(pod, f"{pod}/{container}", mib, start=int(self.seconds) + 1)
+
+    def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.watch.look()
+            self.seconds += 0.5
+
+    # What the watch asks.
+
+    def current(self) -> Any:
+        return make.inventory(GPU)
+
+    def gpu_count(self) -> int:
+        return 1
+
+    def gpu_load(self, index: int, *, sampled: bool = True) -> GpuLoad:
+        self.seconds += self.look_takes
+        if self.is_silent:
+            raise SilenceError("it does not answer")
+        processes = tuple(
+            GpuProcess(
+                pid=pid,
+                kind=ProcessKind.COMPUTE,
+                memory_bytes=None if job.mib is None else job.mib * MIB,
+            )
+            for pid, job in self.jobs.items()
+        )
+        return GpuLoad(
+            index=index,
+            minor=0,
+            uuid=GPU.uuid,
+            product_name="NVIDIA H100 80GB HBM3",
+            memory=Memory(total_bytes=80 << 30, used_bytes=0),
+            busy=0.0,
+            processes=processes,
+        )
+
+    def see(self, pid: int, *, before: int) -> SeenProcess | None:
+        job = self.jobs.get(pid)
+        if job is None:
+            return None
+        place = None
+        if job.pod:
+            container = container_id(job.container) if job.container.endswith("r") else None
+            place = PodProcess(pod_uid=uid_of(job.pod), container_id=container)
+        return SeenProcess(pid=pid, parent=1, name="python3", start_ticks=job.start, pod=place)
+
+    def of(self, records: Sequence[ClaimRecord]) -> Any:
+        self.asked.append(sorted(record.ref.name for record in records))
+        return {
+            record.ref.uid: self.reserved[record.ref.uid]
+            for record in records
+            if record.ref.uid in self.reserved
+        }
+
+    def tell(self, excess: Excess, pods: Iterable[Any], *, reason: str, note: str) -> None:
+        about = [claim.ref.name for claim in excess.claims]
+        self.told.append((reason, about + [pod.name for _, pod in pods], note))
+
+    def _known(self) -> Known:
+        jobs = self.jobs.values()
+        names = {
+            container_id(job.container): ContainerName(
+                namespace="team", pod=job.pod, name=job.container.rpartition("/")[2]
+            )
+            for job in jobs
+            if job.pod
+        }
+        return Known(records=tuple(self.records), names=names)
+
+    def _end(self, victim: Victim) -> None:
+        gone = {job.container for job in self.jobs.values()}
+        (container,) = (name for name in gone if container_id(name) == victim.container_id)
+        if self.before_end:
+            self.before_end(container)
+        if not self.can_end:
+            raise EndingError("processes 7 cannot be ended")
+        self.ended.append(container)
+        self.jobs = {pid: job for pid, job in self.jobs.items() if job.container != container}
+
+
+def uid_of(pod: str) -> str:
+    return f"uid-{pod}"
+
+
+def container_id(name: str) -> str:
+    return name.encode().hex().ljust(64, "0")[:64]
