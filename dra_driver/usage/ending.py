@@ -1,6 +1,6 @@
 """Ends the processes of a container, as the kernel ends those out of memory.
 
-In: a pod's UID, a container's id, and those of its processes that were seen on a GPU. Out: no
+In: a container, and those of its processes that were seen on a GPU. Out: no
 process of the container is left to run. Where cgroup v2 is, its control group is ended as a whole
 (`cgroup.kill`, Linux 5.14): the kubelet has the kernel's out-of-memory killer end whole containers
 there, too (memory.oom.group). Elsewhere the processes that were seen are ended, each through a
@@ -10,15 +10,13 @@ the process began.
 
 import os
 import signal
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct
-
 from dra_driver.errors import DeviceError, DriverError
 from dra_driver.sharing.pod_groups import PodGroups
+from dra_driver.usage.over_limit import Tenant
 from dra_driver.usage.processes import Processes, SeenProcess
 
 
@@ -26,18 +24,10 @@ class EndingError(DriverError):
     """Processes could not be ended."""
 
 
-class Victim(Struct, frozen=True, kw_only=True):
-    """A container, and those of its processes that are on the GPU."""
-
-    pod_uid: str
-    container_id: str
-    processes: Sequence[SeenProcess]
-
-
 class Ends(Protocol):
     """Ends containers."""
 
-    def __call__(self, victim: Victim) -> None:
+    def __call__(self, victim: Tenant) -> None:
         """End the processes of a container. Raises EndingError."""
         ...
 
@@ -49,7 +39,7 @@ class Ending:
         self._groups = groups
         self._processes = processes
 
-    def __call__(self, victim: Victim) -> None:
+    def __call__(self, victim: Tenant) -> None:
         """End the processes of a container; those that have ended by themselves are no error.
 
         Raises EndingError if some could not be ended.
@@ -63,7 +53,7 @@ class Ending:
                 "the right to (CAP_KILL, in the node's user namespace)"
             )
 
-    def _end_group(self, victim: Victim) -> bool:
+    def _end_group(self, victim: Tenant) -> bool:
         """End a container's control group; False if it has none that can be ended as a whole."""
         try:
             pod = self._groups.find(victim.pod_uid)

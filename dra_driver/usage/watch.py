@@ -16,17 +16,19 @@ from functools import partial
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dra_driver.claims.model.claim import ConsumerPod
+from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
-from dra_driver.devices.model import InventorySource
+from dra_driver.devices.device import DeviceUuid
+from dra_driver.devices.model import GpuUuid, InventorySource
+from dra_driver.devices.shares import MIB
 from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
-from dra_driver.usage.ending import EndingError, Ends, Victim
-from dra_driver.usage.model import Known, User
-from dra_driver.usage.node import NodeLook, Seen
-from dra_driver.usage.over_limit import CONTEXT_MIB, Excess, excesses, has_limit, unsure
+from dra_driver.usage.ending import EndingError, Ends
+from dra_driver.usage.node import NodeLook
+from dra_driver.usage.over_limit import Claimed, Excess, Tenant, claimed, excesses, tenants_of
 from dra_driver.usage.reserved import ReservedPods
 
 log = structlog.get_logger()
@@ -47,7 +49,9 @@ _LATE_SECONDS = 1.0
 """How long a look may keep its figures waiting that somebody is ended by."""
 
 _MOST_WAITING = 1000
-_MIB = 1024**2
+
+CONTEXT_MIB = 510
+"""The memory of a CUDA context with all SMs on an H100 (docs/hardware.md)."""
 
 Counted = Callable[[str], None]
 """Counts what was done: reported, ended or failed."""
@@ -80,12 +84,10 @@ class Told(Worker):
         self._events = events
         self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_WAITING)
 
-    def tell(
-        self, excess: Excess, pods: Iterable[tuple[str, ConsumerPod]], *, reason: str, note: str
-    ) -> None:
-        """Tell claims, and pods with their namespaces. Never blocks."""
+    def tell(self, excess: Excess, *, reason: str, note: str) -> None:
+        """Tell claims, and their pods that have memory there. Never blocks."""
         about = [about_claim(claim.ref) for claim in excess.claims]
-        about += [about_pod(namespace, pod) for namespace, pod in pods]
+        about += [about_pod(namespace, pod) for namespace, pod in excess.pods()]
         for regarding in about:
             post = partial(
                 self._events.post,
@@ -140,6 +142,7 @@ class OverLimitWatch(Worker):
         self._told = told
         self._count = count
         self._clock = clock
+        self._known: dict[ClaimUid, tuple[ClaimRecord, tuple[Claimed, ...]]] = {}
         self._before: Mapping[tuple[str, ...], Excess] = {}
         self._told_at: dict[tuple[str, ...], float] = {}
         self._ending: dict[tuple[str, ...], str] = {}
@@ -147,28 +150,44 @@ class OverLimitWatch(Worker):
 
     def look(self) -> float:
         """Look once; return after how many seconds to look again. Raises DriverError."""
-        records = [record for record in self._records() if has_limit(record)]
-        gpus = {gpu for record in records for gpu in record.held_gpus}
+        claims, gpus = self._claims()
         indices = [gpu.index for gpu in self._inventory.current().gpus if gpu.uuid in gpus]
         if not indices:
             self._before = {}
             return _IDLE_SECONDS
         began = self._clock()
         seen = self._look.see(indices, sampled=False)
-        known = self._known(seen)
+        tenants = [each for load in seen.loads for each in tenants_of(load, seen.processes)]
+        claims = self._with_later_pods(claims, tenants)
         is_late = self._clock() - began > _LATE_SECONDS
         now = {
             excess.party: excess
-            for use in seen.used(known)
-            for excess in excesses(use, known, allowance_mib=self._what.allowance_mib)
+            for name, uuid, there in tenants
+            for excess in excesses(
+                name, uuid, there, claims, allowance_mib=self._what.allowance_mib
+            )
         }
         self._told_at = {party: at for party, at in self._told_at.items() if self._is_told(at)}
         self._ending = {party: who for party, who in self._ending.items() if party in now}
         for party, excess in now.items():
             if party in self._before:
-                self._judge(excess, self._before[party], seen, known, is_late=is_late)
+                self._judge(excess, self._before[party], is_late=is_late)
         self._before = now
-        return self._pause(known)
+        return self._pause(claims)
+
+    def _claims(self) -> tuple[list[Claimed], set[GpuUuid]]:
+        """Return what claims have of devices, and the GPUs on which one of them has a limit."""
+        records = {record.ref.uid: record for record in self._records()}
+        self._known = {
+            # A record that was left alone is the very object of the look before.
+            uid: known
+            if (known := self._known.get(uid)) is not None and known[0] is record
+            else (record, tuple(claimed(record)))
+            for uid, record in records.items()
+        }
+        claims = [claim for _, has in self._known.values() for claim in has]
+        limited = {claim.ref.uid for claim in claims if claim.limit_mib is not None}
+        return claims, {gpu for uid in limited for gpu in records[uid].held_gpus}
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -184,68 +203,86 @@ class OverLimitWatch(Worker):
                     log.warning("memory over limits not watched", reason=str(error))
             self._wait(pause)
 
-    def _known(self, seen: Seen) -> Known:
-        """Return what is known, with the pods that came later to a claim where there may be any."""
-        known = self._look.known()
+    def _with_later_pods(
+        self, claims: list[Claimed], tenants: Sequence[tuple[str, DeviceUuid, list[Tenant]]]
+    ) -> list[Claimed]:
+        """Return claims with the pods that came later; asked for only where there may be any."""
+        named = {(claim.device, pod.uid) for claim in claims for pod in claim.pods}
         strange = {
-            record.ref.uid: record for use in seen.used(known) for record in unsure(use, known)
+            (uuid, tenant.container_id)
+            for _, uuid, there in tenants
+            for tenant in there
+            if (uuid, tenant.pod_uid) not in named
         }
         if not strange:
-            return known
-        reserved = self._reserved.of(list(strange.values()))
-        return Known(
-            records=known.records, reserved=reserved, names=known.names, daemons=known.daemons
-        )
+            return claims
+        names = self._look.known().names
+        near = {(uuid, names[ctr].namespace) for uuid, ctr in strange if ctr in names}
+        asked = {claim.ref.uid for claim in claims if (claim.device, claim.ref.namespace) in near}
+        reserved = self._reserved.of([self._known[uid][0] for uid in sorted(asked)])
+        return [
+            replace(claim, pods=(*claim.pods, *reserved.get(claim.ref.uid, ()))) for claim in claims
+        ]
 
-    def _pause(self, known: Known) -> float:
+    def _pause(self, claims: Iterable[Claimed]) -> float:
         """Return how soon to look again: often only where somebody may be ended."""
-        shares = (entry.device.share for record in known.records for entry in record.devices)
-        names = {share.division.served_as for share in shares if share and share.division}
-        may_end = END in {self._what.of_node, *map(self._what.of_resource, names)}
-        return self._what.interval if may_end else max(REPORT_SECONDS, self._what.interval)
+        limited = (claim for claim in claims if claim.limit_mib is not None)
+        actions = {self._what.action([claim.served_as]) for claim in limited}
+        return self._what.interval if END in actions else max(REPORT_SECONDS, self._what.interval)
 
-    def _judge(
-        self, excess: Excess, before: Excess, seen: Seen, known: Known, *, is_late: bool
-    ) -> None:
+    def _judge(self, excess: Excess, before: Excess, *, is_late: bool) -> None:
         if self._what.action(claim.served_as for claim in excess.claims) == REPORT:
-            self._report(excess, known)
+            self._report(excess)
             return
-        victim = next((user for user in excess.users if user.container_id), None)
+        victim = next((each for each in excess.tenants if each.container_id), None)
         if victim is None:
-            self._report(excess, known)  # no container of it is known
+            self._report(excess)  # no container of it is known
             return
-        here = {user.container_id for user in excess.users}
+        here = {each.container_id for each in excess.tenants}
         if is_late or self._ending.get(excess.party) in here:
             return
-        if victim.container_id in {user.container_id for user in before.users}:
+        if victim.container_id in {each.container_id for each in before.tenants}:
             self._ending[excess.party] = victim.container_id
-            self._end_it(excess, victim, seen, known)
+            self._end_it(excess, victim)
 
-    def _end_it(self, excess: Excess, victim: User, seen: Seen, known: Known) -> None:
-        processes = [seen.processes[process.pid] for process in victim.processes]
-        who = Victim(pod_uid=victim.pod_uid, container_id=victim.container_id, processes=processes)
-        log_of = log.bind(**_facts(excess, victim))
-        text = f"{_had(excess, victim, 'had')}; its processes were ended"
+    def _end_it(self, excess: Excess, victim: Tenant) -> None:
+        who, facts = self._name(victim), self._facts(excess, victim)
+        text = f"{_had(excess, who, 'had')}; its processes were ended"
         try:
-            self._end(who)
+            self._end(victim)
         except EndingError as error:
             self._count("failed")
-            log_of.warning("container over its memory limit not ended", reason=str(error))
-            text = f"{_had(excess, victim, 'has')}, and {error}"
+            log.warning("container over its memory limit not ended", reason=str(error), **facts)
+            text = f"{_had(excess, who, 'has')}, and {error}"
         else:
             self._count("ended")
-            log_of.warning("container over its memory limit ended")
-        pods = _pods(excess, known)
-        self._told.tell(excess, pods, reason=KILLED, note=f"{text}. {_ADVICE}")
+            log.warning("container over its memory limit ended", **facts)
+        self._told.tell(excess, reason=KILLED, note=f"{text}. {_ADVICE}")
 
-    def _report(self, excess: Excess, known: Known) -> None:
+    def _report(self, excess: Excess) -> None:
         if excess.party in self._told_at:
             return
         self._told_at[excess.party] = self._clock()
         self._count("reported")
-        log.warning("container over its memory limit", **_facts(excess, excess.users[0]))
-        note = f"{_had(excess, excess.users[0], 'has')}; others may run out of memory. {_ADVICE}"
-        self._told.tell(excess, _pods(excess, known), reason=OVER, note=note)
+        greatest = excess.tenants[0]
+        log.warning("container over its memory limit", **self._facts(excess, greatest))
+        had = _had(excess, self._name(greatest), "has")
+        note = f"{had}; others may run out of memory. {_ADVICE}"
+        self._told.tell(excess, reason=OVER, note=note)
+
+    def _name(self, tenant: Tenant) -> str:
+        name = self._look.known().names.get(tenant.container_id)
+        return name.name if name else tenant.container_id[:13] or "of this pod"
+
+    def _facts(self, excess: Excess, tenant: Tenant) -> dict[str, object]:
+        return {
+            "claims": [str(claim.ref) for claim in excess.claims],
+            "device": excess.device,
+            "pod": next((pod.name for _, pod in excess.pods() if pod.uid == tenant.pod_uid), ""),
+            "container": self._name(tenant),
+            "used_mib": excess.used_bytes // MIB,
+            "limit_mib": excess.limit_mib,
+        }
 
     def _is_told(self, at: float) -> bool:
         return self._clock() < at + BETWEEN_EVENTS
@@ -254,36 +291,9 @@ class OverLimitWatch(Worker):
 _ADVICE = "Let the program use less memory, or ask for more of the GPU"
 
 
-def _had(excess: Excess, user: User, verb: str) -> str:
-    used, limit = excess.used_bytes // _MIB, excess.limit_mib
-    name = f"container {user.container or user.container_id[:13] or 'of this pod'}"
-    if len(excess.users) > 1:
-        name += f", with the others of its claim, {verb}"
-    else:
-        name += f" {verb}"
-    return f"{name} {used} MiB of {excess.device}, and its limit is {limit} MiB"
-
-
-def _facts(excess: Excess, user: User) -> dict[str, object]:
-    return {
-        "claims": [str(claim.ref) for claim in excess.claims],
-        "device": excess.device,
-        "pod": user.pod or user.pod_uid,
-        "container": user.container or user.container_id,
-        "used_mib": excess.used_bytes // _MIB,
-        "limit_mib": excess.limit_mib,
-    }
-
-
-def _pods(excess: Excess, known: Known) -> Sequence[tuple[str, ConsumerPod]]:
-    """Return the pods that have memory there, with their namespaces."""
-    here = {user.pod_uid for user in excess.users}
-    uids = {claim.ref.uid for claim in excess.claims}
-    pods = {
-        pod.uid: (record.ref.namespace, pod)
-        for record in known.records
-        if record.ref.uid in uids
-        for pod in (*record.pods, *known.reserved.get(record.ref.uid, ()))
-        if pod.uid in here
-    }
-    return list(pods.values())
+def _had(excess: Excess, container: str, verb: str) -> str:
+    others = ", with the others of its claim," if len(excess.tenants) > 1 else ""
+    return (
+        f"container {container}{others} {verb} {excess.used_bytes // MIB} MiB of {excess.device}, "
+        f"and its limit is {excess.limit_mib} MiB"
+    )

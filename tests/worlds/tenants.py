@@ -1,6 +1,6 @@
 """Tenants of a GPU: claims with limits, pods, and processes that take memory as they like."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,10 +15,10 @@ from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share
 from dra_driver.errors import SilenceError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 from dra_driver.sharing.steps import Backend, MemoryPart, MpsDomain, ShareLimits, UseShares
-from dra_driver.usage.ending import EndingError, Victim
+from dra_driver.usage.ending import EndingError
 from dra_driver.usage.model import Known
 from dra_driver.usage.node import NodeLook
-from dra_driver.usage.over_limit import Excess
+from dra_driver.usage.over_limit import Excess, Tenant
 from dra_driver.usage.processes import ContainerName, PodProcess, Processes, SeenProcess
 from dra_driver.usage.watch import OverLimit, OverLimitWatch
 
@@ -161,9 +161,9 @@ class Tenants:
             if record.ref.uid in self.reserved
         }
 
-    def tell(self, excess: Excess, pods: Iterable[Any], *, reason: str, note: str) -> None:
+    def tell(self, excess: Excess, *, reason: str, note: str) -> None:
         about = [claim.ref.name for claim in excess.claims]
-        self.told.append((reason, about + [pod.name for _, pod in pods], note))
+        self.told.append((reason, about + [pod.name for _, pod in excess.pods()], note))
 
     def _known(self) -> Known:
         jobs = self.jobs.values()
@@ -176,7 +176,7 @@ class Tenants:
         }
         return Known(records=tuple(self.records), names=names)
 
-    def _end(self, victim: Victim) -> None:
+    def _end(self, victim: Tenant) -> None:
         gone = {job.container for job in self.jobs.values()}
         (container,) = (name for name in gone if container_id(name) == victim.container_id)
         if self.before_end:

@@ -110,7 +110,9 @@ def _short(device: str, gpu: str) -> str:
 def _limit(user: User, own: int | None) -> str:
     """Return what a container may have: its limit, or all of its MIG device."""
     amount = own if user.limit_bytes is None else user.limit_bytes
-    return "-" if amount is None else _size(amount)
+    if amount is None:
+        return "-"
+    return _size(amount) + (" (over)" if (user.memory_bytes or 0) > amount else "")
 
 
 def _processes(processes: Sequence[Process]) -> str:

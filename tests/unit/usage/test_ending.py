@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from dra_driver.sharing.pod_groups import PodGroups
-from dra_driver.usage.ending import Ending, EndingError, Victim
+from dra_driver.usage.ending import Ending, EndingError
+from dra_driver.usage.over_limit import Tenant
 from dra_driver.usage.processes import Processes, SeenProcess, now_ticks
 
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
@@ -32,8 +33,8 @@ def seen(pid: int) -> SeenProcess:
     return process
 
 
-def victim(*processes: SeenProcess) -> Victim:
-    return Victim(pod_uid=UID, container_id=ID, processes=processes)
+def victim(*processes: SeenProcess) -> Tenant:
+    return Tenant(pod_uid=UID, container_id=ID, processes=processes, used_bytes=1)
 
 
 def without_groups() -> Ending:
@@ -55,11 +56,18 @@ def test_without_control_groups_the_processes_that_were_seen_are_ended(
     without_groups()(victim(replace(seen(os.getpid()), pid=running.pid)))  # it has ended by now
 
 
-def test_a_pid_that_was_given_again_is_left_alone(running: subprocess.Popen[bytes]) -> None:
+def test_a_pid_that_was_given_again_is_left_alone(
+    running: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *words: sent.append(words))
+    monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
     now = seen(running.pid)
     for ticks in (now.start_ticks - 1, now.start_ticks + 1):
         without_groups()(victim(replace(now, start_ticks=ticks)))
-    assert running.poll() is None
+    assert sent == []
+    without_groups()(victim(now))
+    assert len(sent) == 1
 
 
 def test_that_it_is_not_allowed_is_an_error(

@@ -339,3 +339,14 @@ def test_a_container_and_its_successor_have_one_limit_and_what_both_use() -> Non
     assert found[UsageMetric.CONTAINER_LIMIT] == 10 * GIB
     assert found[UsageMetric.CONTAINER_MEMORY] == 5 * GIB
     assert found[UsageMetric.CONTAINER_PROCESSES] == 2
+
+
+def test_who_has_more_than_the_limit_is_marked() -> None:
+    process = Process(pid=1, name="a", kind="compute", memory_bytes=5 * GIB, sm=0.1)
+    user = User(namespace="team-a", pod="train-0", pod_uid="uid-a", processes=(process,))
+    users = tuple(replace(user, limit_bytes=limit * GIB) for limit in (4, 5))
+    device = DeviceUse(name="gpu-0", uuid=GPU.uuid, kind=DeviceKind.GPU, memory=None, users=users)
+    use = NodeUse(gpus=(GpuUse(load=load(), devices=(device,)),), silent={}, sees_processes=True)
+    over, fine = [line for line in lines(use, width=None) if "train-0" in line]
+    assert "5.0 GiB  4.0 GiB (over)" in over
+    assert "over" not in fine

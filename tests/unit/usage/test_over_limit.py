@@ -91,7 +91,7 @@ def test_what_the_share_config_says_of_a_resource_counts_more_than_the_setting(
     tenants.run(7, "a", MUCH)
     tenants.look(2)
     assert bool(tenants.ended) is ended
-    assert tenants.watch.look() == 0.5  # somebody may be ended by one of both
+    assert tenants.watch.look() == (0.5 if ended else REPORT_SECONDS)
 
 
 def test_the_containers_and_pods_of_a_share_have_its_limit_together(tenants: Tenants) -> None:
