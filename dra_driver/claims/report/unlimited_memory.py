@@ -145,6 +145,7 @@ def _not_limited(record: ClaimRecord) -> str | None:
     reasons = "; ".join(dict.fromkeys(step.memory.why for step in loose))
     return (
         f"nothing limits the GPU memory that this claim uses with {', '.join(names)}: {reasons}. "
-        "Each tenant can take the memory of all others. For a limit, share by MPS (Volta or newer),"
-        " or use a GPU driver of R615 or newer and cgroup v2"
+        "Each tenant can take the memory of all others. For a limit, write memory: equal in the "
+        "share config, share by MPS (Volta or newer), or use a GPU driver of R615 or newer and "
+        "cgroup v2"
     )
