@@ -12,6 +12,7 @@ of a party only after the last one is gone. Why all this is decision 30.
 
 import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -103,7 +104,7 @@ class Told(Worker):
 
     def ring(self) -> None:
         """Wake the thread, which waits for Events."""
-        if not self._waiting.full():
+        with suppress(queue.Full):  # then it is awake
             self._waiting.put_nowait(None)
 
     def _run(self) -> None:
@@ -201,7 +202,9 @@ class OverLimitWatch(Worker):
                 self._before = {}
                 if self._once.is_new(str(error)):
                     log.warning("memory over limits not watched", reason=str(error))
-            self._wait(pause)
+            # However often claims come and go: two looks are not one.
+            if not self._stop.wait(self._what.interval):
+                self._wait(pause - self._what.interval)
 
     def _with_later_pods(
         self, claims: list[Claimed], tenants: Sequence[tuple[str, DeviceUuid, list[Tenant]]]

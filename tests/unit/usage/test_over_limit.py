@@ -203,3 +203,22 @@ def test_nothing_is_looked_at_while_no_claim_has_a_limit(tenants: Tenants) -> No
     tenants.is_silent = True  # who asks would notice
     assert tenants.watch.look() > REPORT_SECONDS
     assert container_id("a") != container_id("b")
+
+
+def test_claims_that_come_and_go_do_not_make_two_looks_one(
+    tenants: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    looks = iter([10.0, 10.0])
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        return len(waited) > 2
+
+    monkeypatch.setattr(tenants.watch, "look", lambda: next(looks))
+    monkeypatch.setattr(tenants.watch._stop, "wait", wait)
+    monkeypatch.setattr(tenants.watch._stop, "is_set", lambda: len(waited) >= 2)
+    tenants.watch.ring()
+    monkeypatch.setattr(tenants.watch, "_wait", waited.append)
+    tenants.watch._run()
+    assert waited == [0.5, 9.5]
