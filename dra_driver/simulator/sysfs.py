@@ -7,6 +7,7 @@ found), the DRM nodes' names, and the module's version.
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from dra_driver.simulator.device_nodes import drm_names
@@ -18,8 +19,7 @@ _CLASS_BRIDGE = "0x060400"
 
 def write_driver(sys: Path, driver_version: str) -> None:
     """Write the files that do not depend on the GPUs."""
-    _write(sys / "module/nvidia/version", driver_version)
-    _write(sys / "module/nvidia/initstate", "live")
+    _write(sys / "module/nvidia", {"version": driver_version, "initstate": "live"})
     (sys / "bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
     (sys / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
 
@@ -29,8 +29,7 @@ def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool)
     folder = sys / "devices" / f"pci{gpu.root_bus}"
     for bridge in gpu.bridges:
         folder /= bridge
-        _write(folder / "class", _CLASS_BRIDGE)
-        _write(folder / "numa_node", str(gpu.numa_node))
+        _write(folder, {"class": _CLASS_BRIDGE, "numa_node": str(gpu.numa_node)})
         _link(sys / "bus/pci/devices" / bridge, folder)
     folder /= gpu.pci
     first = max(gpu.numa_node, 0) * cpus_per_numa_node
@@ -44,8 +43,7 @@ def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool)
         "local_cpulist": f"{first}-{first + cpus_per_numa_node - 1}",
         "enable": "1",
     }
-    for name, value in attributes.items():
-        _write(folder / name, value)
+    _write(folder, attributes)
     for name, _, _ in drm_names(gpu) if drm else ():
         (folder / "drm" / name).mkdir(parents=True, exist_ok=True)
     _link(sys / "bus/pci/devices" / gpu.pci, folder)
@@ -61,9 +59,10 @@ def remove_gpu(sys: Path, gpu: SimulatedGpu) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: Path, value: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{value}\n")
+def _write(folder: Path, attributes: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in attributes.items():
+        (folder / name).write_text(f"{value}\n")
 
 
 def _link(link: Path, target: Path) -> None:
