@@ -35,23 +35,6 @@ UNITS = {
 """By kind of work what it is counted in, and what is made up for it alone."""
 
 
-def of_scenario(name: str, *, has_gpm: bool = True) -> Report:
-    """A report of a shipped scenario in which tenants share evenly; all of it is made up."""
-    _, scenario = find_scenario(name)
-    plan = planned(name, scenario, memory_mib=81559, profiles=H100, obstacle=lambda _: "")
-    cases = []
-    for strategy in plan.strategies:
-        tenants = []
-        for number, part in enumerate(strategy.parts):
-            unit, alone = UNITS[part.work.kind]
-            gpm = {"busy_sm_percent": 70.0, "bandwidth_percent": 30.0} if has_gpm else {}
-            facts = {"unit": unit, "memory_mib": part.work.memory_mib, **gpm}
-            got = result(alone / strategy.tenants, 11.0 * strategy.tenants, **facts)
-            tenants.append(Tenant(number=number, result=got))
-        cases.append(Case(strategy=strategy, state="measured", tenants=tuple(tenants)))
-    return report(work=plan.work, study=plan.study, cases=tuple(cases))
-
-
 def study(*, repetitions: int = 3, noise: float = 0.03, **changed: object) -> Report:
     """A report of `light-beside-heavy`, with figures that are made up."""
     name, scenario = find_scenario("light-beside-heavy")

@@ -15,15 +15,14 @@ ANSWERS = json.loads(
 )
 
 
-@pytest.mark.parametrize(("text", "canonical"), [pair for pair in ANSWERS if pair[1] is not None])
-def test_a_text_reads_as_in_go_and_comes_out_as_in_go(text: str, canonical: str) -> None:
-    assert str(Quantity.parse(text)) == canonical
+def test_a_text_reads_as_in_go_and_comes_out_as_in_go_or_is_refused_as_there() -> None:
+    def answer(text: str) -> str | None:
+        try:
+            return str(Quantity.parse(text))
+        except ValueError as error:
+            return None if "is not a valid quantity" in str(error) else str(error)
 
-
-@pytest.mark.parametrize("text", [pair[0] for pair in ANSWERS if pair[1] is None])
-def test_what_go_refuses_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a valid quantity"):
-        Quantity.parse(text)
+    assert [[text, answer(text)] for text, _ in ANSWERS] == ANSWERS
 
 
 @pytest.mark.parametrize("text", ["Mi", "+", "-", ".", "m", "e3", "1e1000"])

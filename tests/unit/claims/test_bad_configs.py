@@ -1,17 +1,17 @@
 import pytest
 
 import make
-from bad_configs import BAD_CONFIGS, BadConfig
+from bad_configs import BAD_CONFIGS
 from dra_driver.claims.model.claim import parse_claim
 from dra_driver.claims.model.config import DeviceKind, group_by_config
 from dra_driver.errors import ConfigError
 
 
-@pytest.mark.parametrize("bad", BAD_CONFIGS, ids=lambda bad: str(bad.name))
-def test_prepare_refuses_it_with_this_error(bad: BadConfig) -> None:
-    entry = make.config()
-    entry["opaque"]["parameters"] = bad.parameters
-    claim = parse_claim(make.claim_object("gpu-0", configs=[entry]), "gpu.nvidia.com")
-    with pytest.raises(ConfigError) as caught:
-        group_by_config(claim, {"gpu-0": DeviceKind.GPU})
-    assert str(caught.value) == f"spec.devices.config[0] of the claim: {bad.error}"
+def test_prepare_refuses_each_with_its_error() -> None:
+    for bad in BAD_CONFIGS:
+        entry = make.config()
+        entry["opaque"]["parameters"] = bad.parameters
+        claim = parse_claim(make.claim_object("gpu-0", configs=[entry]), "gpu.nvidia.com")
+        with pytest.raises(ConfigError) as caught:
+            group_by_config(claim, {"gpu-0": DeviceKind.GPU})
+        assert str(caught.value) == f"spec.devices.config[0] of the claim: {bad.error}"

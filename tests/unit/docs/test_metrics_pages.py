@@ -41,10 +41,10 @@ def test_metrics_of_usage_have_a_page_of_their_own() -> None:
         assert f"`{one}`" in said or f"by `{one}`" in text
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
-def test_queries_on_pages_are_about_metrics_that_there_are(page: Path) -> None:
+def test_queries_on_pages_are_about_metrics_that_there_are() -> None:
     known = exported()
-    for block in re.findall(r"```promql\n(.*?)```", page.read_text(), re.DOTALL):
-        for query in block.splitlines():
-            if not query.startswith("#"):
-                assert list(mistakes(query, known)) == []
+    for page in DOCS.rglob("*.md"):
+        for block in re.findall(r"```promql\n(.*?)```", page.read_text(), re.DOTALL):
+            for query in block.splitlines():
+                if not query.startswith("#"):
+                    assert list(mistakes(query, known)) == [], page

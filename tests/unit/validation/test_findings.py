@@ -3,7 +3,7 @@ import json
 import pytest
 import yaml
 
-from bad_configs import BAD_CONFIGS, BadConfig
+from bad_configs import BAD_CONFIGS
 from dra_driver.admin.validate.findings import check_manifest
 
 TEMPLATE = """\
@@ -40,14 +40,14 @@ def claim(parameters: str, driver: str = "gpu.nvidia.com") -> str:
     )
 
 
-@pytest.mark.parametrize("bad", BAD_CONFIGS, ids=lambda bad: str(bad.name))
-def test_every_bad_config_is_found_with_the_driver_s_own_error(bad: BadConfig) -> None:
-    report = check_manifest(claim(bad.json))
+def test_every_bad_config_is_found_with_the_driver_s_own_error() -> None:
     before = "spec.devices.config[0].opaque.parameters"
-    texts = [finding.text.removeprefix(before).lstrip(": .") for finding in report.findings]
-    assert "; ".join(texts) == bad.error
-    assert all(finding.text.startswith(before) for finding in report.findings)
-    assert report.configs == 1
+    for bad in BAD_CONFIGS:
+        report = check_manifest(claim(bad.json))
+        texts = [finding.text.removeprefix(before).lstrip(": .") for finding in report.findings]
+        assert "; ".join(texts) == bad.error
+        assert all(finding.text.startswith(before) for finding in report.findings)
+        assert report.configs == 1
 
 
 def test_an_error_stands_where_the_wrong_field_stands() -> None:
