@@ -33,6 +33,11 @@ from cluster.progress import Progress
 from cluster.state import DEFAULT_ROOT, Cluster, all_folders, load, locked, state_folder
 from cluster.versions import CONTAINERD_MODULES, DEFAULT_MINOR, GO_MOD_FILES, Versions, resolve
 
+_RUNTIME_OPTIONS = {
+    "--runtime": ("the container runtime", RUNTIMES),
+    "--oci": ("what the container runtime calls", OCI_RUNTIMES),
+}
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; its exit status."""
@@ -112,12 +117,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--containerd", help=f"its version, {' or '.join(CONTAINERD_MODULES)} (default: 2)"
         )
-        command.add_argument(
-            "--runtime", choices=RUNTIMES, help=f"the container runtime (default: {RUNTIMES[0]})"
-        )
-        command.add_argument(
-            "--oci", choices=OCI_RUNTIMES, help=f"what it calls (default: {OCI_RUNTIMES[0]})"
-        )
+        for flag, (text, known) in _RUNTIME_OPTIONS.items():
+            command.add_argument(flag, choices=known, help=f"{text} (default: {known[0]})")
     _add_options(up)
     add("load", "give the images of an OCI archive to the cluster").add_argument(
         "archive", metavar="ARCHIVE", type=Path
