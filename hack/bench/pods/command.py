@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,16 +14,19 @@ from testbed.cluster import Cluster
 from testbed.node import GpuNode
 
 from bench.command_line import add_cluster_options, machine, names_of, numbers_of, run, say_as
+from bench.pods.plugin import hook
 from bench.pods.report import summarised, table
 from bench.pods.rounds import Plan, check, lives_of_pods, queues
-from bench.pods.variants import EVERY_VARIANT, VARIANTS
+from bench.pods.variants import EVERY_VARIANT, MIG, PLUGIN, VARIANTS
 
 PROFILE = "h100x8"
 _MOST = 8
 _say = say_as("pods")
-_ENV = {"LOG_LEVEL": "debug", "MIG": "on-demand"}
-"""What the driver is told beside the usual: to log each call of the kubelet with its duration, and
-to make MIG devices of any GPU."""
+_ENV = {"LOG_LEVEL": "debug"}
+"""What the driver is told beside the usual: to log each call of the kubelet with its duration."""
+
+_FOR_MIG = {"MIG": "on-demand"}
+"""That it may make MIG devices of any GPU, with which the scheduler has more devices to look at."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -39,7 +42,9 @@ def _bench(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         queued=options.queued,
     )
-    with _node(options.kubernetes) as node:
+    env = _ENV | (_FOR_MIG if MIG in plan.variants else {})
+    env |= {"NVIDIA_CDI_HOOK_PATH": hook()} if PLUGIN in plan.variants else {}
+    with _node(options.kubernetes, env) as node:
         result = measure(node, plan)
     if options.output:
         options.output.write_text(json.dumps(result, indent=2) + "\n")
@@ -90,7 +95,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 
 @contextmanager
-def _node(kubernetes: str) -> Iterator[GpuNode]:
+def _node(kubernetes: str, env: Mapping[str, str]) -> Iterator[GpuNode]:
     """Bring up a node with a driver and an MPS supervisor; take all down in the end."""
     with tempfile.TemporaryDirectory(prefix="dra-bench-", dir="/var/tmp") as folder:
         node = GpuNode(
@@ -98,7 +103,7 @@ def _node(kubernetes: str) -> Iterator[GpuNode]:
             Path(folder) / "node",
             profile=PROFILE,
             token_life=6 * 3600,
-            driver_env=_ENV,
+            driver_env=env,
             mps=True,
         )
         node.clear()

@@ -54,6 +54,11 @@ def serving(node: GpuNode, variant: str) -> Iterator[int]:
         node.wait_published()
 
 
+def hook() -> str:
+    """Where NVIDIA's hook program is, without which this driver's containers start with less."""
+    return str(fetched("cdi") / "nvidia-cdi-hook")
+
+
 def _counted(node: GpuNode) -> int:
     status = node.cluster.api.get("Node", node.cluster.node)["status"]
     return int(status["allocatable"].get(RESOURCE, 0))
@@ -69,6 +74,6 @@ def _command(node: GpuNode) -> tuple[str, ...]:
         *(f"--driver-root={root}", f"--driver-root-ctr-path={root}"),
         *(
             "--device-list-strategy=cdi-cri",
-            f"--nvidia-cdi-hook-path={fetched('cdi')}/nvidia-cdi-hook",
+            f"--nvidia-cdi-hook-path={hook()}",
         ),
     )
