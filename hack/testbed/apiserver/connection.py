@@ -88,6 +88,7 @@ class Connections(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], api: Api) -> None:
         self.api = api
         self._open: set[socket.socket] = set()
+        self._is_down = False
         self._context: ssl.SSLContext | None = None
         if api.tls:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -104,11 +105,15 @@ class Connections(ThreadingHTTPServer):
                 return
         self._open.add(request)
         try:
-            super().process_request_thread(request, client_address)
+            if self._is_down:
+                self.shutdown_request(request)
+            else:
+                super().process_request_thread(request, client_address)
         finally:
             self._open.discard(request)
 
     def hang_up_all(self) -> None:
+        self._is_down = True  # also for a connection whose thread has not begun
         for connection in tuple(self._open):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -326,7 +331,8 @@ class Connection(BaseHTTPRequestHandler):
         next_bookmark = time.monotonic() + self.api.bookmark_seconds
         while time.monotonic() < end and epoch == self.api.watch_epoch:
             with store.changed:
-                if store.version <= version:
+                # Both under the lock: what cuts it just now would wake nobody.
+                if store.version <= version and epoch == self.api.watch_epoch:
                     store.changed.wait(min(next_bookmark, end) - time.monotonic())
                 try:
                     events = list(store.events_after(version, target.kind))

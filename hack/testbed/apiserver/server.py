@@ -76,8 +76,8 @@ class ApiServer:
             return
         self._server.shutdown()
         self._server.server_close()
-        self.cut_watches()
         self._server.hang_up_all()
+        self.cut_watches()
         self._thread.join(timeout=10)
         self._server = None
 
