@@ -149,7 +149,7 @@ class DividedNode:
     def current(self) -> ShareConfigState:
         return self.state
 
-    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy) -> Choice:
+    def choose(self, gpu: Gpu, base: Base, strategy: ShareStrategy, *, has_size: bool) -> Choice:
         del gpu, base, strategy
         return Choice(by=Backend.NOTHING)
 

@@ -88,7 +88,7 @@ class Connections(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], api: Api) -> None:
         self.api = api
         self._open: set[socket.socket] = set()
-        self._is_down = False
+        self.is_down = False
         self._context: ssl.SSLContext | None = None
         if api.tls:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -105,7 +105,7 @@ class Connections(ThreadingHTTPServer):
                 return
         self._open.add(request)
         try:
-            if self._is_down:
+            if self.is_down:  # its thread began late
                 self.shutdown_request(request)
             else:
                 super().process_request_thread(request, client_address)
@@ -113,7 +113,6 @@ class Connections(ThreadingHTTPServer):
             self._open.discard(request)
 
     def hang_up_all(self) -> None:
-        self._is_down = True  # also for a connection whose thread has not begun
         for connection in tuple(self._open):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -76,6 +76,7 @@ class ApiServer:
             return
         self._server.shutdown()
         self._server.server_close()
+        self._server.is_down = True
         self._server.hang_up_all()
         self.cut_watches()
         self._thread.join(timeout=10)
