@@ -22,7 +22,6 @@ from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.names import gpu_name
 from dra_driver.devices.shares import MIB
 from dra_driver.errors import StateError
-from dra_driver.sharing.steps import UseShares
 from dra_driver.usage.processes import SeenProcess
 
 
@@ -105,7 +104,7 @@ def claimed(record: ClaimRecord) -> Iterator[Claimed]:
             device=uuid,
             pods=record.pods,
             limit_mib=limit,
-            is_share=any(isinstance(step, UseShares) for step in record.steps),
+            is_share=bool(shares),
             served_as=division.served_as if division is not None else "",
         )
 

@@ -1,7 +1,10 @@
 """Who has more memory than the limit is reported, or ended where an admin says so; nobody else."""
 
 import pytest
+from msgspec.structs import replace
 
+import make
+from dra_driver.usage.over_limit import claimed
 from dra_driver.usage.watch import BETWEEN_EVENTS, KILLED, OVER, REPORT_SECONDS
 from worlds.tenants import CONTEXT, Tenants, container_id
 
@@ -222,3 +225,12 @@ def test_claims_that_come_and_go_do_not_make_two_looks_one(
     monkeypatch.setattr(tenants.watch, "_wait", waited.append)
     tenants.watch._run()
     assert waited == [0.5, 9.5]
+
+
+def test_only_on_a_device_that_is_shared_the_limit_is_the_shares(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.claim("two", LIMIT, "a", by="mps")
+    share, mps = tenants.records
+    whole = replace(mps.devices[0], device=make.device(make.gpu(1)))
+    both = replace(share, devices=(*share.devices, whole))
+    assert [claim.is_share for claim in claimed(both)] == [True, False]
