@@ -329,7 +329,7 @@ def test_usage_names_the_pods_of_an_mps_claim_with_their_memory_and_the_server(
             if (labels["owner"], labels["uuid"]) == ("mps", gpu)
         ]
         assert of_servers == [30]
-        said = json.loads(installed.in_driver_pod("status", "--gpu", gpu, "--output", "json"))
+        said = json.loads(installed.in_driver_pod("usage", "--gpu", gpu, "--output", "json"))
         ((device,),) = (one["devices"] for one in said["gpus"])
         assert {user["pod"]: [p["pid"] for p in user["processes"]] for user in device["users"]} == {
             pod: [pid] for pod, pid in pids.items()

@@ -65,7 +65,7 @@ def usage(scene: Scene, *words: str) -> str:
     root = place.driver_root
     paths = ("--kubelet-plugins-directory-path", place.plugins, "--nvidia-driver-root", root)
     paths += ("--proc-root", root / "proc", "--sys-root", root / "sys")
-    return run((DRIVER, "status", "--usage", *paths, *words))
+    return run((DRIVER, "usage", *paths, *words))
 
 
 def users(scene: Scene) -> dict[str, dict[str, Any]]:

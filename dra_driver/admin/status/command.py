@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 
 from dra_driver import common_settings
 from dra_driver.admin.output import WIDE_OUTPUT, WideOutput, for_programs, is_for_programs
 from dra_driver.admin.status import health_part, shares_part
-from dra_driver.admin.status.usage_command import PLUGINS, ShowUsage
+from dra_driver.admin.status.usage_command import PLUGINS
 from dra_driver.admin.table import aligned
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.report.descriptions import description_of, strategy_of
@@ -37,10 +37,6 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
 
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
-
-
-def _of_usage(name: str) -> Any:
-    return changed(ShowUsage.options[name], hidden=True)
 
 
 class ShowStatus(CommandSettings):
@@ -72,28 +68,12 @@ class ShowStatus(CommandSettings):
     kubelet_plugins_directory_path: Path = PLUGINS
     proc_root: Path = common_settings.PROC_ROOT
 
-    # `status --usage` is an older spelling of `usage`.
-    usage: bool = option(default=False, hidden=True)
-    gpu: str = _of_usage("gpu")
-    pid: int | None = _of_usage("pid")
-    interval: float = _of_usage("interval")
-    once: bool = _of_usage("once")
-    nvidia_driver_root: Path = _of_usage("nvidia_driver_root")
-    container_driver_root: Path | None = _of_usage("container_driver_root")
-    nvidia_dev_root: Path | None = _of_usage("nvidia_dev_root")
-    container_dev_root: Path | None = _of_usage("container_dev_root")
-    sys_root: Path = _of_usage("sys_root")
-
-    @property
-    def _is_of_usage(self) -> bool:
-        return self.usage or bool(self.gpu) or self.pid is not None
-
     def check(self) -> None:
         """Check that nothing is asked for in vain."""
         if self.cluster:
             self._check_cluster()
             return
-        for name in ("context", "node") if self._is_of_usage else ("kubeconfig", "context", "node"):
+        for name in ("kubeconfig", "context", "node"):
             if getattr(self, name):
                 self.refuse(name, "works only with --cluster: add that, or leave it out")
 
@@ -103,16 +83,9 @@ class ShowStatus(CommandSettings):
             usual = {str(self.options[name].default), os.environ.get(name.upper())}
             if str(getattr(self, name)) not in usual:
                 self.refuse(name, "does not work with --cluster, which reads no files of this node")
-        for name in ("usage", "gpu", "pid", "once"):
-            if getattr(self, name):
-                self.refuse(name, "does not work with --cluster, which asks no GPU")
 
     def cli_cmd(self) -> None:
         """Look and print."""
-        if self._is_of_usage:
-            asked = self.given & ShowUsage.options.keys()
-            ShowUsage(**{name: getattr(self, name) for name in asked}).cli_cmd()
-            return
         sys.stdout.write(self._of_the_cluster() if self.cluster else self._of_this_node())
 
     def _of_this_node(self) -> str:

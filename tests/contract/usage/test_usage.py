@@ -201,7 +201,7 @@ def test_while_nobody_asks_nvml_is_not_asked(node: Node) -> None:
 
 def words_of(machine: Machine, *words: str) -> list[str]:
     return [
-        "status",
+        "usage",
         "--nvidia-driver-root",
         str(machine.driver_root),
         "--sys-root",
@@ -217,12 +217,8 @@ def test_by_command(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[st
     node.run(101, 300, group=container(), sm=40)
     node.session.close()
     words = words_of(node.machine, "--kubelet-plugins-directory-path", str(tmp_path))
-    assert cli.main([*words, "--usage"]) == 0
-    older = capsys.readouterr().out
-    words[0] = "usage"
     assert cli.main(words) == 0
     out = capsys.readouterr().out
-    assert out == older
     assert "train-0" in out
     assert "300 MiB" in out
     assert "101 python3" in out
@@ -256,11 +252,6 @@ def test_without_a_terminal_no_name_is_cut(
     out = capsys.readouterr().out
     assert f"monitoring-of-the-platform/{pod}  the-container-of-the-test  " in out
     assert "…" not in out
-
-
-def test_in_the_cluster_no_gpu_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", "--cluster", "--usage"]) != 0
-    assert "does not work with --cluster" in capsys.readouterr().err
 
 
 def test_a_gpus_name_its_uuid_and_its_index_mean_the_same(node: Node) -> None:
@@ -347,10 +338,10 @@ def test_later_pods_of_a_claim_have_their_names_and_nobody_is_asked_before_someb
             assert {one["namespace"] for one in found.values()} == {"default"}
         assert len(api.seen("get", "resourceclaims")) == asked + 1
         words = words_of(machine, "--kubelet-plugins-directory-path", str(node.place.plugins))
-        assert cli.main([*words, "--usage", "--output", "json"]) == 0
+        assert cli.main([*words, "--output", "json"]) == 0
         assert [one["pod"] for one in users_in(capfd.readouterr().out)] == ["", "train-0"]
         kubeconfig = f"--kubeconfig={api.write_kubeconfig(tmp_path / 'kubeconfig')}"
-        assert cli.main([*words, "--usage", "--output", "json", kubeconfig]) == 0
+        assert cli.main([*words, "--output", "json", kubeconfig]) == 0
         told = users_in(capfd.readouterr().out)
         assert [one["pod"] for one in told] == ["train-1", "train-0", "train-2"]
         api.stop()
