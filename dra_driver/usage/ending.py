@@ -49,8 +49,8 @@ class Ending:
         refused = [process.pid for process in victim.processes if not self._end(process)]
         if refused:
             raise EndingError(
-                f"processes {', '.join(map(str, refused))} cannot be ended: this process has not "
-                "the right to (CAP_KILL, in the node's user namespace)"
+                f"processes {', '.join(map(str, refused))} cannot be ended, as the driver has not "
+                "the right to: tell your cluster's admin (CAP_KILL, in the node's user namespace)"
             )
 
     def _end_group(self, victim: Tenant) -> bool:
