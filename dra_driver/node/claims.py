@@ -15,6 +15,7 @@ from dra_driver.claims.model.steps import MIG
 from dra_driver.claims.prepare.node_claims import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.report.device_health import Reported, conditions, reported
+from dra_driver.claims.report.later import Later
 from dra_driver.claims.report.mps_events import MpsEvents
 from dra_driver.claims.report.news import ClaimNews
 from dra_driver.claims.report.status_writer import StatusWriter
@@ -80,12 +81,13 @@ class ClaimWork:
             busy=self.calls.busy,
             may_begin=watcher.wait_until_looked,
         )
-        self._unlimited = UnlimitedMemory(self.claims.records, context.events)
+        later = Later()
+        self._unlimited = UnlimitedMemory(self.claims.records, context.events, later)
         changes.inventory.add(self._ring)
         changes.health.add(self._ring)
         self.news.changed.add(self._tell)
-        watchers = (*self._watchers(context, offers), *self._over_limit(context, offers))
-        self.workers = (self.news, *watchers, self._status, self._unlimited)
+        watchers = (*self._watchers(context, offers), *self._over_limit(context, offers, later))
+        self.workers = (self.news, *watchers, self._status, later)
         self._measure(context)
 
     def _ring(self, _: object = None) -> None:
@@ -128,18 +130,20 @@ class ClaimWork:
         )
         return memory, daemons
 
-    def _over_limit(self, context: NodeContext, offers: NodeOffers) -> tuple[Worker, ...]:
+    def _over_limit(
+        self, context: NodeContext, offers: NodeOffers, later: Later
+    ) -> tuple[Worker, ...]:
         """Return what watches limits of memory; nothing where no processes are seen."""
         if not sees_processes(context.roots):
             if context.settings.over_limit != "report":
                 log.warning("memory over limits not watched", reason=NOT_SEEN)
             return ()
         # By default the driver has PIDs of its own, and this is not loaded.
-        from dra_driver.node.over_limit import over_limit_workers  # noqa: PLC0415
+        from dra_driver.node.over_limit import over_limit_watch  # noqa: PLC0415
 
-        watch, told = over_limit_workers(context, self._gpus, offers.shares)
+        watch = over_limit_watch(context, self._gpus, offers.shares, later)
         self.news.changed.add(lambda *_: watch.ring())
-        return watch, told
+        return (watch,)
 
     def _claims(self, context: NodeContext, gpus: NodeGpus) -> NodeClaims:
         settings = context.settings

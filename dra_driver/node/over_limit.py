@@ -1,9 +1,11 @@
 """What watches limits of memory on this node, put together (usage/watch.py)."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.later import Later
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
@@ -12,20 +14,19 @@ from dra_driver.node.usage import node_look, pods_of_claims
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.usage.ending import Ending
 from dra_driver.usage.processes import Processes
-from dra_driver.usage.watch import OverLimit, OverLimitWatch, Told
+from dra_driver.usage.watch import OverLimit, OverLimitWatch, tell
 
 
-def over_limit_workers(
-    context: NodeContext, gpus: NodeGpus, shares: NodeShares
-) -> tuple[OverLimitWatch, Told]:
-    """Return what looks who has more memory than the limit, and what tells of it."""
+def over_limit_watch(
+    context: NodeContext, gpus: NodeGpus, shares: NodeShares, later: Later
+) -> OverLimitWatch:
+    """Return what looks who has more memory than the limit; `later` tells of it."""
     settings, holdings = context.settings, context.holdings
 
     def prepared() -> Iterator[ClaimRecord]:
         return filter(holdings.is_prepared, holdings.records.readable())
 
-    told = Told(context.events)
-    watch = OverLimitWatch(
+    return OverLimitWatch(
         node_look(gpus.session, context.roots, context.directory, prepared),
         records=prepared,
         reserved=pods_of_claims(context.kube),
@@ -38,8 +39,7 @@ def over_limit_workers(
         ),
         # By the kernel's own word: what is read here is ended.
         end=Ending(PodGroups(find_hierarchy(settings.cgroup_root)), Processes(Path("/proc"))),
-        told=told,
+        tell=partial(tell, context.events, later),
         count=context.metrics.over_limit,
         clock=context.clock,
     )
-    return watch, told

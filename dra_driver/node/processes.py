@@ -1,7 +1,5 @@
 """Whether this process sees those of containers: it does where its PIDs are the host's."""
 
-from pathlib import Path
-
 from dra_driver.cdi.roots import Roots
 from dra_driver.host.pids import first_procfs, has_pids_of_host
 
@@ -13,12 +11,9 @@ NOT_SEEN = (
 """What is wrong where processes of containers cannot be seen."""
 
 
-def host_proc(roots: Roots) -> Path | None:
-    """Return where the host's own procfs is mounted below the driver root; None if it is not."""
-    host = roots.driver / "proc"
-    return host if (host / "self").is_symlink() else None
-
-
 def sees_processes(roots: Roots) -> bool:
     """Tell whether NVML tells this process of all that use GPUs, as it has the host's PIDs."""
-    return has_pids_of_host(first_procfs(roots.proc), host_proc(roots))
+    host = roots.driver / "proc"  # the host's own procfs, where its root is mounted
+    return has_pids_of_host(
+        first_procfs(roots.proc), host if (host / "self").is_symlink() else None
+    )

@@ -13,7 +13,7 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.host.worker import LogOnce
 from dra_driver.kube.client import KubeClient
-from dra_driver.node.processes import NOT_SEEN, host_proc
+from dra_driver.node.processes import NOT_SEEN, sees_processes
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.model import NodeUse
 from dra_driver.usage.node import Loads, NodeLook, known_below
@@ -32,7 +32,7 @@ def node_look(
     records: Callable[[], Iterable[ClaimRecord]] | None = None,
     reserved: ReservedPods | None = None,
 ) -> NodeLook:
-    """Return what looks at this node; the host's own procfs may be below the driver root.
+    """Return what looks at this node.
 
     Without `records` those of claims are read below the driver's own directory.
     """
@@ -40,7 +40,7 @@ def node_look(
         loads,
         Processes(roots.proc, Path("/proc")),
         lambda: known_below(directory, (roots.driver, Path("/")), records, reserved),
-        host_proc=host_proc(roots),
+        sees_processes=sees_processes(roots),
     )
 
 

@@ -59,15 +59,15 @@ class NodeLook:
         processes: Processes,
         known: Callable[[], Known],
         *,
-        host_proc: Path | None = None,
+        sees_processes: bool = True,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """Take what answers; `host_proc` is where the host's procfs may be mounted."""
+        """Take what answers; `sees_processes` if NVML tells of the processes of containers."""
         self._answer_seconds = answer_seconds
         self._loads = loads
         self._processes = processes
         self._known = known
-        self._host_proc = host_proc
+        self._sees_processes = sees_processes
 
     def look(self) -> NodeUse:
         """Return who uses the GPUs now.
@@ -80,7 +80,7 @@ class NodeLook:
         return NodeUse(
             gpus=tuple(seen.used(known)),
             silent=seen.silent,
-            sees_processes=self._processes.has_those_of_the_host(self._host_proc),
+            sees_processes=self._sees_processes,
         )
 
     def see(self, indices: Sequence[int], *, sampled: bool = True) -> "Seen":

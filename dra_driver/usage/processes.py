@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dra_driver.devices.holders import harmless
-from dra_driver.host.pids import first_procfs, has_pids_of_host
+from dra_driver.host.pids import first_procfs
 
 _LONGEST_STAT = 4096
 
@@ -93,14 +93,6 @@ class Processes:
             return None  # it has ended meanwhile
         finally:
             os.close(folder)
-
-    def has_those_of_the_host(self, host_proc: Path | None = None) -> bool:
-        """Tell whether the PIDs of this process are the host's.
-
-        `host_proc` is where the host's own procfs may be mounted; without it the PID namespace has
-        to be the kernel's first.
-        """
-        return has_pids_of_host(self._proc, host_proc)
 
 
 def now_ticks() -> int:

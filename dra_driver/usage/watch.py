@@ -10,9 +10,7 @@ is ended by a look for which a GPU kept all waiting, as its figures are old, and
 of a party only after the last one is gone. Why all this is decision 30.
 """
 
-import queue
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -22,6 +20,7 @@ from msgspec.structs import replace
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
+from dra_driver.claims.report.later import Later
 from dra_driver.devices.device import DeviceUuid
 from dra_driver.devices.model import GpuUuid, InventorySource
 from dra_driver.devices.shares import MIB
@@ -49,8 +48,6 @@ _IDLE_SECONDS = 60.0
 _LATE_SECONDS = 1.0
 """How long a look may keep its figures waiting that somebody is ended by."""
 
-_MOST_WAITING = 1000
-
 CONTEXT_MIB = 510
 """The memory of a CUDA context with all SMs on an H100 (docs/hardware.md)."""
 
@@ -77,43 +74,12 @@ class OverLimit(Struct, frozen=True, kw_only=True):
         return END if actions == {END} else REPORT
 
 
-class Told(Worker):
-    """A thread that posts Events: no look waits for the API server. What waits is bounded."""
-
-    def __init__(self, events: ClaimEvents) -> None:
-        super().__init__("over-limit-events")
-        self._events = events
-        self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_WAITING)
-
-    def tell(self, excess: Excess, *, reason: str, note: str) -> None:
-        """Tell claims, and their pods that have memory there. Never blocks."""
-        about = [about_claim(claim.ref) for claim in excess.claims]
-        about += [about_pod(namespace, pod) for namespace, pod in excess.pods()]
-        for regarding in about:
-            post = partial(
-                self._events.post,
-                regarding,
-                reason=reason,
-                action="LimitingMemory",
-                note=note,
-            )
-            try:
-                self._waiting.put_nowait(post)
-            except queue.Full:
-                log.debug("memory over limit not told", reason="too many wait")
-
-    def ring(self) -> None:
-        """Wake the thread, which waits for Events."""
-        with suppress(queue.Full):  # then it is awake
-            self._waiting.put_nowait(None)
-
-    def _run(self) -> None:
-        while (post := self._waiting.get()) or not self._stop.is_set():
-            if post is not None:
-                try:
-                    post()
-                except DriverError as error:  # the log has it anyway
-                    log.debug("memory over limit not told", reason=str(error))
+def tell(events: ClaimEvents, later: Later, excess: Excess, reason: str, note: str) -> None:
+    """Tell claims, and their pods that have memory there. Never blocks."""
+    about = [about_claim(claim.ref) for claim in excess.claims]
+    about += [about_pod(namespace, pod) for namespace, pod in excess.pods()]
+    for each in about:
+        later.do(partial(events.post, each, reason=reason, action="LimitingMemory", note=note))
 
 
 class OverLimitWatch(Worker):
@@ -128,11 +94,11 @@ class OverLimitWatch(Worker):
         inventory: InventorySource,
         what: OverLimit,
         end: Ends,
-        told: Told,
+        tell: Callable[[Excess, str, str], None],
         count: Counted,
         clock: Callable[[], float],
     ) -> None:
-        """Take what looks; `records` are those of prepared claims."""
+        """Take what looks; `records` are those of prepared claims. `tell` has reason and note."""
         super().__init__("over-limit")
         self._look = look
         self._records = records
@@ -140,13 +106,14 @@ class OverLimitWatch(Worker):
         self._inventory = inventory
         self._what = what
         self._end = end
-        self._told = told
+        self._tell = tell
         self._count = count
         self._clock = clock
         self._known: dict[ClaimUid, tuple[ClaimRecord, tuple[Claimed, ...]]] = {}
         self._before: Mapping[tuple[str, ...], Excess] = {}
         self._told_at: dict[tuple[str, ...], float] = {}
         self._ending: dict[tuple[str, ...], str] = {}
+        self._namespaces: dict[str, str] = {}
         self._once = LogOnce()
 
     def look(self) -> float:
@@ -219,8 +186,11 @@ class OverLimitWatch(Worker):
         }
         if not strange:
             return claims
-        names = self._look.known().names
-        near = {(uuid, names[ctr].namespace) for uuid, ctr in strange if ctr in names}
+        ids = {container for _, container in strange if container}
+        if not ids <= self._namespaces.keys():  # servers of MPS are strange for good
+            names = self._look.known().names
+            self._namespaces = {each: names[each].namespace for each in ids if each in names}
+        near = {(uuid, self._namespaces.get(container)) for uuid, container in strange}
         asked = {claim.ref.uid for claim in claims if (claim.device, claim.ref.namespace) in near}
         reserved = self._reserved.of([self._known[uid][0] for uid in sorted(asked)])
         return [
@@ -260,7 +230,7 @@ class OverLimitWatch(Worker):
         else:
             self._count("ended")
             log.warning("container over its memory limit ended", **facts)
-        self._told.tell(excess, reason=KILLED, note=f"{text}. {_ADVICE}")
+        self._tell(excess, KILLED, f"{text}. {_ADVICE}")
 
     def _report(self, excess: Excess) -> None:
         if excess.party in self._told_at:
@@ -270,8 +240,7 @@ class OverLimitWatch(Worker):
         greatest = excess.tenants[0]
         log.warning("container over its memory limit", **self._facts(excess, greatest))
         had = _had(excess, self._name(greatest), "has")
-        note = f"{had}; others may run out of memory. {_ADVICE}"
-        self._told.tell(excess, reason=OVER, note=note)
+        self._tell(excess, OVER, f"{had}; others may run out of memory. {_ADVICE}")
 
     def _name(self, tenant: Tenant) -> str:
         name = self._look.known().names.get(tenant.container_id)

@@ -50,6 +50,7 @@ class Tenants:
     ended: list[str] = field(default_factory=list)
     told: list[tuple[str, list[str], str]] = field(default_factory=list)
     counted: list[str] = field(default_factory=list)
+    times_names_read: int = 0
     is_silent: bool = False
     can_end: bool = True
     seconds: float = 0.0
@@ -65,7 +66,7 @@ class Tenants:
             inventory=cast("Any", self),
             what=OverLimit(of_node=self.action, of_resource=self.resources.get, interval=0.5),
             end=self._end,
-            told=cast("Any", self),
+            tell=self._tell,
             count=self.counted.append,
             clock=lambda: self.seconds,
         )
@@ -161,11 +162,12 @@ class Tenants:
             if record.ref.uid in self.reserved
         }
 
-    def tell(self, excess: Excess, *, reason: str, note: str) -> None:
+    def _tell(self, excess: Excess, reason: str, note: str) -> None:
         about = [claim.ref.name for claim in excess.claims]
         self.told.append((reason, about + [pod.name for _, pod in excess.pods()], note))
 
     def _known(self) -> Known:
+        self.times_names_read += 1
         jobs = self.jobs.values()
         names = {
             container_id(job.container): ContainerName(

@@ -5,81 +5,43 @@ more than the device has; or it asked for a part of a device and has all of it.
 
 In: the claims that have just been prepared, and their records. Out: an Event with the reason and
 what to do, once while it is prepared: on the pods, where people look, and on the claim, which for
-resource names in limits has a name that nobody knows. A thread posts it after Prepare has
-answered: no pod waits for it, and what the API server refuses harms none. What waits is bounded,
-and told at the driver's end, too. If the API server is away then it stays untold, as
-`dra-driver status` says it anyway.
+resource names in limits has a name that nobody knows. It is posted after Prepare has answered.
 """
 
-import queue
-from contextlib import suppress
-
-import structlog
+from functools import partial
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.report.claim_events import ClaimEvents, about_claim, about_pod
+from dra_driver.claims.report.later import Later
 from dra_driver.claims.state.holdings import share_steps
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.errors import DriverError, UnavailableError
-from dra_driver.host.worker import Worker
+from dra_driver.errors import UnavailableError
 from dra_driver.sharing.steps import Backend, MpsDomain
-
-log = structlog.get_logger()
 
 NOT_LIMITED = "GPUMemoryNotLimited"
 TOO_HIGH = "GPUMemoryLimitTooHigh"
 WHOLE = "WholeDeviceAllocated"
 """Reasons of the Events."""
 
-_MOST_WAITING = 1000
 
+class UnlimitedMemory:
+    """Has Events posted about prepared claims. For any thread."""
 
-class UnlimitedMemory(Worker):
-    """A thread that posts the Event; again after `retry_seconds` if the API server was away."""
-
-    def __init__(
-        self, records: RecordStore, events: ClaimEvents, *, retry_seconds: float = 15.0
-    ) -> None:
-        super().__init__("unlimited-memory")
+    def __init__(self, records: RecordStore, events: ClaimEvents, later: Later) -> None:
         self._records = records
         self._events = events
-        self._retry_seconds = retry_seconds
-        self._waiting: queue.Queue[ClaimRef | None] = queue.Queue(_MOST_WAITING)
+        self._later = later
         self._told: set[ClaimUid] = set()
 
     def prepared(self, ref: ClaimRef) -> None:
         """Say that a claim was prepared, for the first time or again. Never blocks."""
-        if ref.uid in self._told:
-            return
-        try:
-            self._waiting.put_nowait(ref)
-        except queue.Full:
-            log.debug("unlimited memory not told", claim=str(ref), reason="too many wait")
+        if ref.uid not in self._told:
+            self._later.do(partial(self._tell, ref))
 
     def unprepared(self, ref: ClaimRef) -> None:
         """Say that a claim was unprepared. Never blocks."""
         self._told.discard(ref.uid)
-
-    def ring(self) -> None:
-        """Wake the thread, which waits for claims."""
-        with suppress(queue.Full):
-            self._waiting.put_nowait(None)
-
-    def _run(self) -> None:
-        while (ref := self._waiting.get()) or not self._stop.is_set():
-            if ref is not None:
-                self._try(ref)
-
-    def _try(self, ref: ClaimRef) -> None:
-        try:
-            self._tell(ref)
-        except UnavailableError as error:
-            log.debug("unlimited memory not told yet", claim=str(ref), reason=str(error))
-            self.prepared(ref)
-            self._stop.wait(max(self._retry_seconds, error.retry_after or 0.0))
-        except DriverError as error:
-            log.debug("unlimited memory not told", claim=str(ref), reason=str(error))
 
     def _tell(self, ref: ClaimRef) -> None:
         if ref.uid in self._told:

@@ -11,6 +11,7 @@ from testbed.apiserver.server import ApiServer
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.report.claim_events import ClaimEvents
+from dra_driver.claims.report.later import Later
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.devices.device import Whole, memory_of
 from dra_driver.devices.shares import MIB, ShareStrategy
@@ -36,12 +37,12 @@ def server() -> Iterator[ApiServer]:
         yield server
 
 
-def calls_beside(thread: UnlimitedMemory, node: Node) -> ClaimCalls:
+def calls_beside(memory: UnlimitedMemory, node: Node) -> ClaimCalls:
     calls = ClaimCalls(
         node.driver.preparer, Metrics(driver="d", node="n", version="1"), clock=time.monotonic
     )
-    calls.prepared.add(thread.prepared)
-    calls.unprepared.add(thread.unprepared)
+    calls.prepared.add(memory.prepared)
+    calls.unprepared.add(memory.unprepared)
     return calls
 
 
@@ -53,8 +54,8 @@ class Telling:
         self.kube = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
         events = ClaimEvents(self.kube, node="node-1")
         records = node.driver.claims.records
-        self.thread = UnlimitedMemory(records, events, retry_seconds=0.05)
-        self.calls = calls_beside(self.thread, node)
+        self.thread = Later(retry_seconds=0.05)
+        self.calls = calls_beside(UnlimitedMemory(records, events, self.thread), node)
         self.thread.start()
 
     def prepare(self, ref: ClaimRef) -> None:
@@ -185,11 +186,12 @@ def test_what_waits_when_the_driver_stops_is_told_before(node: Node) -> None:
         def post(self, about: Regarding, **_what: str) -> None:
             told.append(about.name)
 
-    thread = UnlimitedMemory(node.driver.claims.records, Events())
+    thread = Later()
+    memory = UnlimitedMemory(node.driver.claims.records, Events(), thread)
     for number in range(3):
         ref = node.claim(f"gpu-0-share-{number}-of-10", name=f"c{number}")
         node.driver.prepare(ref)
-        thread.prepared(ref)
+        memory.prepared(ref)
     thread.start()
     assert thread.stop(10)
     assert told == ["c0", "pod", "c1", "pod", "c2", "pod"]
@@ -206,9 +208,9 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
             asked.set()
             assert answer.wait(PATIENCE)
 
-    thread = UnlimitedMemory(node.driver.claims.records, Slow())
+    thread = Later()
     thread.start()
-    calls = calls_beside(thread, node)
+    calls = calls_beside(UnlimitedMemory(node.driver.claims.records, Slow(), thread), node)
     try:
         for number in range(2):
             ref = node.claim(f"gpu-0-share-{number}-of-10", name=f"c{number}")

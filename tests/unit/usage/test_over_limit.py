@@ -190,6 +190,17 @@ def test_pods_that_came_later_are_asked_for_only_where_there_are_any(tenants: Te
     assert tenants.told[0][1] == ["one", "a", "later"]
 
 
+def test_the_names_of_containers_are_read_once_for_a_stranger(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a")
+    tenants.run(7, "a", 10)
+    tenants.run(8, "server-of-mps", 10)
+    tenants.look(4)
+    assert tenants.times_names_read == 1
+    tenants.run(9, "another", 10)
+    tenants.look(4)
+    assert tenants.times_names_read == 2
+
+
 def test_who_cannot_be_ended_is_told_so_once(tenants: Tenants) -> None:
     tenants.can_end = False
     tenants.claim("one", LIMIT, "a")

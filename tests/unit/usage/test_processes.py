@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.host.pids import has_pids_of_host
 from dra_driver.usage.processes import PodProcess, Processes, now_ticks
 
 UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
@@ -85,8 +86,8 @@ def test_a_folder_that_is_no_procfs_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_whether_pids_are_the_hosts(proc: Path) -> None:
-    own = Processes(Path("/proc"))
-    assert own.has_those_of_the_host(Path("/proc"))
+    own = Path("/proc")
+    assert has_pids_of_host(own, own)
     (proc / "1/ns").mkdir(parents=True)
     (proc / "1/ns/pid").touch()
-    assert not own.has_those_of_the_host(proc)
+    assert not has_pids_of_host(own, proc)
