@@ -129,8 +129,8 @@ MEMORY_COUNTERS = option(
     default=False,
     variable=True,
     help="Let every device consume its memory from a counter, for quotas by memory such as "
-    "Kueue's. This costs the scheduler time for each pod, before Kubernetes 1.37 with the "
-    "square of the nodes.",
+    "Kueue's. This costs the scheduler time for each pod; before Kubernetes 1.37, the time grows "
+    "with the square of the number of nodes.",
 )
 CONSUMABLE_SHARES = option(
     default="disabled",

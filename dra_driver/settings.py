@@ -176,7 +176,7 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     whole_gpus_beside_shares: WholeGpusBesideShares = common_settings.WHOLE_GPUS_BESIDE_SHARES
     share_memory: Literal["auto", "mps"] = option(
         default="auto",
-        help="What limits the memory of shares; auto: the best that the node has; mps: not "
+        help="What limits the memory of shares; auto: the best that the node has; mps: never "
         "control groups, so that several pods can use one claim of a share.",
     )
     over_limit: Literal["report", "end"] = option(

@@ -51,7 +51,7 @@ def unseal(data: bytes, newest: int = 1) -> Mapping[str, Any]:
     start = _START.match(data)
     if start is not None and int(start[1]) > newest:
         raise VersionError(
-            f"it has version {int(start[1])}, but this driver reads none above {newest}"
+            f"it has version {int(start[1])}, but this driver reads versions up to {newest}"
         )
     match = _ENVELOPE.fullmatch(data)
     if match is None or int(match[1]) < 1:

@@ -32,7 +32,7 @@ def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str,
         if uuid in keys:
             raise ConfigError(
                 f"invalid device: {keys[uuid]} and {key} are the same device of "
-                "defaultPerDevicePinnedMemoryLimit, which can have one limit"
+                "defaultPerDevicePinnedMemoryLimit, which can have only one limit"
             )
         keys[uuid] = key
         limits[uuid] = quantity_bytes(limit) // MIB

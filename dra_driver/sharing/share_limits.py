@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def share_of(unit: Unit) -> Share:
     """Return which share a unit is. Raises StateError if it is none."""
     if unit.device.share is None:
-        raise StateError(f'device "{unit.name}" is no share')
+        raise StateError(f'device "{unit.name}" is not a share')
     return unit.device.share
 
 
@@ -159,15 +159,14 @@ def _check_request(members: Sequence[Unit]) -> None:
     if len(equal) < len(members):
         raise ConfigError(
             f"request {members[0].request} got shares of a device that is divided into equal ones, "
-            "and a part of the capacity of another: ask for one of both (deviceClassName)"
+            "and a part of another device by capacity: ask for only one kind (deviceClassName)"
         )
     served_as = equal[0].served_as
     if len(members) > 1 and not all(division.combines for division in equal):
         raise ConfigError(
             f"request {members[0].request} asks for {len(members)} of {served_as}, and on this "
             "node a request may have only one: its share config sets failRequestsGreaterThanOne; "
-            "ask "
-            "for 1"
+            "ask for 1"
         )
 
 

@@ -61,7 +61,7 @@ def profile_of(path: Path, report: Callable[[str], None] = lambda _sentence: Non
     except pydantic.ValidationError as error:
         raise ConfigError(f"the archive {path}: {profiles.problems(error)}") from error
     except (StateError, *MALFORMED) as error:
-        raise StateError(f"the archive {path} cannot be played: {error}") from error
+        raise StateError(f"the archive {path} cannot be simulated: {error}") from error
     if unknown:
         report(f"not played, as the simulated NVML does not have it: {', '.join(unknown)}")
     return profile
@@ -92,7 +92,7 @@ def _content(documents: Mapping[str, Any], name: str) -> dict[str, Any]:
     version = value_of(system.get("nvmlSystemGetDriverVersion"))
     cuda = value_of(system.get("nvmlSystemGetCudaDriverVersion"))
     if not isinstance(version, str) or _VERSION.fullmatch(version) is None:
-        raise StateError("NVML did not tell the version of the GPU driver there")
+        raise StateError("NVML did not report the version of the GPU driver there")
     places = _places(documents)
     addresses = _addresses(gpus, places)
     node = mapping_of(gathered.NODE, documents.get(gathered.NODE, {}))
@@ -189,7 +189,7 @@ def _addresses(gpus: Iterable[Answers], places: Mapping[str, dict[str, Any]]) ->
         and address not in named
     ]
     if len(left) < told.count(None):
-        raise StateError("a GPU told no PCI address, and /sys had none for it either")
+        raise StateError("NVML reported no PCI address of a GPU, and /sys had none for it either")
     return [_address(address) if address else left.pop(0) for address in told]
 
 

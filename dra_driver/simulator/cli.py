@@ -227,7 +227,7 @@ class Fault(CommandSettings):
 
 
 class Boot(CommandSettings):
-    """Restart the machine: a new boot id, and nothing left that a reboot ends."""
+    """Restart the machine: a new boot id, without what does not survive a reboot."""
 
     root: Path = ROOT
 

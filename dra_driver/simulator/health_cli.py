@@ -64,7 +64,7 @@ class Health(CommandSettings):
         default=None, help="What the GPU driver wants done (R565 or newer)."
     )
     rows: Literal["well", "pending", "failed"] | None = option(
-        default=None, help="Bad memory: none, replaced at the next reset, or for good."
+        default=None, help="Bad memory: none, replaced at the next reset, or not replaceable."
     )
     uncorrected: int | None = option(
         check=bounds(least=0), default=None, help="Memory errors since the GPU driver was loaded."

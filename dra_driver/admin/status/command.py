@@ -42,7 +42,7 @@ _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 class ShowStatus(CommandSettings):
     """Show this node's claims and how their GPUs are shared, or what the whole cluster offers.
 
-    `dra-driver usage` shows how much of them is used.
+    `dra-driver usage` shows how much of these GPUs is used.
     """
 
     example = "dra-driver status --cluster -o wide"
@@ -50,8 +50,8 @@ class ShowStatus(CommandSettings):
 
     cluster: bool = option(
         default=False,
-        help="Show what each node offers, what is used and what is free, by resource name, "
-        "instead; runs on any machine that reaches the API server.",
+        help="Show the whole cluster instead: what each node offers, and what is used and free, "
+        "by resource name. Runs on any machine that reaches the API server.",
     )
     output: WideOutput = WIDE_OUTPUT
     context: str = option(default="", help="With --cluster: context of the kubeconfig.")

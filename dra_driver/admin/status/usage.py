@@ -101,7 +101,7 @@ def selected(question: Question, use: NodeUse) -> Selected:
         }
         if not on:
             raise SetupError(
-                f"process {question.pid} is on no GPU of this node"
+                f"process {question.pid} uses no GPU of this node"
                 + (
                     "; give the PID that it has on the host"
                     if use.sees_processes

@@ -191,6 +191,7 @@ def _silence(subject: str, seconds: float) -> SilenceError:
     what = "the GPU driver" if subject in (NVML, HEARING) else f"GPU {subject.removeprefix('GPU-')}"
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")  # noqa: TID251 (told)
     return SilenceError(
-        f"{what} does not answer since {since} UTC (NVML was given {seconds:.0f} s); look for NVRM "
-        "and Xid lines in dmesg: if it does not answer again by itself, the node has to be rebooted"
+        f"{what} has not answered since {since} UTC (NVML was given {seconds:.0f} s); look for "
+        "NVRM and Xid lines in dmesg: if it does not answer again by itself, the node has to be "
+        "rebooted"
     )

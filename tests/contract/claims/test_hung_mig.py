@@ -10,7 +10,7 @@ from dra_driver.errors import SilenceError
 from worlds.node import MakeNode, Node
 
 HANG_MS = 600_000
-DOES_NOT_ANSWER = "GPU 0 does not answer since 20"
+DOES_NOT_ANSWER = "GPU 0 has not answered since 20"
 
 MAKING = (
     "nvmlDeviceGetMigMode",

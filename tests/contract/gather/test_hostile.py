@@ -74,7 +74,7 @@ def test_a_value_of_another_kind_anywhere_is_played_or_refused(
 def test_a_file_of_another_kind_is_refused(
     name: str, documents: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(StateError, match=rf"cannot be played: {name} in it cannot be"):
+    with pytest.raises(StateError, match=rf"cannot be simulated: {name} in it cannot be"):
         profile_of(archive(tmp_path, {**documents, name: ["no mapping"]}))
 
 

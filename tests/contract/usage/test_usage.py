@@ -234,7 +234,7 @@ def test_by_command(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (user["namespace"], user["pod"], user["container"]) == ("team-a", "train-0", "trainer")
     assert (user["memoryBytes"], user["smUtilization"]) == (300 * MIB, 0.4)
     assert cli.main([*words, "--pid", "7777"]) == 1
-    assert "process 7777 is on no GPU of this node" in capsys.readouterr().err
+    assert "process 7777 uses no GPU of this node" in capsys.readouterr().err
     assert cli.main([*words, "--gpu", "9"]) == 1
     assert "no GPU of this node is '9'" in capsys.readouterr().err
 

@@ -77,7 +77,7 @@ def test_calls_about_one_thing_take_turns_and_one_that_has_longer_is_no_hang(
 def test_only_what_hangs_is_refused_and_only_until_it_answers(calls: NvmlCalls, hang: Hang) -> None:
     with capture_logs() as logs:
         for _ in range(3):
-            with pytest.raises(SilenceError, match="GPU 3 does not answer since"):
+            with pytest.raises(SilenceError, match="GPU 3 has not answered since"):
                 calls.about("3", hang)
         assert calls.about("4", lambda: "yes", PATIENCE) == "yes"
         assert {subject: seconds > 0 for subject, seconds in calls.silences().items()} == {

@@ -67,7 +67,7 @@ def test_two_keys_for_one_device_are_refused() -> None:
         pinned_memory_mib(config(_1="1Gi", GPU_bbbbbbbb="2Gi"), [A, B])
     assert str(caught.value) == (
         "invalid device: 1 and GPU-bbbbbbbb are the same device of "
-        "defaultPerDevicePinnedMemoryLimit, which can have one limit"
+        "defaultPerDevicePinnedMemoryLimit, which can have only one limit"
     )
 
 
