@@ -70,12 +70,8 @@ def archive(
     images: Mapping[str, Sequence[Layer]],
     *,
     config: Mapping[str, Any] = CONFIG,
-    nested: bool = False,
 ) -> Path:
-    """Write an archive with an image for each architecture, their layers compressed.
-
-    With `nested` the archive's index names one more index, as some builders have it.
-    """
+    """Write an archive with an image for each architecture, their layers compressed."""
     blobs: dict[str, bytes] = {}
 
     def blob(content: bytes, kind: str) -> dict[str, Any]:
@@ -95,8 +91,6 @@ def archive(
         return blob(_json(content), "manifest.v1+json") | {"platform": platform}
 
     manifests = [manifest(arch, layers) for arch, layers in images.items()]
-    if nested:
-        manifests = [blob(_json({"manifests": manifests}), "index.v1+json")]
     files = {
         "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
         "index.json": _json({"manifests": manifests}),

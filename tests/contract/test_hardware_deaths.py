@@ -43,13 +43,11 @@ INSIDE = {
 """Where something is not as before during a step."""
 
 QUICK = [
-    ("claim-time-slicing", "prepared in claim-time-slicing"),
     ("claim-mps", "prepared in claim-mps"),
-    ("mig-mode-while-open", "switched in mig-mode-while-open"),
     ("claim-mig", "prepared in claim-mig"),
     ("cgroup-path", "limited in cgroup-path"),
 ]
-"""Those that leave most behind: settings, processes, mounts, MIG devices, control groups."""
+"""Those that leave most behind: processes, mounts, MIG devices, control groups."""
 
 OUTSIDE = [step for step in STEPS if not step.name.startswith("container")]
 AROUND = [
@@ -145,13 +143,8 @@ def test_a_mig_device_that_others_made_after_the_death_is_left(killed: Killed) -
     ]
 
 
-@pytest.mark.parametrize(
-    "at", ["destroyed, first time, in mig-device-names", "undid mig-device-names"]
-)
-def test_a_mig_device_that_others_made_where_the_run_had_one_is_left(
-    killed: Killed, at: str
-) -> None:
-    tried = killed.at("mig-device-names", at)
+def test_a_mig_device_that_others_made_where_the_run_had_one_is_left(killed: Killed) -> None:
+    tried = killed.at("mig-device-names", "destroyed, first time, in mig-device-names")
     machine = tried.machine
     gpu = machine.gpus[0].uuid
     machine.set_mig_mode(gpu, enabled=True)

@@ -1,7 +1,6 @@
 """`make hardware`: its CUDA client on a libcuda of the tests, its report, journal and lists."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from hardware.card import Settings
 from hardware.client import Client, built
 from hardware.every_step import STEPS
 from hardware.journal import Entry, Journal
-from hardware.run import restore_leftovers
-from hardware.steps import Change, Made, Unexpected
+from hardware.steps import Change
 
 SETTINGS = Settings(
     compute_mode=0, time_slice=None, power_limit=700000, mig_mode="enabled", mig=((9, 4),)
@@ -40,15 +38,6 @@ def test_a_client_computes_and_takes_memory(tmp_path: Path, environment: dict[st
             "kernel": "ran",
             "memory": "taken",
         }
-
-
-def test_a_client_that_is_refused_memory_says_so(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    with Client(built(tmp_path), environment, 65) as client:
-        assert client.said.is_refused
-        with pytest.raises(Unexpected, match="a CUDA program failed: cuMemAlloc_v2 2"):
-            client.said.check(is_simulated=False)
 
 
 def test_a_kernel_that_computes_nothing_is_found_out(
@@ -79,34 +68,12 @@ def test_the_journal_has_what_was_written_and_what_was_touched(tmp_path: Path) -
         assert journal.read() is None
 
 
-def test_the_journal_has_the_mig_devices_of_the_run_until_they_are_destroyed(
-    tmp_path: Path,
-) -> None:
-    journal = Journal(tmp_path)
-    first, second = (Made(profile_id=19, start=start) for start in (0, 1))
-    known = journal.make(journal.make(entry(tmp_path), first), second)
-    known = journal.make(known, replace(first, uuid="MIG-1"))
-    assert journal.read() == known
-    assert set(known.made) == {replace(first, uuid="MIG-1"), second}
-    known = journal.unmake(known, first)
-    assert journal.read() == known
-    assert known.made == (second,)
-
-
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 1}', '{"version": 99}', "[]"])
 def test_a_damaged_journal_is_an_error_and_stays(tmp_path: Path, text: str) -> None:
     journal = Journal(tmp_path)
     journal.file.write_text(text)
     with pytest.raises(StateError):
         journal.read()
-    assert journal.file.exists()
-
-
-def test_where_the_gpu_driver_is_gone_the_journal_stays(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.write(replace(entry(tmp_path), root=tmp_path / "gone"))
-    with pytest.raises(StateError, match="gone is gone, by which the GPU was set"):
-        restore_leftovers(journal, print)
     assert journal.file.exists()
 
 

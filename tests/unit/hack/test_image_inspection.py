@@ -1,14 +1,12 @@
 """What is found wrong with an image for clusters, and what its bill of materials names."""
 
-import json
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from image import archive, sbom
+from image import archive
 from image.archive import Image
-from image.command import main
 from image.inspection import complaints
 
 from images import CONFIG, PYC, file, sound_layer, special
@@ -77,13 +75,6 @@ def test_a_mode_that_gives_too_much_or_too_little_is_named(
     assert any(complaint in one for one in found), found
 
 
-def test_modules_without_byte_code_are_named(tmp_path: Path) -> None:
-    bare = file("usr/lib/python3.13/json/decoder.py")
-    assert complaints(image_of(tmp_path, bare)) == [
-        "/usr/lib/python3.13/json/decoder.py has no byte code"
-    ]
-
-
 def test_byte_code_that_python_would_check_at_each_start_is_named(tmp_path: Path) -> None:
     module = file("usr/lib/python3.13/os.py")
     compiled = "usr/lib/python3.13/__pycache__/os.cpython-313.pyc"
@@ -101,37 +92,3 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         "NVIDIA_VISIBLE_DEVICES is not void: NVIDIA's runtime would inject GPUs",
         "the label org.opencontainers.image.version is missing",
     ]
-
-
-def test_the_command_fails_for_one_bad_image_among_several(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bad = [*sound_layer(), file("usr/bin/gcc")]
-    path = made(tmp_path / "a.tar", {"amd64": [sound_layer()], "arm64": [bad]})
-    assert main(["check", str(path)]) == 1
-    said = capsys.readouterr()
-    assert said.out.startswith("amd64: 0.0 MB to download, 0.0 MB unpacked\narm64: ")
-    assert said.err == "arm64: /usr/bin/gcc is a tool that no command of the driver runs\n"
-
-
-def test_a_bill_of_materials_names_what_is_in_the_image(tmp_path: Path) -> None:
-    text = sbom.document(image_of(tmp_path), "dra-driver", "1.2.3")
-    bill = json.loads(text)
-    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    assert bill["metadata"]["component"]["name"] == "dra-driver"
-    assert {component["purl"] for component in bill["components"]} == {
-        "pkg:deb/debian/libc6@2.41-12?arch=amd64&distro=debian-13&upstream=glibc",
-        "pkg:pypi/pyyaml@6.0.3",
-    }
-    (python,) = (component for component in bill["components"] if component["name"] == "PyYAML")
-    assert python["licenses"] == [{"license": {"name": "MIT"}}]
-    assert sbom.document(image_of(tmp_path), "dra-driver", "1.2.3") == text
-
-
-def test_each_architecture_gets_a_bill_of_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = made(tmp_path / "a.tar", {"amd64": [sound_layer()], "arm64": [sound_layer()]})
-    assert main(["sbom", str(path), "--output", str(tmp_path / "out")]) == 0
-    written = [Path(line).name for line in capsys.readouterr().out.splitlines()]
-    assert [name.rsplit("-", 1)[1] for name in written] == ["amd64.cdx.json", "arm64.cdx.json"]

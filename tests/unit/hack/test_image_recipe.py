@@ -5,8 +5,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from image.builder import Builder
-from image.errors import ImageError
 from image.recipe import REPOSITORY, Recipe, sources, version
 
 FILES = {
@@ -68,85 +66,6 @@ def test_an_image_is_built_anew_when_something_in_it_changed(
     assert recipe(repository).key == before
     (repository / path).write_text("changed")
     assert (recipe(repository).key != before) == is_new
-
-
-class Programs:
-    """buildah and debootstrap, as small scripts that note how they were called."""
-
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "calls"
-        self._folder = folder / "bin"
-        self._folder.mkdir()
-        layout = 'echo \'{"manifests": [{"digest": "sha256:x"}]}\''
-        self._write(
-            "buildah",
-            'for word in "$@"; do case $word in oci:*) to=${word#oci:};; esac; done\n'
-            '[ -z "${to:-}" ] || { mkdir -p "$to/blobs/sha256"; : >"$to/oci-layout"; '
-            f'{layout} >"$to/index.json"; }}',
-        )
-        self._write("debootstrap", 'mkdir -p "$3/var/lib/apt/lists"; echo "$3" >"$3/file"')
-
-    def _write(self, name: str, script: str) -> None:
-        path = self._folder / name
-        path.write_text(f"#!/bin/bash\necho \"{name} $*\" >>'{self.log}'\n{script}\n")
-        path.chmod(0o755)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"PATH": f"{self._folder}:/usr/bin:/bin", "PIP_CERT": str(self.log)}
-
-    def calls(self, program: str) -> list[str]:
-        lines = self.log.read_text().splitlines()
-        return [line for line in lines if line.startswith(f"{program} ")]
-
-
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    return Programs(tmp_path)
-
-
-@pytest.fixture
-def builder(tmp_path: Path, programs: Programs) -> Builder:
-    def silent(_: str) -> None:
-        return
-
-    return Builder(cache=tmp_path / "cache", say=silent, environment=programs.environment)
-
-
-def test_a_build_leaves_its_archive_and_the_base_and_nothing_else(
-    builder: Builder, programs: Programs, repository: Path
-) -> None:
-    kept = builder.archive(recipe(repository, arch="arm64"))
-    assert kept.name.startswith("driver-arm64-")
-    assert {path.name for path in builder.cache.iterdir()} == {kept.name, "base-trixie.tar", "lock"}
-    _, build, push = programs.calls("buildah")
-    for word in ("--platform=linux/arm64", "--target=driver", "--build-arg=VERSION=1.2.3"):
-        assert word in build.split()
-    assert f" --secret=id=ca,src={programs.log} " in build
-    assert "push" in push.split()
-
-
-def test_the_base_is_made_once_and_an_image_anew_when_asked(
-    builder: Builder, programs: Programs, repository: Path
-) -> None:
-    for fresh in (False, False, True):
-        builder.archive(recipe(repository), fresh=fresh)
-    assert len(programs.calls("debootstrap")) == 1
-    assert len([call for call in programs.calls("buildah") if " push " in call]) == 2
-
-
-def test_a_failed_build_leaves_no_archive_and_says_why(
-    builder: Builder, programs: Programs, repository: Path
-) -> None:
-    builder.archive(recipe(repository))
-    buildah = programs.log.parent / "bin" / "buildah"
-    buildah.write_text("#!/bin/bash\necho no space left; exit 125\n")
-    (repository / "Dockerfile").write_text("changed")
-    before = set(builder.cache.iterdir())
-    with pytest.raises(ImageError, match="status 125:\nno space left"):
-        builder.archive(recipe(repository))
-    assert set(builder.cache.iterdir()) == before
 
 
 # The files of this repository

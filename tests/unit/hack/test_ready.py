@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 import ready
-from image.builder import Builder
-from image.errors import ImageError
-from image.recipe import Recipe, own_architecture
 from testbed.cluster import COMMAND
 
 TESTS = ready.REPOSITORY / "tests"
-TEST_OF_VALE = (
-    "tests/contract/test_style.py::test_nothing_is_wrong_with_plain_english_nor_with_code"
-)
 
 
 @pytest.fixture
@@ -46,51 +40,10 @@ def test_a_tests_files_tell_what_they_need(path: str, needs: list[str]) -> None:
     assert list(ready.needed([TESTS / path])) == needs
 
 
-@pytest.mark.parametrize("group", ["vale", "helm", "judge", "metadata", "cdi", "kubernetes"])
+@pytest.mark.parametrize("group", ["vale", "kubernetes"])
 def test_within_a_test_no_program_is_fetched_or_compiled(bare: dict[str, str], group: str) -> None:
     command = (sys.executable, COMMAND, "fetch", group)
     done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"{group} is not in {bare['HOME']}/" in done.stderr
     assert "hack/ready.py makes it ready" in done.stderr
-
-
-def test_within_a_test_no_image_is_built(bare: dict[str, str], tmp_path: Path) -> None:
-    builder = Builder(cache=tmp_path, say=lambda _: None, environment=bare)
-    with pytest.raises(ImageError, match=r"`hack/ready\.py image` builds it"):
-        builder.archive(Recipe(target="driver", arch=own_architecture()))
-
-
-def test_a_test_whose_need_is_not_ready_fails_at_once_and_says_what_makes_it_ready(
-    bare: dict[str, str],
-) -> None:
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TEST_OF_VALE)
-    done = subprocess.run(
-        command, cwd=ready.REPOSITORY, env=bare, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1, done.stdout
-    assert "vale is not ready: run `.venv/bin/python hack/ready.py vale`" in done.stdout
-    assert not (Path(bare["HOME"]) / ".cache" / "go-build").exists()
-
-
-def test_what_cannot_be_had_is_told_and_the_rest_is_made(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made: list[str] = []
-
-    def fail() -> None:
-        raise ready.NotToBeHadError("no network")
-
-    needs = {
-        "first": ready.Need(make=fail, words="first"),
-        "second": ready.Need(make=lambda: made.append("second"), words="second"),
-        "third": ready.Need(make=lambda: made.append("third"), words="third"),
-    }
-    monkeypatch.setattr(ready, "NEEDS", needs)
-    assert ready.main(["--but", "third"]) == 0
-    said = capsys.readouterr()
-    assert made == ["second"]
-    assert said.out == "first\n"
-    assert said.err == "ready: first cannot be had: no network\n"
-    with pytest.raises(SystemExit):
-        ready.main(["fourth"])

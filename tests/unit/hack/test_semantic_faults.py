@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from mutants import written
-from mutants.faults import Module
-from mutants.observed import CannotRunError
 from mutants.rooms import EVERY
 
 ROOT = Path(__file__).parents[3]
@@ -33,10 +31,3 @@ def test_a_fault_is_in_a_module_of_its_room_where_it_changes_what_runs(room: str
         text = (ROOT / fault.module).read_text()
         assert text.count(fault.old) == 1, f"not once in {fault.module}: {fault.fault}"
         assert dump(text.replace(fault.old, fault.new)) != dump(text), fault.fault
-
-
-def test_a_fault_whose_text_is_not_there_once_is_named() -> None:
-    module = Module("m.py", "a = 1\na = 1\n")
-    fault = written.Fault("m.py", "It is wrong.", "a = 1", "a = 2")
-    with pytest.raises(CannotRunError, match=r"m\.py, for the fault 'It is wrong\.'"):
-        written.mutants(module, [fault])
