@@ -17,9 +17,11 @@ from testbed.node import GpuNode, put_share_config
 
 from chaos import look as looks
 from chaos.divisions import DIVISIONS, config, division_of
+from chaos.greed import Memory
 from chaos.holds import Look, ProcessSeen, Wanted, judge, judge_containers
 from chaos.plan import Event, Round
 from chaos.strikes import ENDS, Strikes
+from chaos.troubles import GREEDY
 from chaos.workloads import NAMESPACE, claims_of, objects, pods_of
 
 SETTLE = 240.0
@@ -81,6 +83,7 @@ class Campaign:
         self._node = node
         self._configs = configs
         self._strikes = Strikes(node, disk)
+        self._memory = Memory(node.machine)
         self._report = report
         self._tell = tell
         self._parts: dict[str, tuple[str, bool]] = {}
@@ -90,6 +93,15 @@ class Campaign:
         restarts that it is granted beside."""
         self._starting: set[str] = set()
         """The workloads of which not all containers have been seen to run yet."""
+
+        self._greedy: dict[str, str] = {}
+        """The containers that are to be ended in this round for their memory, by pod."""
+
+        self._ended: Counter[str] = Counter()
+        """How often pods had one that was to be."""
+
+        self._staying: set[str] = set()
+        """The workloads that are there after this round."""
 
         self._away: set[str] = set()
         """Our processes that are ended at present, or may be."""
@@ -123,6 +135,7 @@ class Campaign:
         """
         began = time.monotonic()
         self._tell(f"round {plan.number}")
+        self._staying = set(plan.workloads)
         postponed: list[Event] = []
         for event in plan.events:
             time.sleep(max(0.0, began + event.at - time.monotonic()))
@@ -159,6 +172,8 @@ class Campaign:
             case "begin":
                 if event.what == "containerd-kill":
                     self._cut_off_starts()
+                if event.what == GREEDY:
+                    self._take_memory(int(event.detail))
                 self._away |= set(ENDS.get(event.what, ()))
                 self._strikes.begin(event.what, event.detail)
             case _:
@@ -173,6 +188,18 @@ class Campaign:
 
         self._starting.add(workload)
 
+    def _take_memory(self, number: int) -> None:
+        """Let all that run and stay take memory, one of them more than its limit."""
+        running = (self._staying & self._born.keys()) - self._starting
+        seen = looks.claims(self._node, self._parts)
+        ids = looks.container_ids(self._node)
+        pod = self._memory.take((one for one in seen if one.workload in running), ids, number)
+        self._tell(f"  {pod or 'nobody'} has more memory than its limit")
+        if pod is not None:
+            self._greedy[pod] = ids[pod]
+            self._ended[pod] += 1
+            self._report.events["end the greedy"] += 1
+
     def _cut_off_starts(self) -> None:
         """Grant a restart to each container that may be starting: the kubelet hears of no end of
         it from a containerd that was killed, and makes another one.
@@ -182,6 +209,7 @@ class Campaign:
 
     def _delete(self, workload: str) -> None:
         self._born.pop(workload, None)
+        self._memory.give_back(workload)
         self._starting.discard(workload)
         for kind, names in (("Pod", pods_of(workload)), ("ResourceClaim", claims_of(workload))):
             for name in names:
@@ -249,12 +277,14 @@ class Campaign:
         if wrong or seen is None:
             self._violate("\n".join(wrong))
         self._starting.clear()
+        self._greedy.clear()
+        self._memory.give_all_back()
         self._report.needs.append(dict(seen.processes))
 
     def _wrong_inside(self) -> list[str]:
         inside = looks.containers(self._node, self._born)
         restarts = {name: self._strikes.reboots - born for name, born in self._born.items()}
-        return judge_containers(restarts, inside)
+        return judge_containers(restarts, inside, self._greedy, self._ended)
 
     def _violate(self, text: str) -> NoReturn:
         self._report.violations.append(f"round {self._report.rounds + 1}: {text}")

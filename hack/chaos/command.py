@@ -134,6 +134,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
                 "SHARE_CONFIG": str(configs),
                 "SHARE_PLACEMENT": "pack",
                 "WHOLE_GPUS_BESIDE_SHARES": "always",
+                "OVER_LIMIT": "end",
             },
             mps=True,
         )
@@ -142,6 +143,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         if options.logs:
             undo.callback(_keep_logs, folder, options.logs)
         node.up_to_driver(print)
+        _show_containers(node)
         if not node.can_run_mps:
             raise TestbedError("NVIDIA's MPS programs could not be had")
         disk = SmallDisk(node.place.data, size=_DISK_BYTES, inodes=_DISK_INODES)
@@ -153,6 +155,14 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         node.credentials.keep_fresh()
         make_namespace(node.cluster.api, NAMESPACE)
         yield Campaign(node, disk, configs, report, print)
+
+
+def _show_containers(node: GpuNode) -> None:
+    """Put the kubelet's notes of containers where they are below the root of the driver's node."""
+    log = node.place.driver_root / "var/log"
+    log.mkdir(parents=True, exist_ok=True)
+    kubelets = node.cluster.plugins.parents[1] / "host/var/log/containers"
+    (log / "containers").symlink_to(kubelets)
 
 
 def _keep_logs(folder: Path, kept: Path) -> None:

@@ -13,6 +13,7 @@ from testbed.api import Object
 
 _RESOURCE = "nvidia.com/gpu"
 _COUNTS: Mapping[str, tuple[str, int]] = {"mps": ("mps", 10), "turns": ("timeSlicing", 4)}
+_MORE: Mapping[str, Object] = {"mps": {}, "turns": {"memory": "equal"}}
 _SHARE = re.compile(r"^gpu-\d+-share-\d+-of-(?P<count>\d+)$")
 
 DIVISIONS = tuple(_COUNTS)
@@ -25,7 +26,7 @@ MPS = "mps"
 def config(division: str) -> str:
     """The share config, as a file's text."""
     kind, count = _COUNTS[division]
-    return share_config(kind, count)
+    return share_config(kind, count, **_MORE[division])
 
 
 def share_config(kind: str, count: int, **more: object) -> str:

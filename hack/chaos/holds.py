@@ -6,6 +6,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from testbed.machine import GpuSettings
 
@@ -48,6 +49,7 @@ class ContainerSeen:
     gpus: tuple[str, ...] = ()
     migs: tuple[str, ...] = ()
     restarts: int = 0
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +139,16 @@ def judge(wanted: Wanted, look: Look) -> list[str]:
 
 
 def judge_containers(
-    restarts: Mapping[str, int], containers: Mapping[str, ContainerSeen]
+    restarts: Mapping[str, int],
+    containers: Mapping[str, ContainerSeen],
+    greedy: Mapping[str, str] = MappingProxyType({}),
+    ended: Mapping[str, int] = MappingProxyType({}),
 ) -> list[str]:
     """Return what is wrong with what containers see, by pod.
 
-    `restarts` are the workloads, and how often the containers of each may have been restarted.
+    `restarts` are the workloads, and how often the containers of each may have been restarted, and
+    `ended` how often one of a pod was beside, for its memory. `greedy` are ids of containers that
+    are to have been ended since for more memory than their limit, by pod; nobody else is to.
     """
     wrong: list[str] = []
     owners: dict[str, str] = {}
@@ -149,7 +156,9 @@ def judge_containers(
         kind = kind_of(workload)
         seen = [containers[pod] for pod in pods_of(workload)]
         for pod, view in zip(pods_of(workload), seen, strict=True):
-            if view.restarts > allowed:
+            if view.id and view.id == greedy.get(pod):
+                wrong.append(f"{pod}: has more memory than its limit, and was not ended")
+            if view.restarts > allowed + ended.get(pod, 0):
                 wrong.append(f"{pod}: its container was restarted {view.restarts} times")
             if len(view.migs) != kind.migs or len(set(view.gpus)) < kind.whole:
                 wrong.append(f"{pod}: sees GPUs {view.gpus} and MIG devices {view.migs}")

@@ -90,12 +90,26 @@ def containers(node: GpuNode, workloads: Iterable[str]) -> dict[str, ContainerSe
 
 def _container(node: GpuNode, pod: str) -> ContainerSeen:
     text = exec_in(node.cluster, pod, "ctr", NAMESPACE, "nvidia-smi", "-L")
-    (status,) = node.cluster.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
+    pod_seen = node.cluster.api.get("Pod", pod, NAMESPACE)
+    (status,) = pod_seen["status"]["containerStatuses"]
     return ContainerSeen(
         gpus=parse_gpu_list(text),
         migs=tuple(parse_mig_list(text)),
         restarts=status["restartCount"],
+        id=container_id(pod_seen),
     )
+
+
+def container_ids(node: GpuNode) -> dict[str, str]:
+    """The ids of the containers of pods that run, by pod."""
+    pods = node.cluster.api.all("Pod", NAMESPACE)
+    return {pod["metadata"]["name"]: container_id(pod) for pod in pods if is_ready(pod)}
+
+
+def container_id(pod: Object) -> str:
+    """The id of the container that a pod has now."""
+    (status,) = pod["status"]["containerStatuses"]
+    return str(status["containerID"]).rpartition("/")[2]
 
 
 def _devices(node: GpuNode) -> list[Object]:

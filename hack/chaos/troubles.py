@@ -3,6 +3,9 @@
 import random
 from dataclasses import dataclass
 
+GREEDY = "greedy-container"
+"""A container that takes more memory of a GPU than its limit."""
+
 LONGEST = 15.0
 """Seconds that a trouble lasts at most."""
 
@@ -60,6 +63,8 @@ class Trouble:
             words.append(chance.choice(self.calls))
         if self.gpu:
             words.append(str(chance.randrange(gpus)))
+        if self.name == GREEDY:
+            words.append(str(chance.randrange(100)))
         if self.name == "nvml-fail":
             words.append(str(chance.choice(_CODES)))
         if self.name == "nvml-kill":
@@ -82,6 +87,8 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(name="nvml-fail", strikes="nvml", gpu=True, calls=_CALLS),
     Trouble(name="nvml-hang", strikes="nvml", gpu=True, calls=_CALLS),
     Trouble(name="nvml-kill", strikes="driver", gpu=True, calls=_CHANGES),
+    # Not without the API server, which knows the containers.
+    Trouble(name=GREEDY, strikes="apiserver", lasts=False),
     Trouble(name="gpu-lose", strikes="gpu", gpu=True),
     Trouble(name="gpu-remove", strikes="gpu", gpu=True),
     Trouble(name="gpu-xid", strikes="gpu", lasts=False, gpu=True),

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.errors import DriverError
+from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig_cli import listed
+from dra_driver.simulator.processes import Activity, let_do
 from dra_driver.simulator.state import FILE_PREFIX
 from testbed.commands import TestbedError, run
 from testbed.mounts import unmount_all
@@ -120,6 +122,16 @@ class SimulatedMachine:
                 return False
             raise
         return True
+
+    def compute(self, gpu: str, mib: int, *, pid: int, by_mps: bool = False) -> None:
+        """Let a process of this host compute with so many MiB of a GPU, which nothing refuses it.
+
+        Raises TestbedError if the GPU is lost, or has not so much left.
+        """
+        kind = ProcessKind.BY_MPS if by_mps else ProcessKind.COMPUTES
+        with self._read() as machine:
+            machine.take_memory(gpu, mib << 20, pid=pid)
+            let_do(machine, pid, Activity(kind=kind, sm=1))
 
     def release_memory(self, gpu: str, *, pid: int) -> None:
         """End a process on a GPU: all that it had is free."""

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 SEED = 1400
-ROUNDS = 8
+ROUNDS = 9
 """Together they have every trouble at least once, share config changes among shares that are held,
 and end with nothing left."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from chaos.divisions import DIVISIONS, config, division_of
+from chaos.greed import is_limited
 from chaos.holds import ClaimSeen, ContainerSeen, Look, ProcessSeen, Wanted, judge, judge_containers
 from chaos.plan import Round, rounds
 from chaos.strikes import Strikes
@@ -204,3 +205,39 @@ def test_what_a_container_should_not_see_is_said(
 ) -> None:
     other = {"whole-2-a": ContainerSeen(gpus=(B,))}
     assert words in "\n".join(judge_containers({"whole-1": 0, "whole-2": 0}, seen | other))
+
+
+@pytest.mark.parametrize(
+    ("greedy", "modest", "words"),
+    [
+        (ContainerSeen(gpus=(A,), id="new", restarts=1), ContainerSeen(gpus=(A,)), ""),
+        (
+            ContainerSeen(gpus=(A,), id="old"),
+            ContainerSeen(gpus=(A,)),
+            "share-pair-1-a: has more memory than its limit, and was not ended",
+        ),
+        (
+            ContainerSeen(gpus=(A,), id="new", restarts=2),
+            ContainerSeen(gpus=(A,)),
+            "share-pair-1-a: its container was restarted 2 times",
+        ),
+        (
+            ContainerSeen(gpus=(A,), id="new", restarts=1),
+            ContainerSeen(gpus=(A,), restarts=1),
+            "share-pair-1-b: its container was restarted 1 times",
+        ),
+    ],
+)
+def test_who_has_more_memory_than_the_limit_is_ended_once_and_nobody_else(
+    greedy: ContainerSeen, modest: ContainerSeen, words: str
+) -> None:
+    seen = {"share-pair-1-a": greedy, "share-pair-1-b": modest}
+    told = {"greedy": {"share-pair-1-a": "old"}, "ended": {"share-pair-1-a": 1}}
+    assert judge_containers({"share-pair-1": 0}, seen, **told) == [words][: bool(words)]
+
+
+def test_a_claim_has_a_limit_by_a_share_or_by_mps() -> None:
+    assert is_limited(ClaimSeen(uid="1", workload="share-1", shares={A: "turns"}))
+    assert is_limited(ClaimSeen(uid="2", workload="mps-2", gpus=(A,)))
+    assert not is_limited(ClaimSeen(uid="3", workload="sliced-3", gpus=(A,)))
+    assert not is_limited(ClaimSeen(uid="4", workload="mig-mps-4", parents=(A,)))
