@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,11 +42,36 @@ EXPORT int cuDeviceGetName(char *name, int length, int device)
     return OK;
 }
 
+/* As MPS has it (mps3.py): lines of a file with processes, or of = and a partition, and the SMs. */
+static int multiprocessors(void)
+{
+    const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY"), *own = getenv("CUDA_MPS_SM_PARTITION");
+    char path[4096], word[4096];
+    int sms, pid;
+    snprintf(path, sizeof path, "%s/routes", pipe ? pipe : "");
+    FILE *routes = fopen(path, "r");
+    while (routes && fscanf(routes, "%4095s %d", word, &sms) == 2) {
+        int is_ours = own && word[0] == '=' && !strcmp(word + 1, own);
+        FILE *processes = word[0] == '=' ? NULL : fopen(word, "r");
+        while (processes && fscanf(processes, "%d", &pid) == 1)
+            is_ours |= pid == getpid();
+        if (processes)
+            fclose(processes);
+        if (is_ours) {
+            fclose(routes);
+            return sms;
+        }
+    }
+    if (routes)
+        fclose(routes);
+    return 132;
+}
+
 EXPORT int cuDeviceGetAttribute(int *value, int which, int device)
 {
     (void)device;
     switch (which) {
-    case 16: *value = 132; return OK; /* multiprocessors */
+    case 16: *value = multiprocessors(); return OK;
     case 75: *value = getenv("TEST_CUDA_OLD") ? 5 : 9; return OK; /* compute capability */
     case 76: *value = 0; return OK;
     default: return INVALID_VALUE;

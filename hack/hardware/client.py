@@ -26,6 +26,7 @@ OUT_OF_MEMORY = "cuMemAlloc_v2 2"
 """What a client says of memory that it does not get (CUDA_ERROR_OUT_OF_MEMORY)."""
 _NOT_THERE = " -1"
 _SECONDS = 120.0
+_ENTER = 'echo $$ > "$0" && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +84,13 @@ def environment(run: Run) -> dict[str, str]:
 class Client:
     """A client as a process, from its start until it has its memory or has failed, and on."""
 
-    def __init__(self, path: Path, env: Mapping[str, str], mib: int = 1) -> None:
-        """Start it; it takes so many MiB."""
+    def __init__(
+        self, path: Path, env: Mapping[str, str], mib: int = 1, *, group: Path | None = None
+    ) -> None:
+        """Start it, in a control group if one is named; it takes so many MiB."""
+        enter = () if group is None else ("sh", "-c", _ENTER, group / "cgroup.procs")
         self._process = subprocess.Popen(
-            [path, str(mib)],
+            [*enter, path, str(mib)],
             env=dict(env),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

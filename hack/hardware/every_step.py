@@ -1,6 +1,6 @@
 """All steps, in the order in which they are taken: what only reads comes first."""
 
-from hardware import claims, client, injected, memory, mig, mps, reads
+from hardware import claims, client, injected, memory, mig, mps, namespaces, reads
 
 STEPS = (
     reads.inventory,
@@ -21,6 +21,10 @@ STEPS = (
     mps.exclusive,
     memory.limit,
     memory.other_path,
+    namespaces.groups,
+    namespaces.later,
+    namespaces.partition,
+    namespaces.root,
     mig.mode_while_open,
     mig.device_names,
     claims.mig,

@@ -1,6 +1,5 @@
 """Memory limits of control groups (R615 or newer), and by which path NVML knows a group."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ LIMIT_MIB = 2048
 
 
 @contextmanager
-def _group(run: Run) -> Iterator[Path]:
+def own_group(run: Run) -> Iterator[Path]:
     """Have a control group of the run's own whose memory can be limited; LeftOut if it cannot."""
     if run.group is None:
         raise LeftOut("there are no control groups of cgroup v2 here")
@@ -35,28 +34,17 @@ def _group(run: Run) -> Iterator[Path]:
 @step("memory-limit", "limits the memory of a control group", changes="memory-limit")
 def limit(run: Run) -> None:
     """Limit a group, read it back, and have a program in it ask for more."""
-    with _group(run) as group:
+    with own_group(run) as group:
         with run.card.nvml() as library, run.timed("set and read back"):
             limits = library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
         run.reached("limited")
         run.note(f"the limit in force is {(limits.hard_bytes or 0) // _MIB} MiB")
         if run.card.is_simulated:
             raise LeftOut("nothing computes on a simulated GPU; the limit was set and read back")
-        with _inside(group), Client(built(run.folder), environment(run), 2 * LIMIT_MIB) as client:
+        program, env = built(run.folder), environment(run)
+        with Client(program, env, 2 * LIMIT_MIB, group=group) as client:
             if not client.said.is_refused:
                 raise Unexpected(f"a program in the group was not refused: {client.said}")
-
-
-@contextmanager
-def _inside(group: Path) -> Iterator[None]:
-    """Be in a control group, as the processes that are started meanwhile are from their start."""
-    line = next(row for row in Path("/proc/self/cgroup").read_text().splitlines() if "0::" in row)
-    before = group.parent / line.removeprefix("0::/")
-    (group / "cgroup.procs").write_text(str(os.getpid()))
-    try:
-        yield
-    finally:
-        (before / "cgroup.procs").write_text(str(os.getpid()))
 
 
 @step(
@@ -67,7 +55,7 @@ def _inside(group: Path) -> Iterator[None]:
 )
 def other_path(run: Run) -> None:
     """Name a group by its path below another mount of the hierarchy."""
-    with _group(run) as group, _elsewhere(run, group) as place, run.card.nvml() as library:
+    with own_group(run) as group, _elsewhere(run, group) as place, run.card.nvml() as library:
         library.set_memory_limit(run.card.uuid, group, LIMIT_MIB * _MIB)
         run.reached("limited")
         try:

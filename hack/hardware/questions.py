@@ -61,6 +61,26 @@ QUESTIONS = (
         text="Does NVML know a control group by a path that is not below /sys/fs/cgroup?",
         simulated="No: NVML takes a group by the usual path alone.",
     ),
+    Question(
+        id="mps3-group",
+        text="Does MPS (R620) choose a namespace by a client's control group, as the host has it?",
+    ),
+    Question(
+        id="mps3-deeper",
+        text="Does a group count that is deeper than `cgroup_depth` says?",
+    ),
+    Question(
+        id="mps3-later",
+        text="Can a namespace for a control group be made while the daemon runs?",
+    ),
+    Question(
+        id="mps3-partition",
+        text="Does a namespace's SM partition hold against a client that names another?",
+    ),
+    Question(
+        id="mps3-root",
+        text="What can root in a container do at the daemon's socket?",
+    ),
 )
 
 

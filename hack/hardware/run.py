@@ -333,6 +333,8 @@ def _remove_group(entry: Entry, card: Card) -> None:
         if library.knows_memory_limits():
             library.set_memory_limit(card.uuid, entry.group, None)
     try:
+        for inner in filter(Path.is_dir, entry.group.iterdir()):
+            inner.rmdir()
         entry.group.rmdir()
     except OSError as error:
         raise StateError(f"{entry.group} cannot be removed: {error.strerror}") from error

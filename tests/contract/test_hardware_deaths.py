@@ -15,7 +15,7 @@ from hardware.every_step import STEPS
 from hardware.journal import Journal
 from hardware.run import Run, Wishes, restore_leftovers
 from worlds.groups import limited
-from worlds.hardware_run import Tried
+from worlds.hardware_run import Tried, put_mps3
 
 INSIDE = {
     "claim-gpu": ["prepared in claim-gpu"],
@@ -32,6 +32,7 @@ INSIDE = {
     ],
     "memory-limit": ["limited in memory-limit"],
     "cgroup-path": ["limited in cgroup-path"],
+    "mps-groups": ["an MPS daemon runs in mps-groups"],
     "mig-mode-while-open": ["switched in mig-mode-while-open"],
     "mig-device-names": [
         "made, first time, in mig-device-names",
@@ -72,9 +73,10 @@ class Killed:
 
     def at(self, step: str, at: str) -> Tried:
         groups: Path | None = None
-        if step in {"memory-limit", "cgroup-path"}:
-            machine, made = limited(self._folder, "misc")
+        if step in {"memory-limit", "cgroup-path", "mps-groups"}:
+            machine, made = limited(self._folder, "misc", driver="620.28.03")
             groups = made.root
+            put_mps3(machine)
         else:
             machine = Machine.create(self._folder / "machine", "h100x8", Options(userspace="real"))
         first, second = (gpu.uuid for gpu in machine.gpus[:2])

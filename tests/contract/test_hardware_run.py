@@ -15,10 +15,16 @@ from dra_driver.simulator.machine import Machine
 from hardware.every_step import STEPS
 from hardware.questions import NOT_SIMULATED, QUESTIONS
 from worlds.groups import limited
-from worlds.hardware_run import EVERYTHING, Tried
+from worlds.hardware_run import EVERYTHING, Tried, put_mps3
 
 OUTSIDE = ",".join(step.name for step in STEPS if not step.name.startswith("container"))
 LIMITS = "memory-limit,cgroup-path"
+NAMESPACES = "mps-groups,mps-namespace-later,mps-partition,mps-root"
+
+
+HARD = pytest.mark.long(
+    "tests/contract/test_hardware_run.py::test_from_r620_on_mps_is_asked_how_it_chooses_namespaces"
+)
 
 
 @pytest.fixture
@@ -42,7 +48,11 @@ def test_all_that_can_be_answered_without_a_card_is_and_the_machine_is_as_before
     assert found["as_before"] is True
     verdicts = tried.verdicts()
     left_out = {name for name, verdict in verdicts.items() if verdict == "left out"}
-    assert left_out == {*("computes", "mps-percentages", "mps-exclusive"), *LIMITS.split(",")}
+    assert left_out == {
+        *("computes", "mps-percentages", "mps-exclusive"),
+        *LIMITS.split(","),
+        *NAMESPACES.split(","),
+    }
     assert "failed" not in verdicts.values()
     expected = {one.id: one.simulated for one in QUESTIONS if one.simulated != NOT_SIMULATED}
     expected.pop("cgroup-path")  # of a newer GPU driver
@@ -114,14 +124,60 @@ def test_from_r615_on_a_control_group_is_limited(tmp_path: Path, needs_root: Non
     assert not list(groups.root.glob("dra-hardware-*"))
 
 
-def test_where_programs_compute_they_answer_the_rest(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = libcuda.build(tmp_path) / "libcuda.so.1"
+def compute(machine: Machine, folder: Path) -> None:
+    """Have programs compute on a machine's GPUs."""
+    ours = libcuda.build(folder) / "libcuda.so.1"
     for stand_in in machine.driver_root.rglob("libcuda.so.*"):
         if not stand_in.is_symlink():
             stand_in.unlink()  # a link to a file that other machines have, too
             shutil.copy(ours, stand_in)
+
+
+@pytest.mark.parametrize("is_hard", [False, pytest.param(True, marks=HARD)])
+def test_from_r620_on_mps_is_asked_how_it_chooses_namespaces(
+    tmp_path: Path, needs_root: None, monkeypatch: pytest.MonkeyPatch, is_hard: bool
+) -> None:
+    machine, groups = limited(tmp_path, "misc", driver="620.28.03")
+    compute(machine, tmp_path)
+    put_mps3(machine)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o711)
+    if is_hard:
+        monkeypatch.setenv("TEST_MPS3_IS_HARD", "1")
+    tried = Tried(machine, tmp_path, "--cgroup-root", groups.root)
+    tried.run("--allow", "memory-limit,mps", "--only", NAMESPACES)
+    tried.check_as_before()
+    assert set(tried.verdicts().values()) == {"passed"}
+    refused = "Insufficient privileges for UID 0"
+    answers = tried.answers()
+    by_root, _, by_others = answers.pop("mps3-root").partition("; ")
+    assert by_root == (
+        f"It cannot raise its own limit ({refused})" if is_hard else "It can raise its own limit"
+    )
+    # The second, where the tests' Python is not for all users.
+    assert by_others in {f"a user who is not root {it}." for it in ("is refused", "could not try")}
+    assert answers == {
+        "mps3-group": "Yes, also by a daemon with a control group namespace of its own.",
+        "mps3-deeper": "Yes: with cgroup_depth = 1 a client in a group below has the limits, too.",
+        **(
+            {
+                "mps3-later": f"No: {refused}.",
+                "mps3-partition": "Yes: a client has 8 SMs at most, whatever it names.",
+            }
+            if is_hard
+            else {
+                "mps3-later": "Yes, and it can be deleted when its clients are gone.",
+                "mps3-partition": "No: a client that names another has 16 SMs and not 8.",
+            }
+        ),
+    }
+    assert not list(groups.root.glob("dra-hardware-*"))
+
+
+def test_where_programs_compute_they_answer_the_rest(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute(machine, tmp_path)
     monkeypatch.setenv("TEST_CUDA_MEMORY_MIB", "3000")
     tried = Tried(machine, tmp_path)
     only = "computes,mps-percentages,mps-exclusive"

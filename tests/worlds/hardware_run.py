@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.mounts import mounts_below
 
+from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER
 from dra_driver.simulator.machine import Machine
 from hardware import processes
 from hardware.every_step import STEPS
@@ -114,6 +115,15 @@ class Tried:
         assert said[-1] == "all is as it was"
         self.check_as_before()
         assert not restore_leftovers(Journal(self.state), said.append), "there is nothing left"
+
+
+def put_mps3(machine: Machine) -> None:
+    """Have NVIDIA's MPS programs of protocol 3 played by the tests' own."""
+    for name in (MPS_CONTROL, MPS_SERVER):
+        program = machine.driver_root / "usr/bin" / name
+        program.unlink(missing_ok=True)
+        program.write_text(f"#!{sys.executable} -SE\n{(TESTS / 'mps3.py').read_text()}")
+        program.chmod(0o755)
 
 
 def main(root: str, state: str, groups: str, step: str, at: str) -> None:
