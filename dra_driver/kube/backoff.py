@@ -1,7 +1,7 @@
-"""How long to wait before the next try: longer each time, and never in step with other nodes.
+"""How long to wait before the next attempt: longer each time, and at other times than other nodes.
 
 Kubernetes API conventions ask clients to back off exponentially with jitter, so that a thousand
-nodes do not come back to a restarted API server in the same instant.
+nodes do not come back to a restarted API server at the same moment.
 """
 
 from collections.abc import Callable
@@ -24,5 +24,5 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Begin again with the first delay: something worked."""
+        """Start with the first delay again: something worked."""
         self._next = self._first

@@ -1,10 +1,10 @@
 """Requests to the API server as dicts, over connections that are kept alive.
 
-Where the API server is and who we are comes from a pod's environment (here) or from a kubeconfig
-(kube/kubeconfig.py). There are no generated model classes on the way: they drop every field they do
-not know (and a read-modify-write of a claim would erase what a newer driver wrote), and cost 80 MiB
-and half a second. There is no client-side rate limit: the API server has its own (API Priority and
-Fairness), and its Retry-After is handed on. Every call has a timeout.
+Where the API server is, and with which credentials to call it, comes from a pod's environment
+(here) or from a kubeconfig (kube/kubeconfig.py). Generated model classes are not used: they drop
+every field they do not know (so reading and writing back a claim would erase what a newer driver
+wrote), and cost 80 MiB and half a second. There is no client-side rate limit: the API server has
+its own (API Priority and Fairness), and its Retry-After is passed on. Every call has a timeout.
 """
 
 import json
@@ -36,10 +36,10 @@ SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount"
 """Where the kubelet mounts `token` and `ca.crt` (KEP-1205)."""
 
 _WATCH_IDLE_SECONDS = 90.0
-"""The API server sends a bookmark about every minute: a silence this long is a dead connection."""
+"""The API server sends a bookmark about every minute: a longer silence is a dead connection."""
 
 _PAGE = 500
-"""Objects of one answer, as kubectl has it."""
+"""Objects in one answer, as many as kubectl asks for."""
 
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML too
@@ -49,14 +49,14 @@ JsonObject = dict[str, object]
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the server answered, and its header Date: when, by its own clock, if it says so."""
+    """What the server answered, and its header Date, the time by its own clock, if it has one."""
 
     body: JsonObject
     date: str | None
 
 
 class Credentials(Protocol):
-    """Who we are: the value of the Authorization header."""
+    """Our credentials: the value of the Authorization header."""
 
     def header(self) -> str | None:
         """Return the header's value; None when a client certificate or nothing is used."""
@@ -89,7 +89,7 @@ class KubeClient:
     ) -> None:
         """Take connections to the one server, and the path before its /api and /apis, if any.
 
-        `namespace` is the one that people mean who name none: that of a kubeconfig's context.
+        `namespace` is the default one, of a kubeconfig's context.
         """
         self._connections = connections
         self._prefix = prefix
@@ -168,7 +168,7 @@ class KubeClient:
         return self._ask("GET", call, timeout=timeout)
 
     def read(self, call: Call, *, timeout: float) -> Answer:
-        """Return an object, or a page that is none, and when the server says that it answered."""
+        """Return an object or another page, and when the server says that it answered."""
         response = self._send("GET", call, timeout=timeout)
         return Answer(body=object_in(call, response.data), date=response.headers.get("date"))
 
@@ -186,7 +186,7 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         timeout: float,
     ) -> JsonObject:
-        """Return a collection as the List object it comes in, with `items` and its metadata."""
+        """Return a collection as the server's List object, with `items` and its metadata."""
         call = Call(verb="list", resource=resource, namespace=namespace)
         return self._ask("GET", call, query=query, timeout=timeout)
 
@@ -199,7 +199,7 @@ class KubeClient:
         dry_run: bool = False,
         timeout: float,
     ) -> JsonObject:
-        """Create an object; with `dry_run` the server does everything but store it."""
+        """Create an object; with `dry_run` the server does everything except storing it."""
         call = Call(verb="create", resource=resource, namespace=namespace)
         query = {"dryRun": "All"} if dry_run else None
         return self._ask("POST", call, body=body, query=query, timeout=timeout)
@@ -223,8 +223,9 @@ class KubeClient:
     ) -> JsonObject:
         """Apply fields of an object's status; RBAC's verb for it is `patch`.
 
-        What `manager` applied before and the body lacks goes. Other managers' fields that the body
-        has become this manager's. With `metadata.uid` another object of the name is a StaleError.
+        Fields that `manager` applied before and the body lacks are removed. Other managers' fields
+        in the body become this manager's. With `metadata.uid`, another object with the name is a
+        StaleError.
         """
         call = Call(
             verb="patch", resource=resource, name=name, namespace=namespace, subresource="status"
@@ -257,7 +258,7 @@ class KubeClient:
     ) -> JsonObject:
         """Merge fields into an object's status, lists as a whole.
 
-        With `metadata.resourceVersion` in the body a change made in between is a StaleError.
+        With `metadata.resourceVersion` in the body, a change made in between is a StaleError.
         """
         call = Call(
             verb="patch", resource=resource, name=name, namespace=namespace, subresource="status"
@@ -274,7 +275,7 @@ class KubeClient:
         preconditions: Mapping[str, str] | None = None,
         timeout: float,
     ) -> None:
-        """Delete an object; `preconditions` (uid, resourceVersion) that do not hold: StaleError."""
+        """Delete an object; StaleError if `preconditions` (uid, resourceVersion) do not hold."""
         call = Call(verb="delete", resource=resource, name=name, namespace=namespace)
         options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if preconditions:
@@ -282,9 +283,9 @@ class KubeClient:
         self._ask("DELETE", call, body=options, timeout=timeout)
 
     def watch(self, resource: Resource, *, query: Mapping[str, str]) -> WatchStream:
-        """Open a watch and return its events as they come.
+        """Open a watch and return its events as they arrive.
 
-        `query` holds resourceVersion, selectors and timeoutSeconds; bookmarks are always asked for.
+        `query` holds resourceVersion, selectors and timeoutSeconds; bookmarks are always requested.
         """
         call = Call(verb="watch", resource=resource)
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true"}
@@ -319,7 +320,7 @@ class KubeClient:
         timeout: float,
         stream: bool = False,
     ) -> Response:
-        """Send a request, once more after a 401 with a token that was read again."""
+        """Send a request; after a 401, send it once more with a token that was read again."""
         url = self._prefix + call.path + (f"?{urlencode(query)}" if query else "")
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
 
@@ -362,7 +363,7 @@ class KubeClient:
 
 
 def _reach(call: Call, attempt: Callable[[], Response], *, again: bool) -> Response:
-    """Send a request; a read is sent again when a kept-alive connection turns out to be closed."""
+    """Send a request; a read is sent again if a kept-alive connection turns out to be closed."""
     try:
         try:
             return attempt()

@@ -1,8 +1,10 @@
-"""A client for a command that people run, wherever they run it, and one for the driver's pod.
+"""A client for commands that people run anywhere, and one for the driver's pod.
 
-In: what the command line names, and the environment. Out: a `KubeClient`. Rule: kubectl's order:
-the kubeconfig that was named, those of KUBECONFIG, ~/.kube/config, and in a pod its ServiceAccount.
-The driver heeds what it was given alone: a named kubeconfig, else its ServiceAccount.
+In: what the command line names, and the environment. Out: a `KubeClient`.
+
+The order is kubectl's: the named kubeconfig, those of KUBECONFIG, ~/.kube/config, and in a pod its
+ServiceAccount. The driver uses only what it was given: a named kubeconfig, or else its
+ServiceAccount.
 """
 
 import os
@@ -15,10 +17,9 @@ from dra_driver.kube.client import SERVICE_ACCOUNT_DIRECTORY, KubeClient
 
 
 def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, str]) -> KubeClient:
-    """Return a client; nothing is sent yet.
+    """Return a client; nothing is sent yet. An empty `context` is the kubeconfig's current one.
 
-    An empty `context` is the kubeconfig's current one. Raises SetupError if there is no usable
-    kubeconfig, and this is no pod.
+    Raises SetupError if there is no usable kubeconfig, and this process is not in a pod.
     """
     files = _files(kubeconfig, environment)
     if files:

@@ -1,9 +1,11 @@
-"""HTTP/1.1 with the one API server, over connections that are kept alive.
+"""HTTP/1.1 with the API server, over connections that are kept alive.
 
-In: how to connect, and requests. Out: their answers. Answers are read by llhttp, the parser of
-Node.js (httptools). http.client, on which urllib3 is built as well, reads headers as those of a
-mail: a GET of a claim took 0.6 ms of CPU time with these two, and takes 0.15 ms. Connecting is the
-ssl module's work in a pod, and urllib3's for a kubeconfig, with all that one may ask for.
+In: how to connect, and requests. Out: their answers.
+
+Answers are read by llhttp, the parser of Node.js (httptools). http.client, on which urllib3 is
+built, too, reads headers like those of a mail: a GET of a claim took 0.6 ms of CPU time with these
+two, and takes 0.15 ms. The ssl module connects in a pod, and urllib3 with a kubeconfig, because
+that supports all options of one.
 """
 
 import select
@@ -20,35 +22,35 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 _CONNECT_SECONDS = 5.0
 _MOST_IDLE = 32
-"""Kept-alive connections: every worker of the kubelet's service, the watch, and some room."""
+"""Kept-alive connections: every worker of the kubelet's service, the watch, and a few more."""
 
 _CHUNK = 65536
 _LONGEST_HEAD = 4 * _CHUNK
-"""Bytes before the body: what sends more is no API server."""
+"""Bytes before the body: a server that sends more is not an API server."""
 _LARGEST_BODY = 256 * 1024 * 1024
 """Bytes of a body that is kept whole. A page of a list has at most 500 objects, and etcd stores at
 most 1.5 MiB of one; in practice such a page has a few MiB."""
 
 Connect = Callable[[float], socket.socket]
-"""Makes a connection, TLS and all; each step has so many seconds. Raises OSError."""
+"""Makes a connection, including TLS; each step has so many seconds. Raises OSError."""
 
 
 class NotReachableError(OSError):
-    """There is no connection to be had."""
+    """No connection can be made."""
 
 
 class BrokenError(OSError):
-    """A connection ended before an answer did, or what came is no HTTP."""
+    """A connection ended before an answer did, or the answer is not HTTP."""
 
 
 class Response:
     """An answer: `status`, `headers` by their names in lower case, and the body.
 
-    The body is `data`, or comes by `chunks` when it was asked for as a stream.
+    The body is `data`, or arrives as `chunks` if it was requested as a stream.
     """
 
     def __init__(self, connection: socket.socket, deadline: float | None = None) -> None:
-        """Read up to the body; `deadline`, by the monotonic clock, is for all of the answer."""
+        """Read up to the body; `deadline`, by the monotonic clock, is for the whole answer."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.data = b""
@@ -65,12 +67,12 @@ class Response:
                 raise BrokenError("its answer has too many headers")
 
     def stream(self, timeout: float) -> None:
-        """Let the body take as long as it will; each wait for bytes may take `timeout` seconds."""
+        """Let the body take any time; each wait for bytes may take `timeout` seconds."""
         self._deadline = None
         self._connection.settimeout(timeout)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the parts of the body as they come."""
+        """Yield the parts of the body as they arrive."""
         while True:
             parts, self._parts = self._parts, []
             yield from parts
@@ -90,7 +92,7 @@ class Response:
         self.data = b"".join(parts)
 
     def shutdown(self) -> None:
-        """Let a reader in another thread find the end now."""
+        """End a read in another thread now."""
         if isinstance(self._connection, socket.socket):  # which TLS within a proxy's TLS is not
             # Not SSLSocket's own, which takes the state of TLS away from under the reader.
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
@@ -119,25 +121,25 @@ class Response:
         return len(received)
 
     def _ends_with_connection(self) -> bool:
-        """Tell whether nothing else says where the body ends, as with proxies of long ago."""
+        """Tell whether the body ends only with the connection, as with very old proxies."""
         return self._has_head and not {"content-length", "transfer-encoding"} & self.headers.keys()
 
     # What the parser calls while it is fed.
 
     def on_message_begin(self) -> None:
-        """Begin an answer: the one that was asked for."""
+        """Begin an answer to the request."""
         if self._is_whole:
             raise BrokenError("it sent more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, and leave those after a body."""
+        """Take a header; those after a body are ignored."""
         if not self._has_head:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """Note what only the parser knows, and forgets when the body is complete.
 
-        Answers of status 1xx precede the answer, and say nothing of it (RFC 9110, section 15.2).
+        Answers of status 1xx precede the real answer, and are ignored (RFC 9110, section 15.2).
         """
         status = 0 if self._parser is None else self._parser.get_status_code()
         if HTTPStatus.CONTINUE <= status < HTTPStatus.OK:
@@ -178,11 +180,11 @@ class Connections:
         timeout: float,
         stream: bool = False,
     ) -> Response:
-        """Send a request and return its answer; of a stream only up to its body.
+        """Send a request and return its answer; for a stream only up to its body.
 
-        `timeout` is in seconds: for connecting, and then for the whole answer; of a stream for its
-        head, and for each wait for bytes after it. An answer that is not 200 is no stream. Raises
-        NotReachableError, BrokenError, TimeoutError, ssl.SSLError, or another OSError.
+        `timeout` is in seconds: for connecting, and then for the whole answer; for a stream, for
+        its head and for each wait for bytes after it. An answer other than 200 is not a stream.
+        Raises NotReachableError, BrokenError, TimeoutError, ssl.SSLError, or another OSError.
         """
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.host}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -206,7 +208,7 @@ class Connections:
         return response
 
     def close(self) -> None:
-        """Close the connections that wait for a request; the others are, after their answers."""
+        """Close the idle connections; the others are closed after their answers."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -214,7 +216,7 @@ class Connections:
             connection.close()
 
     def _taken(self) -> socket.socket | None:
-        """Return the connection that was used last, of those that still are connections."""
+        """Return the connection that was used last, of those that are still open."""
         while True:
             with self._lock:
                 if not self._idle:

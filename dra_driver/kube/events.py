@@ -1,8 +1,9 @@
 """Events about objects: what people read below `kubectl describe`.
 
-Rules: the API reference of events.k8s.io/v1 (a note of at most 1 kB, a reporting instance of at
-most 128 bytes, the event in its object's namespace, in `default` for one that lives in none). Names
-are made as client-go makes them: the object's, and the time. Nothing here talks to a server.
+The rules are in the API reference of events.k8s.io/v1: a note of at most 1 kB, a reporting instance
+of at most 128 bytes, and the event in its object's namespace, or in `default` for an object without
+one. Names are made as by client-go: the object's name, and the time. Nothing here talks to a
+server.
 """
 
 import zlib
@@ -21,7 +22,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Regarding(Struct, frozen=True, kw_only=True):
-    """The object that an event is about; without a namespace it is the cluster's, as a Node is."""
+    """The object that an event is about; cluster-wide ones, such as a Node, have no namespace."""
 
     api_version: str
     kind: str
@@ -31,12 +32,12 @@ class Regarding(Struct, frozen=True, kw_only=True):
 
     @property
     def event_namespace(self) -> str:
-        """Where events about it are."""
+        """The namespace of events about it."""
         return self.namespace or "default"
 
 
 class Reporter(Struct, frozen=True, kw_only=True):
-    """Who reports: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
+    """The reporter: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
 
     controller: str
     instance: str
@@ -84,5 +85,5 @@ def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapp
 
 
 def _cut(text: str, most: int) -> str:
-    """Return as much of a text as `most` bytes of UTF-8 hold."""
+    """Return as much of a text as fits into `most` bytes of UTF-8."""
     return text.encode()[:most].decode(errors="ignore")

@@ -35,10 +35,10 @@ _USER = re.compile(r"(?<=//)\S*@|[^\s/]*@")
 
 
 def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
-    """Return a client for a context of kubeconfig files, which count as one as with kubectl.
+    """Return a client for a context of kubeconfig files, which are merged as by kubectl.
 
-    What several files say, the first says. An empty `context` is the current one. Raises SetupError
-    if a file cannot be read, is not a valid kubeconfig, or has no such context.
+    For what several files say, the first one counts. An empty `context` is the current one. Raises
+    SetupError if a file cannot be read, is not a valid kubeconfig, or has no such context.
     """
     logging.root.addFilter(_without_entries)  # what a credential plugin lacks is only logged
     configuration = Configuration(host="")
@@ -78,7 +78,7 @@ def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
 
 
 def _words(error: Exception) -> str:
-    """Return what is wrong with a file, without anything that it holds: that may be a token."""
+    """Return what is wrong with a file, without any of its content, which may be a token."""
     if not isinstance(error, yaml.YAMLError):
         return _USER.sub("", _ENTRY.sub("", str(error)))
     mark = getattr(error, "problem_mark", None)
@@ -87,7 +87,7 @@ def _words(error: Exception) -> str:
 
 
 def _without_entries(record: logging.LogRecord) -> bool:
-    """Keep what the package logs, without anything that a kubeconfig holds."""
+    """Keep what the package logs, without any content of a kubeconfig."""
     record.msg, record.args = _ENTRY.sub("", record.getMessage()), ()
     return True
 
@@ -108,7 +108,7 @@ def _client(configuration: Configuration, credentials: Credentials, namespace: s
 
 
 def _connect_by(pool: urllib3.HTTPConnectionPool) -> Connect:
-    """Return how to connect as urllib3 does: by proxies, and with all that a user has of TLS."""
+    """Return how to connect as urllib3 does: by proxies, and with all TLS options of a user."""
 
     def connect(timeout: float) -> socket.socket:
         # What a pool calls itself when a request needs a connection. Nothing public stops there.
@@ -133,7 +133,7 @@ def _connect_by(pool: urllib3.HTTPConnectionPool) -> Connect:
 
 
 def _check_server(address: str) -> None:
-    """Raise ValueError for what is no address of a server."""
+    """Raise ValueError for what is not the address of a server."""
     if not address:
         raise ValueError("its cluster names no server")
     url = urlsplit(address)
@@ -142,7 +142,7 @@ def _check_server(address: str) -> None:
 
 
 class _ConfiguredToken:
-    """Credentials as the `kubernetes` package knows them: inline, from an exec plugin, or none."""
+    """Credentials as the `kubernetes` package has them: inline, from an exec plugin, or none."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -152,11 +152,11 @@ class _ConfiguredToken:
         return self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
 
     def expire(self) -> None:
-        """Nothing to forget: expiry is the package's own affair here."""
+        """Nothing to forget: the package handles expiry itself."""
 
 
 _Files = Mapping[Path, Mapping[str, Any]]
-"""What kubeconfig files hold, in the order in which they were named."""
+"""The content of kubeconfig files, in the order in which they were named."""
 
 
 def _content(path: Path) -> Mapping[str, Any]:
@@ -186,7 +186,7 @@ def _entries(content: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, An
 
 
 def _context(files: _Files, name: str) -> Mapping[str, Any]:
-    """Return a context, as the first file says it that has it."""
+    """Return a context, from the first file that has it."""
     contexts = (_entries(content, "contexts") for content in files.values())
     return next(known[name] for known in contexts if name in known)
 

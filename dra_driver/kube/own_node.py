@@ -1,8 +1,8 @@
-"""This driver's Node, followed with one watch for all who heed something of it.
+"""This driver's Node, followed with one watch for everything that depends on it.
 
-In: a watch on the Node. Out: a call to each listener for every change of what it heeds, labels or
-the resources that a device plugin has, and the same for callers that cannot wait for the watch. The
-watch is opened only where there are listeners.
+In: a watch on the Node. Out: a call to each listener for every change of what it listens to, labels
+or the resources of a device plugin, and the same for callers that cannot wait for the watch. The
+watch is opened only if there are listeners.
 """
 
 import threading
@@ -20,7 +20,7 @@ _REQUEST_SECONDS = 10.0
 Labels = Mapping[str, str]
 
 Allocatable = Mapping[str, str]
-"""What the Node has to give out beside what DRA has: `status.allocatable`, by resource name."""
+"""What the Node offers besides DRA's devices: `status.allocatable`, by resource name."""
 
 
 class _Facts(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class _Facts(Struct, frozen=True, kw_only=True):
 
 
 class OwnNode:
-    """One Node, for several listeners, which are called on the watch's thread: none must block."""
+    """One Node, for several listeners, which are called on the watch's thread: none may block."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class OwnNode:
         )
 
     def listen(self, listener: Callable[[Labels], object]) -> None:
-        """Have `listener` called with the labels, first and at each change; before `start`."""
+        """Have `listener` called with the labels, now and at each change; before `start`."""
         self._of_labels.append(listener)
 
     def listen_allocatable(self, listener: Callable[[Allocatable], object]) -> None:
@@ -65,16 +65,16 @@ class OwnNode:
         self._of_allocatable.append(listener)
 
     def start(self) -> None:
-        """Follow the Node, if anybody listens."""
+        """Follow the Node, if there are listeners."""
         if self._of_labels or self._of_allocatable:
             self._watch.start()
 
     def stop(self, timeout: float) -> bool:
-        """Follow it no more; return whether that ended within `timeout` seconds."""
+        """Stop following it; return whether that took at most `timeout` seconds."""
         return self._watch.stop(timeout)
 
     def current(self) -> Labels:
-        """Return the labels; before the watch has told any, the API server is asked for them."""
+        """Return the labels; before the watch has reported any, ask the API server."""
         return self._facts().labels
 
     def allocatable(self) -> Allocatable:

@@ -11,7 +11,7 @@ from msgspec import Struct
 class Resource(Struct, frozen=True):
     """A kind as the API server's URLs name it. The core group is the empty string.
 
-    One without a version is no kind: `plural` is then the path of a page, such as `version`.
+    Without a version it is not a kind: `plural` is then the path of a page, such as `version`.
     """
 
     group: str
@@ -72,9 +72,9 @@ VERSION = Resource("", "", "version")
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One request: what is asked of which object. `verb` is an RBAC verb.
+    """One request: a verb and an object.
 
-    `subresource` is a path below the object, such as `proxy/configz`.
+    `verb` is an RBAC verb. `subresource` is a path below the object, such as `proxy/configz`.
     """
 
     verb: str
@@ -84,7 +84,7 @@ class Call(Struct, frozen=True, kw_only=True):
     subresource: str = ""
 
     def __str__(self) -> str:
-        """Say the request in words a log or a pod event can carry."""
+        """Describe the request in words for a log or a pod event."""
         words = [self.verb, self.permission.partition(".")[0]]
         if self.name:
             words.append(f"{self.namespace}/{self.name}" if self.namespace else self.name)

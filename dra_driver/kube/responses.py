@@ -1,9 +1,9 @@
 """What an HTTP response of the API server means: an object, or one of our errors.
 
-An error's text says the cause first and then what to do, because it may end in a pod's events.
-Rule: Kubernetes API conventions, "Response Status Kind"; a 404 counts as "this object does not
-exist" only with a Status of reason NotFound that names the object, since a server without the API
-answers 404 as well, and a claim that only cannot be seen must not pass for gone.
+An error's text gives the cause first and then what to do, because it may end in a pod's events. As
+in Kubernetes API conventions, "Response Status Kind", a 404 counts as "this object does not exist"
+only with a Status of reason NotFound that names the object: a server without the API answers 404,
+too, and a claim that merely cannot be seen must not count as gone.
 """
 
 import json
@@ -26,10 +26,10 @@ from dra_driver.kube.resource import Call
 from resource_nvidia_com.problems import keep_duplicates
 
 _LONGEST_TEXT = 1024
-"""Characters of a server's message that are kept: enough for a field error, no whole HTML page."""
+"""Characters of a server's message that are kept: enough for a field error, not for HTML."""
 
 _RETRY_AFTER_CAP = 300.0
-"""Seconds of Retry-After that are believed; a proxy's mistake must not stop us for a day."""
+"""The longest Retry-After that is obeyed, in seconds; a mistake must not stop us for a day."""
 
 _DEEPEST = 100
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
@@ -54,9 +54,10 @@ def parsed(
 ) -> Any:
     """Return the value of a JSON text.
 
-    The API server takes configs that are nested 10,000 deep, and Python reads some 1,000: a person
-    who may make a claim must not be able to make it, or a list with it, unreadable. What is nested
-    deeper than any object of the API counts as null. What is not JSON is a ValueError.
+    The API server accepts configs that are nested 10,000 deep, and Python reads some 1,000. A
+    person who may create a claim must not be able to make it, or a list with it, unreadable. So
+    what is nested deeper than any object of the API counts as null. A text that is not JSON is a
+    ValueError.
     """
     try:
         return json.loads(body, object_pairs_hook=object_pairs_hook)
@@ -104,7 +105,7 @@ def object_in(call: Call, body: bytes) -> dict[str, object]:
 def error_in(
     call: Call, status: int, body: bytes, *, retry_after: str | None = None
 ) -> DriverError:
-    """Return the error that stands for an unsuccessful response."""
+    """Return the error for an unsuccessful response."""
     return _error(call, status, _status_object(body), retry_after)
 
 
@@ -137,7 +138,7 @@ def _error(
 
 
 def _names_an_object(status_object: Mapping[str, object]) -> bool:
-    """Tell a missing object from a missing API, for which the reason can be NotFound as well."""
+    """Tell a missing object from a missing API, whose reason can be NotFound as well."""
     details = status_object.get("details")
     return (
         status_object.get("reason") == "NotFound"
@@ -147,7 +148,7 @@ def _names_an_object(status_object: Mapping[str, object]) -> bool:
 
 
 def _advice(call: Call, status: int, said: str) -> str:
-    """Return the server's words, with what to do where it is not the object that is at fault."""
+    """Return the server's words, and what to do if the object is not to blame."""
     if status == HTTPStatus.UNAUTHORIZED:
         return (
             f"the API server does not accept this driver's credentials ({said}); check that its "
@@ -162,7 +163,7 @@ def _advice(call: Call, status: int, said: str) -> str:
 
 
 def _status_object(body: bytes) -> Mapping[str, object]:
-    """Read the body as a Status object; anything else becomes one that only has a message."""
+    """Read the body as a Status object; anything else becomes one that has only a message."""
     try:
         value = parsed(body)
     except ValueError:

@@ -1,8 +1,8 @@
-"""The API server's version, asked again now and then: a cluster may be upgraded under the driver.
+"""The API server's version, asked for again now and then, because clusters are upgraded.
 
-The minor version may end in a plus sign (`36+`), and some clusters leave it out, so that gitVersion
-is read then. A server that is away changes nothing about what was learnt before; one that refuses
-the page /version, or has one that cannot be understood, has no version.
+The minor version may end in a plus sign (`36+`), and some clusters leave it out; then gitVersion is
+read. While the server is unreachable, the last answer stays valid. A server that refuses the page
+/version, or has one that cannot be understood, has no version.
 """
 
 import threading
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 class ServerVersion:
     """The version of one API server. `current` may be called from any thread.
 
-    An answer is good for `again` seconds of the clock, which is monotonic.
+    An answer is valid for `again` seconds of the clock, which is monotonic.
     """
 
     def __init__(self, api: KubeClient, *, clock: Callable[[], float], again: float = 30.0) -> None:
@@ -34,9 +34,9 @@ class ServerVersion:
         self._asked_at = 0.0
 
     def current(self) -> tuple[int, int] | None:
-        """Return major and minor version as of the last seconds; None: the server does not say.
+        """Return the latest major and minor version; None: the server does not report it.
 
-        Raises UnavailableError if the server is away, and has not answered before.
+        Raises UnavailableError if the server is unreachable, and has not answered before.
         """
         with self._lock:
             if self._known is None or self._clock() - self._asked_at >= self._again:

@@ -29,7 +29,7 @@ class WatchStream:
     def __iter__(self) -> Iterator[dict[str, object]]:
         """Yield each event until the server or `close()` ends the stream.
 
-        Raises GoneError if the resourceVersion is too old: list again. Else ApiError or
+        Raises GoneError if the resourceVersion is too old: list again. Otherwise ApiError or
         UnavailableError, as the server's Status object says, or if the connection broke.
         """
         try:

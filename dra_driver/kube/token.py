@@ -1,9 +1,9 @@
 """A bearer token in a file that someone else renews.
 
 In: the path of a projected ServiceAccount token, or a kubeconfig's `tokenFile`. Bound tokens live
-about an hour and the kubelet replaces the file before they end, so the file is read again at least
-once a minute, as client-go does, and at once after an answer 401. The token itself never appears in
-a log or an error.
+about an hour and the kubelet replaces the file before they expire. So, as in client-go, the file is
+read again at least once a minute, and at once after an answer 401. The token itself never appears
+in a log or an error.
 """
 
 import threading
@@ -13,7 +13,7 @@ from pathlib import Path
 from dra_driver.errors import SetupError
 
 REREAD_SECONDS = 60.0
-"""How long a token that was read is used before the file is looked at again."""
+"""How long a token is used before the file is read again."""
 
 
 class TokenFile:
@@ -28,10 +28,10 @@ class TokenFile:
         self._read_at = 0.0
 
     def token(self) -> str:
-        """Return the token, from memory when it was read less than a minute ago.
+        """Return the token, from memory if it was read less than a minute ago.
 
-        A file that cannot be read just now (it is being replaced) is no reason to forget a token
-        that may still be good. Raises SetupError only if no token is known.
+        If the file cannot be read at the moment, because it is being replaced, the last token may
+        still be valid. Raises SetupError only if no token is known.
         """
         with self._lock:
             if self._token is None or self._clock() - self._read_at >= REREAD_SECONDS:
@@ -48,7 +48,7 @@ class TokenFile:
         return f"Bearer {self.token()}"
 
     def expire(self) -> None:
-        """Read the file again at the next use: the server did not accept what we had."""
+        """Read the file again at the next use: the server did not accept the token."""
         with self._lock:
             self._read_at = self._clock() - REREAD_SECONDS
 

@@ -1,10 +1,12 @@
-"""List, then watch, for ever: every change of a selection of objects, told to one callback.
+"""List, then watch forever: one callback gets every change of a selection of objects.
 
 In: a kind and its selectors. Out: `Listed` once at the start and after each gap, `Changed` for
-every event after it. Rules: Kubernetes API concepts, "Efficient detection of changes": begin at a
-list's resourceVersion, follow bookmarks, list again after 410 Gone, begin again when the server
-ends the stream. A refusal (403, 429, 5xx) is retried with exponential back-off; the stream is
-closed at once on stop(). The client library's own informer does neither.
+every event after it.
+
+As in Kubernetes API concepts, "Efficient detection of changes": begin at a list's resourceVersion,
+follow bookmarks, list again after 410 Gone, and open a new stream when the server ends one. A
+refusal (403, 429, 5xx) is retried with exponential back-off; the stream is closed at once on
+stop(). The client library's own informer does neither.
 """
 
 import threading
@@ -28,11 +30,11 @@ _SERVER_SECONDS = 300
 """How long the server is asked to keep a stream open; client-go asks for 5 to 10 minutes."""
 
 _HEALTHY_SECONDS = 10.0
-"""A stream that lived this long was no failure, even if nothing happened in it."""
+"""A stream that lasted this long did not fail, even if nothing happened in it."""
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """All selected objects: the start, or what is there after a gap in the watch."""
+    """All selected objects: at the start, or after a gap in the watch."""
 
     items: tuple[dict[str, object], ...]
 
@@ -45,7 +47,7 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 
 class Watch(Worker):
-    """Follows one selection on a thread of its own. Errors of our own tree are retried."""
+    """Follows one selection on a separate thread. Our own errors are retried."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Watch(Worker):
             self._stop.wait(self._turn())
 
     def _turn(self) -> float:
-        """List if needed and follow one stream to its end; return seconds to wait then."""
+        """List if needed and follow one stream to its end; return how many seconds to wait then."""
         try:
             if self._version is None:
                 self._list()
@@ -118,7 +120,7 @@ class Watch(Worker):
         self._version = version
 
     def _follow(self) -> float:
-        """Tell the events of one stream; return seconds to wait before the next."""
+        """Report the events of one stream; return how many seconds to wait before the next."""
         seconds = int(_SERVER_SECONDS * (1 + self._random()))
         query = self._selectors | {
             "resourceVersion": self._version or "",

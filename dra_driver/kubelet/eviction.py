@@ -1,10 +1,10 @@
-"""A driver that is sent off its node before the pods with claims are, and waits for them.
+"""Makes a driver that is evicted before the pods with claims wait for them.
 
-A pod with claims is not taken down while no driver unprepares them. GPU Operator's driver manager,
-before it replaces the GPU driver, gives labels of the Node a value by which DaemonSets leave, and
-evicts the pods with GPUs only then. Without the wait these would never go, nor would the manager go
-on. The MPS supervisor, sent off as well and without a word from the API server, sees by a lock that
-it is needed until the driver goes.
+A pod with claims cannot end while no driver unprepares them. Before it replaces the GPU driver, GPU
+Operator's driver manager gives labels of the Node a value by which DaemonSets leave, and evicts the
+pods with GPUs only then. Without the wait these pods would never end, and the manager would not
+continue. The MPS supervisor, which is evicted as well and has no access to the API server, sees by
+a lock that it is needed until the driver leaves.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.kube.client import KubeClient
 
 PAUSED = "paused-for-driver-upgrade"
-"""In the value of each label by which GPU Operator's driver manager sends pods off a Node."""
+"""Part of each label's value by which GPU Operator's driver manager evicts pods from a Node."""
 
 _REQUEST_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 _ASK_EVERY = 8
-"""Looks at the claims for each question for the Node's labels."""
+"""How often claims are checked for each check of the Node's labels."""
 
 log = structlog.get_logger()
 
@@ -41,11 +41,11 @@ class Eviction:
         longest: float,
         clock: Callable[[], float],
     ) -> None:
-        """Take whom to ask; nothing is asked yet.
+        """Take what to ask; nothing is asked yet.
 
         `is_in_use` tells whether a claim is prepared here, or raises StateError. `lock` is the file
-        by which the MPS supervisor knows; without its folder there is none. `longest` is in
-        seconds, 0 for no wait; the clock is monotonic.
+        that the MPS supervisor looks at; without its folder there is none. `longest` is in seconds,
+        0 for no wait; the clock is monotonic.
         """
         self._api = api
         self._node_name = node_name
@@ -58,8 +58,8 @@ class Eviction:
     def wait_for_claims(self, pause: Callable[[float], bool]) -> bool:
         """Wait until no claim is prepared, if this driver is evicted; return whether it is.
 
-        The wait ends too when the labels are back, for then another driver is to come here, and
-        when `pause`, which is given seconds, says that the process has to end at once.
+        The wait also ends when the labels are back, because then another driver will come, and when
+        `pause`, which is given seconds, says that the process has to end at once.
         """
         if not self._is_paused(otherwise=False):
             return False
@@ -94,7 +94,7 @@ class Eviction:
             return False
 
     def _is_paused(self, *, otherwise: bool) -> bool:
-        """Tell whether pods are sent off the Node; `otherwise` if the API server does not say."""
+        """Tell whether pods are evicted from the Node; `otherwise` if that is not known."""
         try:
             node = self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
         except DriverError:

@@ -1,14 +1,15 @@
-"""The health stream: tells kubelets how the devices of claims are doing, for the status of pods.
+"""The health stream: reports the health of claims' devices to kubelets, for the status of pods.
 
-Serves DRAResourceHealth in versions v1 and v1alpha1, one stream for each kubelet that asks. Each
-message is of all devices, sent at once when one changes, and again every ten seconds: a kubelet
-takes what it has not heard of for 30 s as unknown, and forgets all when any stream of the driver
-ends, as that of an older instance does in a rolling update. (k8s.io/kubernetes
+Serves DRAResourceHealth in versions v1 and v1alpha1, with one stream for each kubelet that asks.
+Each message has all devices. It is sent at once when one changes, and every ten seconds: a kubelet
+treats a device that was not reported for 30 s as unknown, and forgets everything when any stream of
+the driver ends, such as that of an older instance in a rolling update. (k8s.io/kubernetes
 pkg/kubelet/cm/dra/manager.go, healthinfo.go; KEP-4680.)
 
-What is sent is what holds at that moment: a kubelet that reads slowly misses what lay in between. A
-stream has a thread, so there are few, the newest ones; one that takes no message for a while ends.
-If what is reported is not found out any more nothing is sent, and the kubelet says so in time.
+A message has the state at that moment: a kubelet that reads slowly misses what happened in between.
+A stream has a thread, so only a few are kept, the newest ones; a stream that accepts no message for
+a while ends. If the state can no longer be found out, nothing is sent, and the kubelet reports that
+in time.
 """
 
 import threading
@@ -31,10 +32,10 @@ from dra_driver.kubelet.protos import dra_health_v1alpha1_pb2_grpc as v1alpha1_r
 from dra_driver.kubelet.service import on_threads
 
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-"""As the kubelet wants them named at registration; one of 1.37 or newer asks for no others."""
+"""The names for registration; a kubelet of 1.37 or newer asks for no others."""
 
 TIMEOUT_SECONDS = 30
-"""After which a device that is not named counts as unknown: what kubelets of 1.34 go by anyway."""
+"""After this, a device that is not reported counts as unknown, also with kubelets of 1.34."""
 
 MOST_STREAMS = 4
 """Open at once; a kubelet has one for each registration."""
@@ -52,40 +53,40 @@ _STATUS = {
 
 
 class StreamTiming(Struct, frozen=True, kw_only=True):
-    """How often to do what. All in seconds."""
+    """How often to do what, in seconds."""
 
     resend: float = 10.0
-    """From one message to the next while nothing changes."""
+    """Between messages while nothing changes."""
 
     least: float = 0.1
-    """From one report to the next, however often something may have changed."""
+    """Between reports, however often something may have changed."""
 
     stuck: float = 30.0
-    """For how long a kubelet may leave a message untaken."""
+    """How long a kubelet may leave a message unread."""
 
 
 class _Methods(Struct, frozen=True):
-    """The service as generated code wants it."""
+    """The service in the form that generated code needs."""
 
     NodeWatchResources: Callable[[Request, grpc.ServicerContext], Iterator[Response]]
 
 
 class _Stream:
-    """One kubelet that listens. What changes does so under the lock of all streams."""
+    """One kubelet that listens. All changes are made under the lock of all streams."""
 
     def __init__(self, context: grpc.ServicerContext, server: int) -> None:
         self.context = context
         self.server = server
-        """The number of the server that it came to."""
+        """The number of its server."""
         self.sent = 0
         """The number of the report that was sent last."""
         self.handed_at: float | None = None
-        """Since when a message is under way; None while none is."""
+        """When the message that is being sent was started; None if there is none."""
         self.is_over = False
 
 
 class HealthStream(Worker):
-    """Both versions of the service, and the thread that finds out what to report."""
+    """Both versions of the service, and the thread that collects what to report."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class HealthStream(Worker):
         """Take what is reported; nothing runs yet.
 
         `report` may raise DriverError. `may_begin` waits so many seconds for what a first report
-        needs, and says whether it is there. The clock is monotonic, in seconds.
+        needs, and returns whether it is available. The clock is monotonic, in seconds.
         """
         super().__init__("health-report")
         self._report = report
@@ -110,7 +111,7 @@ class HealthStream(Worker):
         self._servers = 0
         """How many servers have this service."""
         self._first_served = 0
-        """The number of the first of them whose streams do not end."""
+        """The number of the first server whose streams do not end."""
         self._reported: tuple[Reported, ...] = ()
         self._number = 0
         self._once = LogOnce()
@@ -133,10 +134,10 @@ class HealthStream(Worker):
             add(methods, server)  # type: ignore[no-untyped-call]
 
     def end_former(self) -> None:
-        """End the streams of all servers but the newest, which is there in their place.
+        """End the streams of all servers except the newest, which replaces them.
 
-        A kubelet begins a new stream within seconds. Were the old one to end later, the kubelet
-        would forget then what the new one has told.
+        A kubelet opens a new stream within seconds. If the old one ended later, the kubelet would
+        then forget what the new one has reported.
         """
         with self._changed:
             self._first_served = self._servers
@@ -177,7 +178,7 @@ class HealthStream(Worker):
             self._wait(max(0.0, last + self._timing.resend - self._clock()))
 
     def _found(self) -> tuple[Reported, ...] | None:
-        """Return what there is to report; None if that cannot be found out."""
+        """Return what to report; None if that cannot be found out."""
         try:
             reported = tuple(self._report())
         except DriverError as error:
@@ -189,7 +190,7 @@ class HealthStream(Worker):
         return reported
 
     def _end_stuck(self) -> None:
-        """End the streams whose kubelet takes no message; the caller holds the lock."""
+        """End the streams whose kubelet reads no messages; the caller holds the lock."""
         for stream in self._streams:
             since = stream.handed_at
             if since is not None and self._clock() - since >= self._timing.stuck:
@@ -197,7 +198,7 @@ class HealthStream(Worker):
                 self._end(stream)
 
     def _end(self, stream: _Stream) -> None:
-        """Let a stream end; the caller holds the lock."""
+        """End a stream; the caller holds the lock."""
         stream.is_over = True
         if stream.handed_at is not None:
             # Its thread waits until the message is taken.
@@ -220,7 +221,7 @@ class HealthStream(Worker):
         return watch
 
     def _open(self, stream: _Stream) -> bool:
-        """Take in a kubelet, in the place of the one that has listened longest if need be."""
+        """Add a kubelet, and if there are too many, remove the one that has listened longest."""
         if not stream.context.add_callback(lambda: self._gone(stream)):
             return False  # it has gone already
         with self._changed:
@@ -234,7 +235,7 @@ class HealthStream(Worker):
         return True
 
     def _next(self, stream: _Stream) -> tuple[Reported, ...] | None:
-        """Wait until there is something to send; return None once there is nothing any more."""
+        """Wait until there is something to send; return None when the stream has ended."""
         with self._changed:
             stream.handed_at = None
             self._changed.wait_for(

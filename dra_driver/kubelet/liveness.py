@@ -1,20 +1,22 @@
-"""Does the driver, seen from outside, still answer; has the kubelet registered it?
+"""Whether the driver answers, as seen from outside, and whether the kubelet has registered it.
 
 In: questions for "liveness" (or "") or "readiness", of the pod's own probes on a unix socket
-(`dra_driver/kubelet/probe.py`), and, where a port is set, gRPC health checks from the network
-(grpc.health.v1 Check, as NVIDIA's driver answers them). Out: what `Health` says. On the socket a
-question is the name of a service, and the answer `ok` or what is wrong. Nobody but root in the pod
-gets there, so that no other pod decides whether the kubelet restarts this one. The port is open to
-the network: its connections, calls and memory are bounded, and a peer that uses them up keeps
-others out there and nowhere else.
+(`dra_driver/kubelet/probe.py`), and, if a port is set, gRPC health checks from the network
+(grpc.health.v1 Check, as in NVIDIA's DRA driver). Out: what `Health` says. On the socket a question
+is the name of a service, and the answer is `ok` or what is wrong.
 
-Alive is a driver whose own sockets answer within a few seconds; that is the way a kubelet takes, so
-a removed socket or a stuck process is noticed. Claims that wait are no reason to be restarted: the
-service socket answers on threads that no claim uses. Neither is a disk on which the sockets cannot
-be made yet. Ready is one that the kubelet has registered as well: a rolling update that waits for
-it stops no old driver before the kubelet calls the new one. A check changes nothing. A probe that
-asks again within a second gets the same answer, so questions cost next to nothing, however many
-there are.
+Only root in the pod can reach the socket, so no other pod decides whether the kubelet restarts this
+one. The port is open to the network: its connections, calls and memory are limited, and a peer that
+uses them up keeps only other peers of the port out.
+
+A driver is alive if its own sockets answer within a few seconds. A kubelet takes the same way, so a
+removed socket or a stuck process is noticed. Waiting claims are no reason for a restart: the
+service socket answers on threads that no claim uses. Nor is a disk on which the sockets cannot be
+created yet. A driver is ready if the kubelet has registered it, too: a rolling update that waits
+for this does not stop an old driver before the kubelet calls the new one.
+
+A check changes nothing. A probe that asks again within a second gets the same answer, so questions
+cost next to nothing.
 """
 
 import socket
@@ -43,7 +45,7 @@ READINESS = "readiness"
 SERVICES = ("", "liveness", READINESS)
 
 CALL_SECONDS = 4.0
-"""For each of the two calls; a probe is best given ten seconds in all."""
+"""For each of the two calls; ten seconds in all are enough for a probe."""
 
 _FRESH_SECONDS = 1.0
 
@@ -61,7 +63,7 @@ _BOUNDS = (
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.max_receive_message_length", 1024),
 )
-"""What the network may use of a health port; streams are those of one connection."""
+"""Limits of a health port; streams are those of one connection."""
 
 _ASK_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05
@@ -72,12 +74,12 @@ log = structlog.get_logger()
 
 
 class Health:
-    """What probes are told, whichever way they ask."""
+    """The answers to probes, by socket and port."""
 
     def __init__(
         self, paths: SocketPaths, plugin: KubeletPlugin, *, fresh_seconds: float = _FRESH_SECONDS
     ) -> None:
-        """Take the sockets to try, their owner, and for how long an answer of theirs counts."""
+        """Take the sockets to try, their owner, and for how long an answer stays valid."""
         self._paths = paths
         self._plugin = plugin
         self._fresh_seconds = fresh_seconds
@@ -86,7 +88,7 @@ class Health:
         self._tried: float | None = None
 
     def fault(self, service: str) -> str:
-        """Return what keeps the driver from being alive, or from being ready; empty if it is.
+        """Return why the driver is not alive, or not ready; empty if it is.
 
         `service` is one of SERVICES.
         """
@@ -107,7 +109,7 @@ class Health:
             return self._fault
 
     def _try(self) -> str:
-        """Return what is wrong, or nothing. Channels are new each time, without a back-off."""
+        """Return what is wrong, or nothing. Each call makes new channels, without a back-off."""
         try:
             with grpc.insecure_channel(f"unix:{self._paths.registration}") as channel:
                 registration = pluginregistration_v1_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
@@ -128,8 +130,8 @@ class Health:
 class HealthSocket(Worker):
     """Answers the pod's own probes on a unix socket until stopped.
 
-    A question whether the driver is ready waits a moment for the kubelet, which looks for new
-    drivers once a second: so a pod need not wait for the next probe.
+    The answer about readiness waits a moment for the kubelet, which looks for new drivers once a
+    second, so a pod need not wait for the next probe.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class HealthSocket(Worker):
         self._listener: socket.socket | None = None
 
     def start(self) -> None:
-        """Listen, in the place of a socket that an earlier life left behind. Raises SetupError."""
+        """Listen, and replace a socket that an earlier process left. Raises SetupError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
@@ -203,7 +205,7 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """Answers gRPC health checks on a TCP address until stopped."""
 
     def __init__(self, health: Health, *, address: str, port: int) -> None:
-        """Take whom to ask, and where to listen: an IP address, empty for all of both families."""
+        """Take what to ask, and where to listen: an IP address, or empty for all."""
         self._health = health
         address = address or "::"
         self._host = f"[{address}]" if ":" in address else address
@@ -212,7 +214,7 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self.port = 0
 
     def start(self) -> None:
-        """Listen; `port` then holds the port. Raises SetupError if the address cannot be had."""
+        """Listen; `port` then has the port. Raises SetupError if the address is not available."""
         pool = futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix="health-port")
         server = grpc.server(pool, options=_BOUNDS, maximum_concurrent_rpcs=_MOST_CALLS)
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
@@ -236,7 +238,7 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     def Check(  # noqa: N802
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
-        """Say whether all is well."""
+        """Answer a check."""
         if request.service not in SERVICES:
             context.abort(
                 grpc.StatusCode.NOT_FOUND,
@@ -248,7 +250,7 @@ class HealthPort(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
 
 class Probes:
-    """Both ways, as far as they are wanted: the socket has a path, the port is not negative."""
+    """The socket if it has a path, and the port if it is not negative."""
 
     def __init__(self, health: Health, *, path: Path | None, address: str, port: int) -> None:
         """Take whom to ask, and where to listen."""
@@ -257,7 +259,7 @@ class Probes:
         self._ways: tuple[HealthSocket | HealthPort, ...] = (*socket_, *port_)
 
     def start(self) -> None:
-        """Listen; SetupError if the socket cannot be made, or the address cannot be had."""
+        """Listen. Raises SetupError if the socket or the port is not available."""
         for way in self._ways:
             way.start()
 

@@ -1,14 +1,15 @@
-"""The driver as the kubelet meets it: both sockets, in the right order, kept alive.
+"""The driver as the kubelet sees it: both sockets, in the right order, kept alive.
 
-The DRA socket listens before the registration socket appears, since the kubelet may call at once.
-On the way down running calls end first: the removal of the registration socket is what deregisters
-a driver, and a kubelet that does so drops the calls it has under way. It needs a moment to notice,
-and calls that it sends meanwhile are served; only then does the DRA socket close. Registration has
-a server of its own, and the liveness probe threads of its own: whatever the claims are doing, a
-kubelet waits only one second for GetInfo, and a driver that waits is no dead one. A socket whose
-file was wiped (a kubelet root that was cleaned) is made again: calls on the old one go on to their
-end, health streams begin again on the new one. One for which the disk has no room, or lets nothing
-be changed, is made when it does.
+The DRA socket listens before the registration socket appears, because the kubelet may call at once.
+When the driver stops, running calls end first: removing the registration socket deregisters a
+driver, and a kubelet that notices this drops its running calls. That takes it a moment. Calls that
+it sends meanwhile are served, and only then does the DRA socket close. Registration has its own
+server, and the liveness probe its own threads: whatever the claims are doing, a kubelet waits only
+one second for GetInfo, and a driver that waits is not dead.
+
+If a socket's file was removed (a kubelet root that was cleaned), the socket is made again: calls on
+the old one continue, and health streams begin again on the new one. A socket that cannot be made
+because its disk is full or read-only is made when the disk allows it.
 """
 
 import time
@@ -32,8 +33,11 @@ from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remov
 
 PLUGIN_TYPE = "DRAPlugin"
 SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_SERVICES)
-"""The newest first: the kubelet takes the first DRAPlugin it knows, and looks for the services of
-health by itself. What it does not know it passes over. These are no gRPC service names."""
+"""The newest first, because the kubelet takes the first DRAPlugin that it knows.
+
+It finds the health services by itself, and ignores what it does not know. These are not names of
+gRPC services.
+"""
 
 CLAIM_WORKERS = 64
 """Prepares, one per pod, that run at once, and as many unprepares; each may wait for 40 s."""
@@ -42,10 +46,10 @@ OTHER_WORKERS = 2
 """For registration, and for the probe's question on the service socket."""
 
 OLD_CALLS_SECONDS = 45.0
-"""What running calls get when their socket is made again: as long as a kubelet waits."""
+"""The time for running calls when their socket is made again: as long as a kubelet waits."""
 
 HEALTH_SECONDS = 2.0
-"""What the health stream gets to end, in which nothing is under way that has to end well."""
+"""The time for the health stream to end; nothing in it has to be completed."""
 
 QUIET_LOOK_SECONDS = 0.02
 """Between looks whether calls are still running."""
@@ -61,14 +65,14 @@ log = structlog.get_logger()
 class RegistrationService(rpc.RegistrationServicer):
     """Tells the kubelet's plugin watcher which driver this is and where it serves.
 
-    Answers come from memory, since the kubelet waits one second for GetInfo and neither GPUs nor
-    the API server may come into it. The kubelet picks the first of `supported_versions` it knows,
-    and tries again from the start, with a back-off of up to two minutes, after any failure.
+    Answers come from memory, because the kubelet waits only one second for GetInfo, and neither
+    GPUs nor the API server may delay it. The kubelet picks the first of `supported_versions` that
+    it knows. After a failure it tries again from the start, with a back-off of up to two minutes.
     (k8s.io/kubernetes pkg/kubelet/pluginmanager/operationexecutor, pkg/kubelet/cm/dra/plugin.)
     """
 
     def __init__(self, service_socket: Path, on_status: Callable[[bool], None]) -> None:
-        """Take the path of the DRA socket, and whom to tell whether the kubelet took us."""
+        """Take the path of the DRA socket, and whom to tell about the registration."""
         self._info = messages.PluginInfo(
             type=PLUGIN_TYPE,
             name=DRIVER_NAME,
@@ -92,9 +96,9 @@ class RegistrationService(rpc.RegistrationServicer):
     def NotifyRegistrationStatus(  # noqa: N802
         self, request: messages.RegistrationStatus, context: grpc.ServicerContext
     ) -> messages.RegistrationStatusResponse:
-        """Take note of how the registration went; a refusal is answered with an error.
+        """Note how the registration went; a refusal is answered with an error.
 
-        Kubernetes' own plugin library answers so too. The socket stays, and the kubelet retries.
+        Kubernetes' own plugin library does the same. The socket stays, and the kubelet retries.
         """
         self._on_status(request.plugin_registered)
         if not request.plugin_registered:
@@ -109,7 +113,7 @@ class RegistrationService(rpc.RegistrationServicer):
 
 
 def _attach_health(server: grpc.Server) -> None:
-    """Have the service socket say that this process answers there."""
+    """Let the service socket answer that this process serves it."""
     health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(), server)
 
 
@@ -125,7 +129,7 @@ class KubeletPlugin:
         on_status: Callable[[bool], None],
         check_seconds: float = 2.0,
     ) -> None:
-        """Take what is served, where, and whom to tell what the kubelet said of us."""
+        """Take what is served, where, and whom to tell about the registration."""
         self._paths = paths
         self.rivals = Rivals(paths.service)
         self._calls = calls
@@ -149,11 +153,11 @@ class KubeletPlugin:
         self._once = LogOnce()
         self.is_open = False
         self.is_registered = False
-        """Whether the kubelet's last word on this driver was that it took it in."""
+        """Whether the kubelet's last answer was that it registered this driver."""
         self._watch = _SocketWatch(self._look, check_seconds)
 
     def start(self) -> None:
-        """Serve, then appear to the kubelet; as soon as the disk is neither full nor read-only.
+        """Serve, then appear to the kubelet, as soon as the disk is neither full nor read-only.
 
         Raises SetupError if a socket cannot be made.
         """
@@ -207,13 +211,12 @@ class KubeletPlugin:
     def stop(self, grace: float, *, delay: float = 0.0) -> tuple[str, ...]:
         """Let running calls end, deregister, and refuse calls once the kubelet has noticed.
 
-        A kubelet that knows another instance of this driver, newer than this one, already calls
-        that one. One that does not finds no driver to call from here on, and tries again.
-
-        Running calls get `grace` seconds to finish. After deregistering, calls are served for
-        `delay` seconds more, because the kubelet looks for sockets that are gone once a second; not
-        if none has registered this driver. Returns the claims that were still being worked on then;
-        what is prepared stays prepared.
+        A kubelet that knows another, newer instance of this driver already calls that one.
+        Otherwise it finds no driver from then on, and tries again. Running calls get `grace`
+        seconds to finish. After deregistering, calls are served for `delay` seconds more, because
+        the kubelet looks for removed sockets once a second; not if no kubelet has registered this
+        driver. Returns the claims that were still in progress then; what is prepared stays
+        prepared.
         """
         end = time.monotonic() + grace
         self._watch.stop(grace)
@@ -244,7 +247,7 @@ class KubeletPlugin:
             self._tell(error)
 
     def _tell(self, error: DriverError) -> None:
-        """Log why a socket is not there; it may be at the next look, so once per cause."""
+        """Log why a socket is missing; once per cause, because it may be there at the next look."""
         if self._once.is_new(str(error)):
             log.error("socket not made", error=str(error))
 
@@ -266,7 +269,7 @@ class KubeletPlugin:
 
 
 class _SocketWatch(Worker):
-    """Looks after the sockets every so many seconds."""
+    """Checks the sockets at an interval."""
 
     def __init__(self, look: Callable[[], None], seconds: float) -> None:
         super().__init__("socket-watch")

@@ -1,9 +1,9 @@
-"""The program of the kubelet's exec probes: asks the driver of its own pod how it is, once.
+"""The program of the kubelet's exec probes: asks the driver of its own pod once how it is.
 
 In: the driver's health socket (--health-socket), and `liveness` or `readiness`. Out: exit status 0
-if all is well, else 1 and on stdout what is not. It runs every few seconds on each node, so it
-imports nothing of this package, and the image runs it by `python3 -I -S`: a tenth of the CPU time
-of `dra-driver`. The kubelet gives it a time limit.
+if all is well, otherwise 1 and what is wrong on stdout. It runs every few seconds on each node, so
+it imports nothing of this package, and the image runs it by `python3 -I -S`: a tenth of the CPU
+time of `dra-driver`. The kubelet gives it a time limit.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Other drivers of this name on this node, and which of them all the kubelet calls.
+"""Other drivers with this name on this node, and which of them the kubelet calls.
 
-In the driver's folder, `registered` has a file for each driver of ours that runs. Of several the
-kubelet calls the one that it registered last (k8s.io/kubernetes pkg/kubelet/cm/dra/plugin), so that
-one alone publishes; one that leaves no file, as NVIDIA's own does not, is never worked against.
-Nobody is believed to run because of a file: somebody has to listen.
+In the driver's folder, `registered` has a file for each running driver of ours. If there are
+several, the kubelet calls the one that it registered last (k8s.io/kubernetes
+pkg/kubelet/cm/dra/plugin), so only that one publishes. A driver without a file, such as NVIDIA's,
+is never worked against. A file is no proof that a driver runs: its socket must accept connections.
 """
 
 import time
@@ -16,14 +16,14 @@ from dra_driver.host.files import read_whole, write_whole
 from dra_driver.kubelet.sockets import is_live
 
 FOLDER = "registered"
-"""Below the driver's folder: a file for each driver that runs, named as its service socket.
+"""Below the driver's folder: a file for each running driver, named like its service socket.
 
 It has the nanoseconds since boot at which the kubelet registered it, or 0.
 """
 
 
 class Rivals:
-    """What one driver, known by its service socket, knows of the others on its node."""
+    """What one driver, known by its service socket, knows about the others on its node."""
 
     def __init__(self, service: Path) -> None:
         self._service = service
@@ -32,7 +32,7 @@ class Rivals:
         self._registered_at = 0
 
     def appear(self) -> None:
-        """Let others know that this driver is about to listen; forget those that have ended."""
+        """Tell others that this driver is about to listen; forget those that have ended."""
         self._is_here = True
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,11 +67,11 @@ class Rivals:
                 )
 
     def foreign(self) -> Path | None:
-        """Return the socket on which NVIDIA's own driver listens, if it runs here."""
+        """Return the socket on which NVIDIA's DRA driver listens, if it runs here."""
         return next((path for path in self._others() if self._since(path) is None), None)
 
     def _others(self) -> Iterator[Path]:
-        """Yield the service sockets on which others listen, the one in this one's place first."""
+        """Yield the service sockets on which others listen, first the one in this one's place."""
         sockets = set(self._service.parent.glob("dra*.sock")) - {self._service}
         for path in (*([] if self._is_here else [self._service]), *sorted(sockets)):
             if is_live(path):
@@ -85,7 +85,7 @@ class Rivals:
         return None
 
     def _note(self) -> None:
-        """Write this driver's file; without it others take it for a driver of NVIDIA's."""
+        """Write this driver's file; without it others mistake the driver for NVIDIA's."""
         note = self._folder / self._service.name
         with suppress(OSError):  # the disk is full
             write_whole(note, b"%d" % self._registered_at, mode=0o600, durable=False)

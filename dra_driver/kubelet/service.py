@@ -1,12 +1,13 @@
 """The DRA service: the kubelet's two calls, answered claim by claim.
 
 In: NodePrepareResources and NodeUnprepareResources in versions v1 and v1beta1. Out: exactly one
-answer for each claim UID of the call, since the kubelet fails the whole call otherwise. A claim's
-failure, even a bug's, stays that claim's text and is never a gRPC error. Claims of one call are
-worked on side by side, so that one that waits does not use up the time of the others. The kubelet
-waits 45 s and comes back only 60 to 90 s after a failure, so the work gets nearly all of it.
-Each of the two calls has threads of its own: prepares that wait for a GPU must not stand in the way
-of the unprepare that gives it back. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
+answer for each claim UID of the call, because otherwise the kubelet fails the whole call. A claim's
+failure, even by a bug, is only that claim's text and never a gRPC error.
+
+Claims of one call are handled in parallel, so that one that waits does not use up the time of the
+others. The kubelet waits 45 s and comes back only 60 to 90 s after a failure, so the work gets
+nearly all of that time. Each of the two calls has its own threads: prepares that wait for a GPU
+must not block the unprepare that frees it. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
 """
 
 import threading
@@ -33,16 +34,16 @@ from dra_driver.ops.metrics import Metrics, Operation
 from resource_nvidia_com.printable import printable
 
 KUBELET_SECONDS = 45.0
-"""What the kubelet waits for an answer; the most that any caller's deadline counts for."""
+"""How long the kubelet waits for an answer; a longer deadline of a caller is cut to this."""
 
 PARALLEL_CLAIMS = 8
-"""Claims of one call that are worked on at once; a pod rarely has more."""
+"""Claims of one call that are handled at once; a pod rarely has more."""
 
 CALM_SECONDS = 0.25
-"""After a call, until work beside the calls goes on: the kubelet's come in bursts."""
+"""The pause after a call before other work continues: the kubelet's calls come in bursts."""
 
 ANSWER_SECONDS = 2.0
-"""Of the caller's time, what is kept for the answer when a claim does not keep to its deadline."""
+"""The part of the caller's time that is reserved for the answer if a claim misses its deadline."""
 
 TOO_LATE = "the kubelet stopped waiting before this claim's turn came; it asks again"
 
@@ -65,9 +66,9 @@ Work = Callable[[ClaimRef, float], tuple[DeviceRecord, ...]]
 
 
 class ClaimCalls:
-    """Both calls, whatever version they came in.
+    """Both calls, in any version. Deadlines are values of `clock`.
 
-    Deadlines are values of `clock`. Listeners, told of a claim before the kubelet has its answer:
+    Listeners, told about a claim before the kubelet has its answer:
         prepared: it is prepared, for the first time or again.
         unprepared: it was unprepared.
     """
@@ -89,16 +90,16 @@ class ClaimCalls:
         self._calm_at = 0.0
 
     def running(self) -> tuple[str, ...]:
-        """Return the claims being worked on, for the log when the driver has to leave them."""
+        """Return the claims in progress, for the log when the driver has to leave them."""
         with self._lock:
             return tuple(self._running)
 
     def busy(self) -> float:
-        """Return for how many seconds at least what is not urgent should leave calls alone."""
+        """Return for how many seconds at least other work should not disturb calls."""
         return CALM_SECONDS if self._running else max(0.0, self._calm_at - self._clock())
 
     def prepare(self, refs: Iterable[ClaimRef], seconds: float | None) -> Mapping[ClaimUid, Answer]:
-        """Prepare each claim once. `seconds` is what the caller will wait; None means no limit."""
+        """Prepare each claim once. `seconds` is how long the caller waits; None means no limit."""
         return self._answer(refs, seconds, Operation.PREPARE, self._prepare)
 
     def unprepare(
@@ -211,7 +212,7 @@ UnprepareResponse = v1.NodeUnprepareResourcesResponse | v1beta1.NodeUnprepareRes
 
 
 class _Methods(Struct, frozen=True):
-    """The service as generated code wants it."""
+    """The service in the form that generated code needs."""
 
     NodePrepareResources: Callable[[PrepareRequest, grpc.ServicerContext], PrepareResponse]
     NodeUnprepareResources: Callable[[UnprepareRequest, grpc.ServicerContext], UnprepareResponse]
@@ -221,7 +222,7 @@ class DraPlugin:
     """The service in both versions, and the threads of each of its two calls.
 
     Kubelets since 1.34 speak k8s.io.kubelet.pkg.apis.dra.v1; v1beta1 is the same without share ids.
-    A call beyond the number of its threads stands in line.
+    A call for which no thread is free waits.
     """
 
     def __init__(self, calls: ClaimCalls, workers: int) -> None:
@@ -248,7 +249,7 @@ class DraPlugin:
             add(methods, server)  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """Let the threads go when they have nothing more to do."""
+        """Let the threads end when they have nothing more to do."""
         self._preparing.shutdown(wait=False)
         self._unpreparing.shutdown(wait=False)
 
@@ -304,5 +305,5 @@ def _refs(
 
 
 def _seconds(context: grpc.ServicerContext) -> float | None:
-    """Return what is left of the caller's patience; a caller that is gone has none."""
+    """Return how long the caller will still wait; a caller that is gone does not."""
     return context.time_remaining() if context.is_active() else 0.0

@@ -1,10 +1,10 @@
-"""The driver's unix sockets: where they are, and gRPC servers that appear there whole.
+"""The driver's unix sockets: where they are, and gRPC servers whose sockets appear complete.
 
-The kubelet watches `plugins_registry` and connects as soon as a socket appears, so a socket is
-bound under a hidden name, listens, gets its permissions, and is then renamed into place; hidden
-names are ignored by the kubelet, and a stale socket of an earlier life is replaced in the same
-step. Only a socket that is still our own is ever removed. A path of a unix socket holds 107 bytes.
-(k8s.io/kubernetes pkg/kubelet/pluginmanager/pluginwatcher; unix(7).)
+The kubelet watches `plugins_registry` and connects as soon as a socket appears. So a socket is
+bound under a hidden name, listens, gets its permissions, and is then renamed; the kubelet ignores
+hidden names, and the rename also replaces a stale socket of an earlier process. A socket is removed
+only if it is still our own. A unix socket's path has at most 107 bytes. (k8s.io/kubernetes
+pkg/kubelet/pluginmanager/pluginwatcher; unix(7).)
 """
 
 import base64
@@ -27,7 +27,7 @@ from dra_driver.errors import DriverError, SetupError, TransientError
 from dra_driver.host.files import is_of_the_disk
 
 MOST_CALLS = 1024
-"""Calls that a server has at once, those in line included; a kubelet has one for each pod."""
+"""Calls that a server has at once, including those that wait; a kubelet has one for each pod."""
 
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path has 108 bytes, and one is the closing NUL (unix(7))."""
@@ -37,7 +37,7 @@ Attach = Callable[[grpc.Server], None]
 
 
 class SocketPaths(Struct, frozen=True, kw_only=True):
-    """Where this driver meets the kubelet; the kubelet sees the same paths."""
+    """The sockets between this driver and the kubelet, which sees the same paths."""
 
     data_directory: Path
     service: Path
@@ -47,10 +47,10 @@ class SocketPaths(Struct, frozen=True, kw_only=True):
 def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> SocketPaths:
     """Return the sockets' paths below the kubelet's `plugins` and `plugins_registry` folders.
 
-    With a `pod_uid` two instances can serve side by side during a rolling update (kubelet 1.33 and
-    newer): every instance then has sockets of its own, named as Kubernetes' kubeletplugin names
-    them, hashed where the plain name would be too long. Raises SetupError if a path is longer than
-    a unix socket's may be.
+    With a `pod_uid`, two instances can serve side by side during a rolling update (kubelet 1.33 and
+    newer): every instance then has its own sockets, with the names of Kubernetes' kubeletplugin,
+    hashed if the plain name would be too long. Raises SetupError if a path is too long for a unix
+    socket.
     """
     data = plugins / DRIVER_NAME
     registrations: tuple[str, ...] = (f"{DRIVER_NAME}-reg.sock",)
@@ -98,9 +98,9 @@ def _fits(path: Path) -> bool:
 def remove_dead_sockets(paths: SocketPaths) -> tuple[Path, ...]:
     """Remove this driver's sockets on which nobody listens, and return which they were.
 
-    A driver that was killed, or whose node lost power, leaves its sockets behind. With names of
-    their own in each pod nobody would replace them, and the kubelet would try them for ever. Our
-    sockets appear only once they listen, so one that refuses a connection is dead.
+    A driver that was killed, or whose node lost power, leaves its sockets behind. If each pod has
+    its own names, nobody would replace them, and the kubelet would try them forever. Our sockets
+    appear only once they listen, so one that refuses a connection is dead.
     """
     registrations = paths.registration.parent.glob(f"{DRIVER_NAME}*-reg.sock")
     services = paths.service.parent.glob("dra*.sock")
@@ -125,12 +125,12 @@ def _is_dead(path: Path) -> bool:
 
 
 def is_live(path: Path) -> bool:
-    """Say whether a process listens on the socket at this path."""
+    """Tell whether a process listens on the socket at this path."""
     return path.is_socket() and not _is_dead(path)
 
 
 def _identity_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what tells our socket file from one that another process put at the same path."""
+    """Return what distinguishes our socket file from another process's at the same path."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _identity_of(path: Path) -> tuple[int, int, int] | None:
 
 
 class SocketServer:
-    """One gRPC server on one unix socket, which can be brought back when its file is removed."""
+    """One gRPC server on one unix socket, which can be restored if its file is removed."""
 
     def __init__(self, path: Path, services: Sequence[Attach], *, name: str, workers: int) -> None:
         """Take what is needed; nothing happens before `start`.
@@ -156,8 +156,8 @@ class SocketServer:
     def start(self) -> None:
         """Listen, then let the socket appear with mode 0600. Replaces a stale socket.
 
-        Raises TransientError if its disk is full, or cannot be written, and SetupError if the
-        folder cannot be made or written, or has another kind of file there.
+        Raises TransientError if its disk is full or cannot be written, and SetupError if the folder
+        cannot be created or written, or has another kind of file there.
         """
         hidden: Path | None = None
         server: grpc.Server | None = None
@@ -202,15 +202,15 @@ class SocketServer:
         return server
 
     def is_missing(self) -> bool:
-        """Say whether the socket's file is gone. One of another process in its place is not."""
+        """Tell whether the socket's file is gone, and not replaced by another process."""
         return self._server is not None and not self.path.is_socket()
 
     def is_taken_over(self) -> bool:
-        """Say whether another process has put its own socket in the place of this one."""
+        """Tell whether another process has replaced this socket by its own."""
         return self._server is not None and self.path.is_socket() and not self.is_ours()
 
     def is_ours(self) -> bool:
-        """Say whether the file at the path is the socket that this server made."""
+        """Tell whether the file at the path is the socket that this server made."""
         return self._identity is not None and _identity_of(self.path) == self._identity
 
     def renew(self, grace: float) -> None:

@@ -1,12 +1,13 @@
 """Serves metrics and a health check over HTTP.
 
 In: a listening address such as `:8080` or `127.0.0.1:0`, and WSGI applications by path, such as
-`Metrics.wsgi_app`. Out: GET and HEAD of these and of `/healthz`; anything else is refused. The
-server is the standard library's, by wsgiref. Not prometheus_client's `start_http_server`: that
-answers every path with metrics, asks the name service for this host's name before it listens, and
-lets a peer that is slow or silent hold a thread for ever, any number of them. Here a peer has ten
-seconds in all, and where there are too many the one that came first goes: any pod of the cluster
-may connect, and idle ones keep no scraper out.
+`Metrics.wsgi_app`. Out: GET and HEAD of these and of `/healthz`; anything else is refused.
+
+The server is the standard library's wsgiref, not prometheus_client's `start_http_server`: that
+answers every path with metrics, looks up this host's name before it listens, and lets any number of
+slow or silent peers hold a thread forever. Here a peer has ten seconds in all, and if there are too
+many, the one that came first is cut off: any pod of the cluster may connect, and idle ones must not
+keep scrapers out.
 """
 
 import io
@@ -78,7 +79,7 @@ class HttpEndpoint(Worker):
         return int(self._server.server_address[1]) if self._server else 0
 
     def start(self) -> None:
-        """Listen and serve in a thread. Raises SetupError if the address cannot be had."""
+        """Listen and serve in a thread. Raises SetupError if the address is not available."""
         host, port = parse_endpoint(self._endpoint)
         try:
             self._server = _Server(host, port, self._site, request_seconds=self._request_seconds)
@@ -91,7 +92,7 @@ class HttpEndpoint(Worker):
         log.info("http endpoint opened", endpoint=self._endpoint, port=self.port)
 
     def stop(self, timeout: float = REQUEST_SECONDS) -> bool:
-        """Stop listening; answers under way are cut after their own time."""
+        """Stop listening; running answers keep their own time limit."""
         if self._server is not None:
             self._server.shutdown()
         ended = super().stop(timeout)
@@ -206,7 +207,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off who has had its time: it may have sent a byte now and then. Called often."""
+        """Cut off peers whose time is over, even if they send a byte now and then. Called often."""
         before = time.monotonic() - self._request_seconds
         with self._peers_lock:
             for peer, came in self._peers.items():
@@ -224,7 +225,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 def _cut_off(peer: socket.socket) -> None:
-    """End a connection under its thread, which then reads its end or cannot write."""
+    """End a connection; its thread then reads the end, or cannot write."""
     with suppress(OSError):
         peer.shutdown(socket.SHUT_RDWR)
 

@@ -1,9 +1,9 @@
 """Logging: one JSON object per line, or aligned text on a terminal.
 
-In: structlog events of this project, and whatever libraries send to the standard library's
-logging. Out: lines on one stream, with timestamp (UTC, RFC 3339), level and event first. One place
-sets it up, once, at the start of a command. A line that cannot be written (nobody reads the pipe
-any more, the disk is full) is lost, and nothing else with it: no claim fails for want of a log.
+In: structlog events of this project, and what libraries send to the standard library's logging.
+Out: lines on one stream, with timestamp (UTC, RFC 3339), level and event first. Logging is set up
+in one place, once, when a command starts. If a line cannot be written (nobody reads the pipe any
+more, the disk is full), only the line is lost: no claim fails because of a log.
 """
 
 import json
@@ -54,7 +54,7 @@ def configure_logs(*, level: str, form: str, stream: TextIO) -> None:
 
 
 class _Forgiving:
-    """A stream whose failures stay its own."""
+    """A stream whose failures affect nothing else."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

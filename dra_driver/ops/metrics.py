@@ -1,10 +1,10 @@
-"""Every metric of the driver, declared in one place; the door to prometheus_client.
+"""Every metric of the driver, declared in one place; the only user of prometheus_client.
 
-In: what happened, told by the parts that did it, and functions that are asked at each scrape. Out:
-a WSGI application for scrapers, which ops/http.py serves. Names, labels and buckets of NVIDIA's own
-driver are kept, so that its dashboards and alerts work; smaller and larger buckets are added to its
-durations. Every series exists from the start with zero, so that a rate sees the first event. The
-registry belongs to the object, never to the process.
+In: what happened, reported by the parts that did it, and functions that are called at each scrape.
+Out: a WSGI application for scrapers, which ops/http.py serves. Names, labels and buckets of
+NVIDIA's DRA driver are kept, so that its dashboards and alerts work; smaller and larger buckets are
+added for durations. Every series exists from the start with zero, so that a rate sees the first
+event. The registry belongs to the object, not to the process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -199,30 +199,30 @@ class Metrics(_Registered):
 
     @contextmanager
     def request(self, operation: Operation) -> Iterator[None]:
-        """Count one claim as being worked on."""
+        """Count one claim in progress."""
         with self._inflight.labels(self._driver, operation).track_inprogress():
             yield
 
     def request_succeeded(self, operation: Operation, seconds: float) -> None:
-        """Count one claim that was done."""
+        """Count one claim that succeeded."""
         self._requests.labels(self._driver, operation).inc()
         self._seconds.labels(self._driver, operation).observe(seconds)
 
     def request_failed(self, operation: Operation) -> None:
-        """Count one claim that was not."""
+        """Count one claim that failed."""
         self._errors[operation].labels(self._driver, f"{operation}_devices").inc()
 
     def registered(self, yes: bool) -> None:
-        """Take note of the kubelet's word on the registration."""
+        """Note the kubelet's answer to the registration."""
         self._registered.labels(self._driver).set(int(yes))
 
     def gpus(self, *, ok: int, sick: int) -> None:
-        """Take note of one look at the machine."""
+        """Note one scan of the machine."""
         self._gpus.labels(self._driver, "ok").set(ok)
         self._gpus.labels(self._driver, "sick").set(sick)
 
     def published(self, *, slices: int, devices: int) -> None:
-        """Take note that the API server now holds these."""
+        """Note that the API server now has these slices."""
         self._slices.labels(self._driver).set(slices)
         self._published.labels(self._driver).set(devices)
         self._publish_time.labels(self._driver).set_to_current_time()
@@ -236,7 +236,7 @@ class Metrics(_Registered):
         self._publish_errors.labels(self._driver).inc()
 
     def fields_dropped(self, count: int) -> None:
-        """Count fields that the API server did not store as they were asked for."""
+        """Count fields that the API server dropped."""
         self._dropped.labels(self._driver).inc(count)
 
     def watch_prepared(self, count: Callable[[], Mapping[DeviceType, int]]) -> None:
@@ -280,11 +280,11 @@ class Metrics(_Registered):
         self._quarantined.labels(self._driver).set_function(count)
 
     def watch_share_config(self, is_valid: Callable[[], bool]) -> None:
-        """Ask `is_valid` at each scrape whether the newest share config could be taken."""
+        """Ask `is_valid` at each scrape whether the newest share config is in use."""
         self._share_config.labels(self._driver).set_function(is_valid)
 
     def watch_memory_limits(self, not_in_force: Callable[[], int]) -> None:
-        """Ask `not_in_force` at each scrape of how many claims memory limits are not in force."""
+        """Ask `not_in_force` at each scrape for how many claims memory limits are not in force."""
         self._limits_lost.labels(self._driver).set_function(not_in_force)
 
     def over_limit(self, action: str) -> None:
@@ -308,13 +308,13 @@ class Metrics(_Registered):
                 gauge.set_function(partial(_count_of, count, (str(cause), str(severity))))
 
     def undo_failed(self, strategy: str) -> None:
-        """Count one failed attempt to take back what a sharing strategy had set."""
+        """Count one failed attempt to undo what a sharing strategy had set."""
         self._undo_errors.labels(self._driver, strategy).inc()
 
     def watch_sharing(
         self, strategies: Iterable[str], count_cleanups: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Ask `count_cleanups` at each scrape how much could not be taken back, by strategy."""
+        """Ask `count_cleanups` at each scrape how much is still to be undone, by strategy."""
         for strategy in strategies:
             self._undo_errors.labels(self._driver, strategy)
             gauge = self._cleanups.labels(self._driver, strategy)
@@ -322,7 +322,7 @@ class Metrics(_Registered):
 
 
 class MpsMetrics(_Registered):
-    """The metrics of the MPS supervisor, a process of its own. Safe to use from any thread."""
+    """The metrics of the MPS supervisor, a separate process. Safe to use from any thread."""
 
     def __init__(self, *, driver: str, version: str) -> None:
         super().__init__(driver)
@@ -357,7 +357,7 @@ _Sample = tuple[str, Sequence[str], float]
 
 
 class _AtScrape(Collector):
-    """Gauges whose samples are asked for at each scrape, so that none is ever stale."""
+    """Gauges whose values are asked for at each scrape, so that none is ever stale."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Which share config holds on this node, and what it says."""
+"""Which share config a node uses, and what it says."""

@@ -1,9 +1,10 @@
 """Which file is this node's share config.
 
-In: the setting's path, its default name, and the Node's label. Out: the file that holds, or that
-none does, and why. A path to a file leaves no choice. In a folder, which is how a ConfigMap is
-mounted, each file is a config by its name; the order of the choice is that of the device plugin's
-config manager.
+In: the setting's path, its default name, and the Node's label. Out: the file to use, or none, and
+why.
+
+A path to a file leaves no choice. In a folder, which is how a ConfigMap is mounted, each file is a
+config named after it; the order of the choice is that of the device plugin's config manager.
 """
 
 from collections.abc import Sequence
@@ -19,18 +20,18 @@ LABEL: Final = "nvidia.com/device-plugin.config"
 """The Node's label that names a config."""
 
 DEFAULT_NAME: Final = "default"
-"""The config for nodes of which neither label nor setting says anything."""
+"""The config for nodes without a label, if the setting names none either."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The file that holds, None where none does, and why it does, for people."""
+    """The file to use, None for none, and the reason, for people."""
 
     file: Path | None
     origin: str
 
 
 def choose(path: Path, *, label: str, default: str) -> Choice:
-    """Return which file holds. `label` is the label's value, empty where the Node has none.
+    """Return which file to use. `label` is the label's value, empty if the Node has none.
 
     Raises ConfigError if a name was given that no config in the folder has, OSError if the folder
     cannot be read.
@@ -46,10 +47,10 @@ def choose(path: Path, *, label: str, default: str) -> Choice:
 def choose_name(
     names: Sequence[str], *, label: str, default: str, where: str
 ) -> tuple[str | None, str]:
-    """Return which of these configs holds, None where none does, and why.
+    """Return which of these configs to use, None for none, and why.
 
-    `label` is empty where the Node has none, and `default`, the setting, for none. `where` says for
-    people where these configs are. Raises ConfigError if a name was given that none of them has.
+    `label` is empty if the Node has none, and so is `default`, the setting. `where` tells people
+    where these configs are. Raises ConfigError if a name was given that none of them has.
     """
     if label and (names or default):
         return _named(label, names, f"label {LABEL}", where)

@@ -2,7 +2,7 @@
 
 In: the bytes of a file in the form of the device plugin's config (YAML or JSON, one document), and
 its name for errors. Out: a `NodeConfig`, or one error with the line and column of everything that
-is wrong. Which file holds on this node is source.py's business.
+is wrong. source.py decides which file a node uses.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LARGEST: Final = 128 * 1024
 """Bytes of a file; a ConfigMap holds 1 MiB in all, and the largest sensible config some 10 KiB."""
 
 _MOST_PROBLEMS = 10
-"""So many are told at once: the text ends up in logs and in `dra-driver status`."""
+"""How many errors are listed: the text ends up in logs and in `dra-driver status`."""
 
 _START = Place(line=1, column=1)
 
@@ -60,7 +60,7 @@ def read_node_config(data: bytes, name: str) -> NodeConfig:
 
 
 def read_file(file: Path) -> NodeConfig:
-    """Return what a file says that a person names. Raises ConfigError."""
+    """Return what a file that a person names says. Raises ConfigError."""
     try:
         contents = read_whole(file)
     except OSError as error:

@@ -1,12 +1,14 @@
 """How a share config divides the devices of this node. Pure.
 
 In: the config (shares/config.py), and the inventory. Out: a division for each device that it
-chooses, and why others that it chooses cannot be divided. Rules: `nvidia.com/gpu` are the GPUs that
-are not in MIG mode, `nvidia.com/mig-<profile>` the MIG devices that exist and were made by others,
-as the device plugin has it, and under its MIG strategy `single` these are `nvidia.com/gpu` instead.
-MPS serves so many clients of a device and no more (NVIDIA's MPS documentation: 16 before Volta,
-then 48, 60 from CUDA 13.1; on a MIG device as much less as it has fewer compute slices), so that a
-division into more shares would leave tenants without service.
+chooses, and why others that it chooses cannot be divided.
+
+As with the device plugin, `nvidia.com/gpu` are the GPUs that are not in MIG mode, and
+`nvidia.com/mig-<profile>` the MIG devices that exist and were made by others; under its MIG
+strategy `single` these are `nvidia.com/gpu` instead. MPS serves a limited number of clients of a
+device (NVIDIA's MPS documentation: 16 before Volta, then 48, 60 from CUDA 13.1; on a MIG device in
+proportion to its compute slices), so a division into more shares would leave tenants without
+service.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,11 +46,11 @@ _MPS = (3, 5)
 _MORE_CLIENTS = (13, 1)
 _COMPUTE_SLICES = 7
 _SINGLE = "single"
-"""The MIG strategy under which MIG devices go by the name of GPUs."""
+"""The MIG strategy under which MIG devices have the resource name of GPUs."""
 
 
 class _Candidate(Struct, frozen=True, kw_only=True):
-    """A device of a resource. `index` is its GPU's in NVML; of a MIG device `mig` is its own."""
+    """A device of a resource. `index` is NVML's for its GPU; `mig` is that of a MIG device."""
 
     gpu: Gpu
     base: Base
@@ -56,7 +58,7 @@ class _Candidate(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Base:
-        """By what its division is known."""
+        """The key of its division."""
         return place_of(self.base)
 
     @property

@@ -1,8 +1,8 @@
-"""The last good share config of this node, kept on disk over a restart of the driver.
+"""The last good share config of this node, kept on disk across restarts of the driver.
 
-In: a config file's bytes, and where they come from. Out: the same, sealed, in a file of the
-driver's own. So a driver that starts with a damaged config goes on as it was, and pods that have
-shares keep what they have.
+In: a config file's bytes, and where they come from. Out: the same, sealed, in a file of the driver.
+So a driver that starts with a damaged config continues as before, and pods that have shares keep
+what they have.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ class KeptConfig(Struct, frozen=True, kw_only=True):
 
 
 def keep(path: Path, config: KeptConfig) -> None:
-    """Keep a config, unless it is the one that is kept. Raises StateError."""
+    """Keep a config, unless it is kept already. Raises StateError."""
     if kept(path) == config:
         return
     payload = {"origin": config.origin, "data": config.data.decode(errors="surrogateescape")}

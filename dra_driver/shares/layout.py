@@ -11,9 +11,9 @@ from dra_driver.devices.shares import Division
 class ShareLayout(Struct, frozen=True, kw_only=True):
     """What a config makes of a node.
 
-    `refused` is why a device cannot be divided as the config asks, `serving` what undivided devices
-    serve that go by another name than their own, and `missing` what the config names and the node
-    has not, for people.
+    `refused` is why a device cannot be divided as the config asks, `serving` which resource
+    undivided devices with another name serve, and `missing` what the config names but the node does
+    not have, for people.
     """
 
     divisions: Mapping[Base, Division] = field(default_factory=dict)

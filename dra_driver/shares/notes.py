@@ -1,8 +1,8 @@
-"""What the driver notes of its shares for `dra-driver status`, as bytes on disk and back.
+"""What the driver notes about its shares for `dra-driver status`, as bytes on disk and back.
 
-In: the share config's state, the divisions that hold, and what is published to be consumed in
-parts. Out: a sealed file in the driver's directory, written when something of it has changed.
-Nothing but status reads it.
+In: the share config's state, the divisions in force, and what is published to be consumed in parts.
+Out: a sealed file in the driver's directory, written when any of it has changed. Only status reads
+it.
 """
 
 from pathlib import Path
@@ -22,8 +22,8 @@ class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
     """A device that is divided.
 
     `served_as` is the resource name that its shares serve, `limited_by` what limits the memory of a
-    share (None for nothing), and `why` why nothing better does. If it `waits`, the config wants it
-    otherwise, once nobody has a share.
+    share (None for nothing), and `why` why nothing better does. If it `waits`, the config divides
+    it differently once nobody has a share.
     """
 
     name: str
@@ -38,8 +38,8 @@ class NotedDevice(Struct, frozen=True, kw_only=True, rename="camel"):
 class NotedConsumable(Struct, frozen=True, kw_only=True):
     """A device of which several claims can have parts.
 
-    Together they can have `memory_mib` MiB (0: the device tells none), in at most `shares` shares,
-    one for each claim (0: any number).
+    Together they can have `memory_mib` MiB (0: the device reports none), in at most `shares`
+    shares, one for each claim (0: any number).
     """
 
     name: str
@@ -48,11 +48,11 @@ class NotedConsumable(Struct, frozen=True, kw_only=True):
 
 
 class ShareNotes(Struct, frozen=True, kw_only=True):
-    """What is known of a node's shares.
+    """What is known about a node's shares.
 
-    `origin` is where the config comes from, `problem` why the newest could not be taken (None if it
-    was), and `remarks` what of it has no effect or cannot be had on this node, and what may end
-    limits. `devices` are in the order of their names.
+    `origin` is where the config comes from, `problem` why the newest could not be used (None if it
+    was). `remarks` are what has no effect or is not possible on this node, and what may end limits.
+    `devices` are in the order of their names.
     """
 
     origin: str = ""
@@ -72,7 +72,7 @@ def write_notes(directory: Path, notes: ShareNotes) -> None:
 
 
 def read_notes(directory: Path) -> ShareNotes:
-    """Return the notes; empty ones where there are none, or they are damaged."""
+    """Return the notes; empty ones if there are none, or they are damaged."""
     try:
         saved = read_whole(directory / FILE)
         return ShareNotes() if saved is None else value_of(unseal(saved[0]), ShareNotes, "notes")

@@ -1,11 +1,13 @@
-"""The share config that holds on this node, kept current by a thread of its own.
+"""The share config of this node, kept current by a separate thread.
 
 In: a path, a default name, and the Node's labels. Out: the latest state for any thread, a call for
-each change of it, and an Event on the Node of a config that cannot be taken: `kubectl describe
-node` shows it, where its author looks first. A node that runs never loses its config to a mistake:
-a file that is gone, damaged, half written or not named right leaves the last good one in place, and
-the state says why the newest could not be taken. Files are compared by content: a ConfigMap's
-volume is replaced behind symlinks, and an editor may write in place.
+each change of it, and an Event on the Node about a config that cannot be used: `kubectl describe
+node` shows it, where its author looks first.
+
+A running node never loses its config by a mistake: if a file is gone, damaged, half written or has
+a wrong name, the last good config stays in use, and the state says why the newest could not be
+used. Files are compared by content, because a ConfigMap's volume is replaced behind symlinks, and
+an editor may write in place.
 """
 
 import threading
@@ -40,18 +42,18 @@ class ShareConfigTiming(Struct, frozen=True, kw_only=True):
     """Seconds."""
 
     look: float = 5.0
-    """From look to look."""
+    """From one look to the next."""
 
     settle: float = 0.3
-    """What looks different must look the same after this time: who writes may be at it."""
+    """A changed file must look the same after this time, in case it is still being written."""
 
 
 class ShareConfigState(Struct, frozen=True, kw_only=True):
-    """What is known of this node's share config.
+    """What is known about this node's share config.
 
-    `config` is the last good one, None until there is one, or if none is wanted; `origin` is where
-    it comes from and why that, for people. `problem` is why the newest could not be taken, None if
-    it was. It `is_known` once there has been a good one, or if none is wanted.
+    `config` is the last good one; None until there is one, or if none is wanted. `origin` is where
+    it comes from and why, for people. `problem` is why the newest could not be used, None if it
+    was. It `is_known` once there has been a good config, or if none is wanted.
     """
 
     config: "NodeConfig | None"
@@ -70,7 +72,7 @@ _NO_LABELS_YET = replace(
 
 
 class _Look(Struct, frozen=True, kw_only=True):
-    """What one look saw: a choice and the content of its file, or why there is none."""
+    """What one look found: a choice and the content of its file, or why there is none."""
 
     label: str
     choice: Choice | None = None
@@ -92,12 +94,12 @@ class ShareConfigs(Worker):
         kept: Path | None = None,
         timing: ShareConfigTiming = ShareConfigTiming(),
     ) -> None:
-        """Take where to look; `start` begins. The Node's labels are heeded unless `path` is a file.
+        """Take where to look; `start` begins. The Node's labels are used unless `path` is a file.
 
-        `path` is a config, or a folder of named ones, and None where nothing is shared; `default`
-        the name of one for a Node without label (choice.py). `on_change` is called on the thread,
-        without a lock, when `current` has become another. The file `kept` keeps the last good
-        config over a restart.
+        `path` is a config, or a folder of named ones, and None if nothing is shared; `default` is
+        the name of the config for a Node without a label (choice.py). `on_change` is called on the
+        thread, without a lock, when `current` has changed. The file `kept` keeps the last good
+        config across a restart.
         """
         super().__init__("share-config")
         self._path = path
@@ -123,7 +125,7 @@ class ShareConfigs(Worker):
         return self._state
 
     def is_valid(self) -> bool:
-        """Tell whether the newest could be taken."""
+        """Tell whether the newest config is in use."""
         return self._state.problem is None
 
     def wait_until_looked(self, timeout: float) -> bool:
@@ -214,7 +216,7 @@ class ShareConfigs(Worker):
             self._on_change()
 
     def _before(self, state: ShareConfigState) -> ShareConfigState:
-        """Return what stays when the newest cannot be taken: also of this driver's last life."""
+        """Return what stays if the newest cannot be used, also from before a restart."""
         last = None if state.is_known or self._kept is None else kept(self._kept)
         if last is None:
             return state
@@ -245,10 +247,10 @@ class ShareConfigs(Worker):
 
 
 class ShareConfigEvents:
-    """Posts Events on the Node of share configs that cannot be taken; for any thread.
+    """Posts Events on the Node about share configs that cannot be used; for any thread.
 
-    They name the Node by its name in the place of a UID, as a kubelet's own do, so the Node need
-    not be asked for.
+    They have the Node's name in place of its UID, as a kubelet's own do, so that the Node need not
+    be read.
     """
 
     def __init__(self, api: KubeClient, node: str) -> None:
@@ -256,7 +258,7 @@ class ShareConfigEvents:
         self._about = Regarding(api_version="v1", kind="Node", namespace="", name=node, uid=node)
 
     def post(self, problem: str, holds: str) -> None:
-        """Say why the newest config cannot be taken, and which one holds; empty for none.
+        """Report why the newest config cannot be used, and which one is in use; empty for none.
 
         Raises UnavailableError if the API server cannot be reached.
         """

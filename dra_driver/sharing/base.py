@@ -1,8 +1,8 @@
 """What a sharing strategy is, and what carries out its steps.
 
-A strategy shares devices that are there; that they exist is another's concern
-(claims/prepare/mig.py). It first plans, which changes nothing that is in use, and says in its steps
-(sharing/steps.py) everything it needs to do and to undo them.
+A strategy shares devices that already exist; claims/prepare/mig.py makes those that do not. It
+first plans, which changes nothing that is in use. Its steps (sharing/steps.py) say everything that
+is needed to do and to undo them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Step)
 
 EXCLUSIVE = "Exclusive"
-"""Name of the strategy for configs that name none."""
+"""Name of the strategy for configs that do not name one."""
 
 LIMITS_SINCE = (7, 0)
-"""Compute capability of Volta, the first whose MPS clients have limits of their own."""
+"""Compute capability of Volta, the first generation whose MPS clients have their own limits."""
 
 
 class Unit(Struct, frozen=True, kw_only=True):
-    """A device that a request of a claim got: its name, the GPU that it is on, itself."""
+    """A device that a request of a claim got: its name, its GPU, and the device itself."""
 
     name: str
     request: str
@@ -38,7 +38,7 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def uuid(self) -> DeviceUuid:
-        """Its UUID, or of a share that of its device. Raises StateError if that does not exist."""
+        """Its UUID; for a share, that of its device. Raises StateError if that does not exist."""
         uuid = self.device.uuid
         if uuid is None:
             raise StateError(f'device "{self.name}" does not exist yet')
@@ -46,17 +46,18 @@ class Unit(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> DeviceKey:
-        """What steps name it by. Raises StateError if it does not exist."""
+        """The UUID by which steps name it. Raises StateError if it does not exist."""
         return self.device.key or DeviceKey(self.uuid)
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """The devices of one claim that stand under one config. `claim` is the claim's UID.
+    """The devices of one claim to which one config applies.
 
-    A config is for whole GPUs and their shares, or for MIG devices and theirs; it is None where
-    they have none. `name` is the claim's namespace and name; `pods` are the names of the pods that
-    it is reserved for, by UID, and `pod_groups` those of PodGroups. `owed` are steps of former
-    claims on these GPUs, or others, that could not be undone yet.
+    `claim` is the claim's UID. A config is for whole GPUs and their shares, or for MIG devices and
+    their shares; it is None for devices without one. `name` is the claim's namespace and name;
+    `pods` are the names of the pods that it is reserved for, by UID, and `pod_groups` those of
+    PodGroups. `owed` are steps of earlier claims, on these or other GPUs, that could not be undone
+    yet.
     """
 
     claim: str
@@ -79,7 +80,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> tuple[Unit, ...]:
-        """The shares of either."""
+        """The shares of whole GPUs and MIG devices."""
         return tuple(unit for unit in self.units if unit.device.share is not None)
 
     def _unshared(self, kind: type[Base]) -> tuple[Unit, ...]:
@@ -88,9 +89,9 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 class ComputeModes(Protocol):
-    """Reads and sets compute modes as NVML numbers them: devices/session.py, kept out of reach.
+    """Reads and sets compute modes as NVML numbers them; devices/session.py implements it.
 
-    A strategy describes its steps to modules that may not reach NVML.
+    A strategy uses this protocol because modules that describe steps may not import NVML.
     """
 
     def compute_mode(self, uuid: str) -> int | None:
@@ -106,27 +107,28 @@ class Planner(Protocol):
     """A sharing strategy."""
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
-        """Return what is to be done for all groups of a claim; refuse what cannot be had.
+        """Return what has to be done for all groups of a claim, or refuse what is not possible.
 
-        While it runs nobody else has the GPUs. It changes nothing: a GPU whose abilities can only
-        be tried out is set as it is already, or to a default where it does not say. Raises
-        ConfigError for what a config asks for and these devices or this driver cannot do,
-        DeviceError or TransientError if a GPU does not say how it is set.
+        Nobody else has the GPUs meanwhile. It changes nothing. If a GPU's abilities can only be
+        found out by setting something, it is set to the value that it has, or to a default if that
+        is unknown.
+
+        Raises ConfigError if a config asks for something that these devices or this driver cannot
+        do, and DeviceError or TransientError if a GPU does not report how it is set.
         """
         ...
 
 
 class Doer(Generic[S]):
-    """Carries out steps of one kind. As it stands it does nothing, and `do` is to `ensure`.
+    """Carries out steps of one kind. By default it does nothing, and `ensure` calls `do`.
 
-    Verbs that touch hardware are called with the step's GPUs locked, so none of them waits for a
-    daemon: `wait` does, with no GPU locked, and `undo` of what lives by itself, unless its deadline
-    is past. Steps of one claim for different GPUs are carried out side by side, on threads of their
-    own; to repeat any verb is harmless. Deadlines are values of the driver's monotonic clock, in
-    seconds.
+    Verbs that touch hardware are called with the step's GPUs locked, so they do not wait for a
+    daemon. Only `wait`, and `undo` of something that runs by itself, wait; then no GPU is locked.
+    Steps of one claim for different GPUs are carried out in parallel, each on its own thread, and
+    any verb may be repeated. Deadlines are values of the driver's monotonic clock, in seconds.
 
-    What cannot be done now raises DeviceError or TransientError. What `undo` cannot end by the
-    deadline is still wanted to end, and `undo` is tried again later.
+    What cannot be done now raises DeviceError or TransientError. If `undo` cannot finish by the
+    deadline, it is tried again later.
     """
 
     def edits(self, step: S) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002
@@ -134,24 +136,24 @@ class Doer(Generic[S]):
         return {}
 
     def do(self, step: S, deadline: float) -> None:  # noqa: ARG002 (some take their time)
-        """Bring it about. Raises ConflictError while claims use the device in another way."""
+        """Carry out the step. Raises ConflictError while claims use the device in another way."""
         self.ensure(step)
 
     def ensure(self, step: S) -> None:
-        """See to it that what was done still is."""
+        """Make sure that the step still has its effect."""
 
     def wait(self, step: S, deadline: float, given_up: Callable[[], bool]) -> None:
         """Wait until containers can start with it, but not long after `given_up` is True."""
 
     def undo(self, step: S, deadline: float) -> None:
-        """Take back whatever of it has been brought about."""
+        """Undo whatever part of the step was done."""
 
     def claims(self) -> frozenset[str]:
-        """Return the UIDs of the claims for which something is there that lives by itself."""
+        """Return the UIDs of the claims for which something runs by itself."""
         return frozenset()
 
     def sweep(self, claim: str, deadline: float) -> None:
-        """Undo all that is there for a claim that has no record, and so no steps."""
+        """Undo everything that exists for a claim without a record, and so without steps."""
 
 
 def strategy_name(config: "Config | None") -> str:

@@ -1,16 +1,18 @@
-"""What the containers of a claim get as limits, whichever of its requests they use. Pure.
+"""The limits of a claim's containers, whichever of its requests they use. Pure.
 
 In: the shares of a claim that one MPS daemon serves, and the limits of each request. Out: for each
-share the limits that stand in the environment of containers with it. A container can have one
-request of a claim, several, or all, in any order; each brings variables of the same names, and the
-last one holds (CDI). So requests that a container may have together bring the same ones:
+share, the limits in the environment of containers with it.
 
-- shares of one GPU by several requests are one larger share, as they are to a control group;
-- of several GPUs there are none that are right for all containers, since CUDA drops every limit
-  when it finds a GPU named there that the container does not see. That is refused.
+A container can have one request of a claim, several, or all, in any order. Each brings variables of
+the same names, and the last one wins (CDI). So requests that a container may have together bring
+the same values:
 
-In a claim that the scheduler made for container limits the name of a request says whose it is
-(KEP-5004), and containers have their limits each by itself.
+- several requests for shares of one GPU count as one larger share, as they do for a control group;
+- for shares of several GPUs, no values suit all containers, because CUDA drops every limit if it
+  finds a GPU there that the container does not see. That is refused.
+
+If the scheduler made the claim for container limits, the name of a request says which container it
+belongs to (KEP-5004), and each container has its own limits.
 """
 
 import re
@@ -58,7 +60,7 @@ def container_limits(
 
 
 def _container(request: str, all_requests: Iterable[str]) -> str:
-    """Return whose request it is: the container's, or empty where containers may have several."""
+    """Return the container that the request belongs to; empty if containers may have several."""
     matches = {name: _OF_CONTAINER.fullmatch(name) for name in all_requests}
     match = matches[request]
     return match[1] if match and all(matches.values()) else ""
@@ -72,7 +74,7 @@ def _of_request(limits: ShareLimits, *, memory_in_environment: bool) -> Containe
 
 
 def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
-    """Return the limits of several requests for the same devices, as of one larger request."""
+    """Return the limits of several requests for the same devices, as for one larger request."""
     members = list(each)
     percents = [member.active_thread_percentage for member in members]
     known = [given for given in percents if given is not None]
@@ -91,7 +93,7 @@ def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
 def _check_same_devices(
     requests: Mapping[str, Sequence[Unit]], each: Mapping[str, ContainerLimits]
 ) -> None:
-    """Check that requests that a container may have together are for the same devices."""
+    """Check that requests which a container may have together are for the same devices."""
     devices = {name: frozenset(device.uuid for device in own) for name, own in requests.items()}
     percents = {limit.active_thread_percentage for limit in each.values()}
     if len(set(devices.values())) == 1:

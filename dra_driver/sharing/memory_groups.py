@@ -1,12 +1,13 @@
-"""Memory of shares, enforced by limits on the control groups of pods (NVML, driver R615 or newer).
+"""Limits the memory of shares by the control groups of pods (NVML, GPU driver R615 or newer).
 
-In: what a claim may have of the memory of GPUs, and which claims are there. Out: limits that are in
-force for the claim's pod, whatever its processes do, with MPS or without. The limit of a pod on a
-GPU is the sum of what its claims hold there; claims/ knows them by their records, so that every
-step can be repeated, and a kill is mended by the next one. Why it is done so is decision 13.
+In: how much memory of GPUs a claim may have, and which claims there are. Out: limits on the claim's
+pod that hold whatever its processes do, with MPS or without.
 
-Where the GPU driver counts (misc), pods without a limit are left none of a GPU's memory while it
-has tenants. Where the kernel counts (dmem), a hook limits each container before its code runs.
+The limit of a pod on a GPU is the sum of what its claims have there. claims/ knows them from their
+records, so every step can be repeated, and the next step repairs what a kill has interrupted.
+Decision 13 gives the reasons. If the GPU driver counts memory (misc), pods without a limit get no
+memory of a GPU while it has tenants. If the kernel counts it (dmem), a hook limits each container
+before its code runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,14 +26,13 @@ _REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 
 
 class MemoryGroups:
-    """Has memory limited by control groups; to a part that is not limited so it does nothing.
+    """Limits memory by control groups; for a part that is not limited this way it does nothing.
 
-    TransientError says that the pod has no group yet, or NVML is not open at this moment;
-    DeviceError that NVML refuses, or somebody has more already.
-
-    By the records of claims `tenants` returns what those on a GPU may have, `of_pod` what all of a
-    pod may. `hooks` returns the hook that limits each container on GPUs, by UUID, none if the node
-    has no program for it; it raises DeviceError.
+    TransientError means that the pod has no group yet, or that NVML is not open now; DeviceError
+    that NVML refuses, or that processes already have more. From the records of claims, `tenants`
+    returns what those on a GPU may have, and `of_pod` what all claims of a pod may have. `hooks`
+    returns the hook that limits each container on GPUs, by UUID, or none if the node has no program
+    for it; it raises DeviceError.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class MemoryGroups:
         *,
         is_wanted: bool,
     ) -> None:
-        """Take what limits pods, and who knows what is to be limited.
+        """Take what limits pods, and where the limits come from.
 
-        Claims that are limited stay so until they end, even if not `is_wanted`.
+        Claims that are limited already stay limited until they end, even if not `is_wanted`.
         """
         self._pods = pods
         self.tenants = tenants
@@ -55,7 +55,7 @@ class MemoryGroups:
         self._is_wanted = is_wanted
 
     def why_not(self, base: Base) -> str | None:
-        """Return why shares of a device cannot be limited so; None if they can."""
+        """Return why shares of a device cannot be limited this way; None if they can."""
         if not self._is_wanted:
             return "--share-memory excludes control groups"
         if isinstance(base, Mig):
@@ -71,13 +71,13 @@ class MemoryGroups:
         return None
 
     def why_not_for(self, mib: Mapping[GpuUuid, int]) -> str | None:
-        """Return why a claim cannot be limited so: the hook has one limit for all its GPUs."""
+        """Return why a claim cannot be limited this way: the hook has one limit for all GPUs."""
         if self._pods.are_counted_by_kernel() and len(set(mib.values())) > 1:
             return "the claim's shares of several GPUs differ in memory, and one limit is for all"
         return None
 
     def caution(self, gpu: Gpu) -> str | None:
-        """Return that limits may end with a GPU's initialisation; never where the kernel counts."""
+        """Return whether limits may be lost when a GPU is initialised again; never with dmem."""
         if gpu.is_persistent is not False or self._pods.are_counted_by_kernel():
             return None
         return (
@@ -87,9 +87,9 @@ class MemoryGroups:
         )
 
     def do(self, part: MemoryPart) -> None:
-        """Limit the pod to what all its claims hold, and leave the others nothing.
+        """Limit the pod to what all its claims have, and leave other pods no memory.
 
-        Raises ConfigError: another claim of the pod is limited on that GPU in its containers.
+        Raises ConfigError if another claim of the pod has its limit in its containers on that GPU.
         """
         if part.mib:
             self._check_alone(part)
@@ -98,7 +98,7 @@ class MemoryGroups:
             self._pods.refuse_others(gpu)
 
     def ensure(self, part: MemoryPart) -> None:
-        """See to it that the pod's limits are in force: set again those that are not."""
+        """Make sure that the pod's limits are in force, and set those again that are not."""
         for gpu in sorted(part.mib):
             size = self._size(part, gpu)
             if not self._pods.holds(part.pod, gpu, size):
@@ -106,11 +106,11 @@ class MemoryGroups:
             self._pods.refuse_others(gpu)
 
     def undo(self, part: MemoryPart) -> None:
-        """Bring limits in line with the claims that are left. All GPUs are tried."""
+        """Set limits to what the remaining claims have. All GPUs are tried."""
         try_all(partial(self._reduce, part.pod, gpu) for gpu in sorted(part.mib))
 
     def edits(self, part: MemoryPart) -> Edits:
-        """Return what limits each container, and lets its programs see it; nothing under misc."""
+        """Return what limits containers and shows programs the limit; nothing under misc."""
         if not part.mib or not self._pods.are_counted_by_kernel():
             return Edits()
         # Both variables, or the image's and the pod's own would count.
@@ -134,13 +134,13 @@ class MemoryGroups:
         return max(self._bytes(gpu, part.pod), part.mib[gpu] * MIB)
 
     def _bytes(self, gpu: GpuUuid, pod: str) -> int:
-        """Return what the claims of a pod may have of a GPU together, in bytes."""
+        """Return how much memory of a GPU the claims of a pod may have together, in bytes."""
         return MIB * sum(
             tenant.mib.get(gpu, 0) for tenant in self.tenants(gpu) if tenant.pod == pod
         )
 
     def _check_alone(self, part: MemoryPart) -> None:
-        """Check that the hook does not limit a container that uses two claims to one of them."""
+        """Check that the hook does not limit a container with two claims to only one of them."""
         if not self._pods.are_counted_by_kernel():
             return
         limit = set(part.mib.values())

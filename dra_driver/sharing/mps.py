@@ -1,12 +1,13 @@
 """MPS: the CUDA programs of a claim's containers run on its GPUs at the same time.
 
-In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, asked
-for from the supervisor (mps/requests.py), and edits that make containers its clients. A process is
-a client of one daemon, so requests with different limits share one: memory limits are per GPU,
-which the daemon keeps, and of active thread percentages the daemon has the largest and containers
-of the other requests have theirs in their environment. The supervisor sets compute modes and puts
-them back. A MIG device has a domain of its own: a process cannot use two, nor one beside a whole
-GPU.
+In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, which
+the supervisor is asked for (mps/requests.py), and edits that make containers its clients.
+
+A process is a client of one daemon, so requests with different limits share one. The daemon keeps
+memory limits for each GPU. Of active thread percentages it has the largest, and containers of the
+other requests have theirs in their environment. The supervisor sets compute modes and restores
+them. Each MIG device has its own domain, because a process cannot use two MIG devices, or one
+together with a whole GPU.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,16 +31,16 @@ if TYPE_CHECKING:
     from resource_nvidia_com.v1beta1.sharing import MpsConfig
 
 GONE_SECONDS = 15.0
-"""How long to wait for a daemon's end: it is asked, and killed when it does not answer."""
+"""How long to wait for a daemon to end: it is asked to, and killed if it does not answer."""
 
 _MPS_SINCE = (3, 5)
-"""The compute capability from which on there is MPS (NVIDIA's MPS documentation)."""
+"""The oldest compute capability with MPS (NVIDIA's MPS documentation)."""
 
 D = TypeVar("D", MpsDomain, JoinDomain)
 
 
 class DomainDoer(Doer[D]):
-    """Carries out steps for which a daemon serves: it is waited for, and for its end.
+    """Carries out steps that need a daemon: waits until it is ready, and until it has ended.
 
     A daemon may take `ready_seconds` to be ready, within a call's deadline.
     """
@@ -101,7 +102,7 @@ class Mps(DomainDoer[MpsDomain]):
         self._end([step.domain.id], deadline)
 
     def claims(self) -> frozenset[str]:
-        """Return the claims that have a domain of their own."""
+        """Return the claims that have their own domain."""
         claims = map(claim_of, self._requests.list())
         return frozenset(claim for claim in claims if claim is not None)
 
@@ -128,7 +129,7 @@ class _Limited(Struct, frozen=True, kw_only=True):
 
     @property
     def held_mib(self) -> int | None:
-        """The limit that holds: the daemon takes any number, and no program has more than all."""
+        """The limit in force: the daemon accepts any number, but no program gets more than all."""
         if self.asked_mib is None:
             return None
         total = memory_of(self.unit.gpu, self.unit.device.base)
@@ -136,13 +137,13 @@ class _Limited(Struct, frozen=True, kw_only=True):
 
     @property
     def wanted(self) -> DomainDevice:
-        """The device as its domain has it."""
+        """The device as its domain describes it."""
         kind = self.unit.device.kind
         return DomainDevice(uuid=self.unit.uuid, kind=kind, pinned_memory_mib=self.held_mib)
 
 
 def _limited(units: Sequence[Unit], config: "MpsConfig") -> list[_Limited]:
-    """Return devices under one config. Raises ConfigError if it has a limit for another one."""
+    """Return devices under one config. Raises ConfigError if it limits a device of another one."""
     if not units:
         return []
     memory = pinned_memory_mib(config, [unit.uuid for unit in units])

@@ -1,9 +1,9 @@
-"""Limits of an MPS config, made out for the GPUs it holds for. Pure.
+"""The limits of an MPS config, computed for the GPUs that it applies to. Pure.
 
 In: an MpsConfig and the UUIDs of the devices under it. Out: what each device allows a client, in
-whole MiB as the daemon takes it. The rules are those of NVIDIA's own driver: the default is for all
-devices, entries of the map override it, and a key is a UUID or else an index among the UUIDs in
-alphabetical order, which is not NVML's index. A part of a MiB is cut off.
+whole MiB, as the daemon takes it. The rules are those of NVIDIA's DRA driver: the default is for
+all devices, entries of the map override it, and a key is a UUID or an index among the UUIDs in
+alphabetical order, which is not NVML's index. Limits are rounded down to whole MiB.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def pinned_memory_mib(config: "MpsConfig", uuids: Sequence[str]) -> Mapping[str, int | None]:
     """Return the limit of each device in MiB, None where there is none, in order of the UUIDs.
 
-    Raises ConfigError if a key names no device, or one that another key names too.
+    Raises ConfigError if a key names no device, or one that another key names, too.
     """
     default = config.default_pinned_device_memory_limit
     limits: dict[str, int | None] = dict.fromkeys(

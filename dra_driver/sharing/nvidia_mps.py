@@ -1,10 +1,12 @@
-"""NvidiaMPS: an MPS daemon that NVIDIA's own DRA driver runs for a claim, until the claim ends.
+"""NvidiaMPS: an MPS daemon that NVIDIA's DRA driver runs for a claim, until the claim ends.
 
-In: what that driver noted of it (claims/takeover/take_over.py). Out: the edits by which containers
-are its clients, and the compute modes that it set taken back. The daemon runs in a Deployment of
-that driver's namespace. This driver may not delete Deployments, and does not speak to the daemon's
-socket, which lies in a folder that tenants write: it names the Deployment for a person to delete.
-Without clients such a daemon uses nothing of a GPU. No claim is given this strategy again.
+In: what that driver recorded about it (claims/takeover/take_over.py). Out: the edits by which
+containers are its clients, and the reset of the compute modes that it set.
+
+The daemon runs in a Deployment in that driver's namespace. This driver may not delete Deployments,
+and does not use the daemon's socket, because it is in a folder that tenants can write to. So it
+names the Deployment for a person to delete. Without clients such a daemon uses nothing of a GPU.
+New claims never get this strategy.
 """
 
 from collections.abc import Mapping
@@ -27,7 +29,7 @@ _OPTIONS = ("rw", "nosuid", "nodev", "bind")
 
 
 class NvidiaMps(Doer[NvidiaMpsDaemon]):
-    """Serves claims whose daemon NVIDIA's driver runs. Their steps come from elsewhere."""
+    """Handles claims whose daemon NVIDIA's DRA driver runs. Their steps come from the takeover."""
 
     def __init__(self, modes: ComputeModes) -> None:
         self._modes = modes
@@ -50,7 +52,7 @@ class NvidiaMps(Doer[NvidiaMpsDaemon]):
         return {DeviceKey(device.uuid): edits for device in step.devices if device.uuid is not None}
 
     def undo(self, step: NvidiaMpsDaemon, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Put the GPUs' compute modes back, and name what is left for a person to delete."""
+        """Restore the GPUs' compute modes, and name what a person has to delete."""
         try_all(partial(self._restore_mode, uuid) for uuid in step.gpus)
         log.warning(
             "mps deployment of nvidia's driver is to be deleted",

@@ -1,9 +1,11 @@
-"""nvidia-smi, for the one setting that NVML has no public calls for: the time-slice.
+"""nvidia-smi, for the time-slice, the one setting for which NVML has no public calls.
 
-In: a driver root and a GPU. Out: its time-slice, set or read, or the reason why not. The program
-is found where drivers install it and run with the driver's own NVML library loaded by path, so that
-neither has to be installed in this process's root; nothing else of the root is loaded, because a
-host's C library is not that of this container. Exit codes are those of the program's manual page.
+In: a driver root and a GPU. Out: its time-slice, set or read, or the reason why not.
+
+The program is found where GPU drivers install it, and runs with the driver's NVML library loaded by
+path, so neither has to be installed in this process's root. Nothing else of the driver root is
+loaded, because a host's C library is not that of this container. Exit codes are those of the
+program's manual page.
 """
 
 import os
@@ -24,16 +26,16 @@ from dra_driver.errors import DeviceError
 from dra_driver.host.turns import waiting
 
 LONGEST_SECONDS = 30.0
-"""Without persistence mode a driver initialises each GPU again, which takes seconds."""
+"""Without persistence mode, the GPU driver initialises each GPU again, which takes seconds."""
 
 RECENT_SECONDS = 30.0
-"""How long a time-slice is taken for what was read or set last: others may set it meanwhile."""
+"""How long a time-slice that was read or set is trusted: others may set it meanwhile."""
 
 _REAP_SECONDS = 1.0
 _MOST_WORDS = 300
 
 _SLICES = ("default", "short", "medium", "long")
-"""By their numbers, as the program prints them in its table of compute policies."""
+"""The time-slices by number, as the program prints them in its table of compute policies."""
 
 _ROW = re.compile(r"\|\s*\d+\s+Timeslice\s+(\w+)", re.IGNORECASE)
 
@@ -70,10 +72,10 @@ class _Outcome(Struct, frozen=True, kw_only=True):
 
 
 class NvidiaSmi:
-    """The nvidia-smi of one driver root. Calls may come from any thread, and run side by side."""
+    """The nvidia-smi of one driver root. Calls may come from any thread, and run in parallel."""
 
     def __init__(self, driver_root: Path, proc_root: Path, clock: Callable[[], float]) -> None:
-        """Take where the driver and procfs are; the clock counts monotonic seconds."""
+        """Take the paths of the GPU driver and procfs; the clock counts monotonic seconds."""
         self._root = driver_root
         self._proc = proc_root
         self._clock = clock
@@ -84,7 +86,7 @@ class NvidiaSmi:
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         """Set a GPU's time-slice: 0 default, 1 short, 2 medium, 3 long; False if it has none.
 
-        Raises DeviceError if the program is missing, does not answer in time, or says why not.
+        Raises DeviceError if the program is missing, does not answer in time, or reports an error.
         """
         self._recent.pop(uuid, None)
         done = self._run(["compute-policy", "-i", uuid, f"--set-timeslice={number}"], deadline)
@@ -99,7 +101,7 @@ class NvidiaSmi:
         )
 
     def time_slice(self, uuid: str, deadline: float) -> int | None:
-        """Return a GPU's time-slice by the same numbers; None if it has none, or does not say.
+        """Return a GPU's time-slice by the same numbers; None if it has none or does not report it.
 
         Raises DeviceError if the program is missing, or does not answer in time.
         """
@@ -116,14 +118,14 @@ class NvidiaSmi:
         return None
 
     def recent(self, uuid: str) -> int | None:
-        """Return the time-slice that a GPU had a moment ago, asking nobody; None if not known."""
+        """Return a GPU's recent time-slice, without running nvidia-smi; None if unknown."""
         number, at = self._recent.get(uuid, (None, 0.0))
         return number if self._clock() - at < RECENT_SECONDS else None
 
     def _find(self) -> tuple[Path, ...]:
         """Return the program, and NVML's library if it has to be loaded by path.
 
-        They are looked for again when one has gone, or another kernel driver runs.
+        They are searched for again if one is gone, or another kernel driver is loaded.
         """
         running = running_driver(self._proc)
         found_for, files = self._found
@@ -176,7 +178,7 @@ class NvidiaSmi:
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the end of a process, which Popen looks for ever more rarely, by its descriptor."""
+    """Wait by its descriptor for a process to end; Popen polls at growing intervals."""
     descriptor = os.pidfd_open(process.pid)
     try:
         poll = select.poll()

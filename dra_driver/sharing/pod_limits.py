@@ -1,13 +1,13 @@
-"""The memory of GPUs that a pod may have: set on its control group, and taken back.
+"""The memory of GPUs that a pod may have: set on its control group, and removed again.
 
-In: a pod's UID, a GPU, and bytes. Out: limits that NVML has in force for all of the pod's
-processes together. All calls can be repeated. Nothing is set on the group of a container, unless
-it is found to escape: where the GPU driver keeps the limits (backend misc), a container's own
-replaces the pod's, and one that is cleared ends it.
+In: a pod's UID, a GPU, and bytes. Out: limits that NVML enforces for all of the pod's processes
+together. All calls can be repeated.
 
-Limits are to be cleared before the pod's group goes, because that backend knows a group by its
-place in the kernel's memory, which a later group can have. What each pod may have, and when, is
-not decided here.
+Nothing is set on the group of a container unless it is found to escape: if the GPU driver keeps the
+limits (backend misc), a container's own limit replaces the pod's, and a cleared one ends it. Limits
+have to be cleared before the pod's group is removed, because that backend knows a group by its
+address in kernel memory, which a later group can have. What each pod may have, and when, is decided
+elsewhere.
 """
 
 import threading
@@ -22,15 +22,15 @@ from dra_driver.errors import ConfigError, DriverError, TransientError
 from dra_driver.sharing.pod_groups import PodGroups
 
 _NOTHING = MIB
-"""So little, in bytes, that no CUDA context fits in."""
+"""Too little memory, in bytes, for any CUDA context."""
 
 
 class PodLimits:
     """Limits pods. For any thread; calls about one pod and GPU come one after the other.
 
-    TransientError says that NVML is not open at this moment, or that a pod has no group yet;
-    DeviceError that NVML refuses, that processes of a group have more already than its limit, or
-    that a pod has two groups.
+    TransientError means that NVML is not open now, or that a pod has no group yet; DeviceError that
+    NVML refuses, that processes of a group already have more than its limit, or that a pod has two
+    groups.
     """
 
     def __init__(self, *, gpus: DriverSession, groups: PodGroups) -> None:
@@ -39,7 +39,7 @@ class PodLimits:
         self._writing = threading.Lock()
 
     def why_not(self, gpu: GpuUuid) -> str | None:
-        """Tell why pods cannot be limited on a GPU; None if they can."""
+        """Return why pods cannot be limited on a GPU; None if they can."""
         tops = self._groups.tops()
         if not tops:
             # An old driver is the reason to be told first, since no other can be mended without.
@@ -54,7 +54,7 @@ class PodLimits:
         return next((reason for reason in reasons if reason is not None), None)
 
     def are_counted_by_kernel(self) -> bool:
-        """Tell whether the kernel counts (dmem), and not the GPU driver (misc)."""
+        """Tell whether the kernel counts (dmem) instead of the GPU driver (misc)."""
         hierarchy = self._groups.hierarchy
         return hierarchy is not None and kernel_counts_gpus(hierarchy)
 
@@ -63,7 +63,7 @@ class PodLimits:
         return self._groups.find(pod) is not None
 
     def limit(self, pod: str, gpu: GpuUuid, size: int) -> None:
-        """Give a pod no more than `size` bytes of a GPU, its containers taken together."""
+        """Limit a pod, all its containers together, to `size` bytes of a GPU."""
         if size <= 0:
             raise ConfigError(f"pod {pod} cannot have {size} bytes of {gpu}; give it 1 MiB")
         group = self._groups.find(pod)
@@ -75,7 +75,7 @@ class PodLimits:
         self._set(gpu, group.path, size)
 
     def unlimit(self, pod: str, gpu: GpuUuid) -> None:
-        """Take a pod's limit away. Without its group, or with too old a driver, there is none."""
+        """Remove a pod's limit. Without a group, or with an old GPU driver, there is none."""
         group = self._groups.find(pod)
         if group is None or not self._gpus.knows_memory_limits():
             return
@@ -86,10 +86,11 @@ class PodLimits:
                 raise
 
     def holds(self, pod: str, gpu: GpuUuid, size: int) -> bool:
-        """Tell whether just this limit is in force for a pod, or it has no group.
+        """Tell whether exactly this limit is in force for a pod, or the pod has no group.
 
-        It is not after the kubelet has made the group again, or the driver was loaded again; then
-        that of all pods may be. The driver may have rounded down by less than a MiB.
+        It is not after the kubelet has made the group again, or the GPU driver was loaded again;
+        then the limit of all pods may be in force. The driver may have rounded down by less than a
+        MiB.
         """
         group = self._groups.find(pod)
         if group is None:
@@ -98,9 +99,9 @@ class PodLimits:
         return limit is not None and max(0, size - MIB) < limit <= size
 
     def free_containers(self, pod: str, gpu: GpuUuid, size: int) -> tuple[Path, ...]:
-        """Return the groups of a pod's containers that its limit does not bind.
+        """Return the groups of a pod's containers to which its limit does not apply.
 
-        Where the driver counts, a container can have its own limit, or that of a former group.
+        If the GPU driver counts, a container can have its own limit, or that of an earlier group.
         """
         group = self._groups.find(pod)
         if group is None or self.are_counted_by_kernel():
@@ -110,11 +111,11 @@ class PodLimits:
         )
 
     def bind_container(self, container: Path, gpu: GpuUuid, size: int) -> None:
-        """Give a container that its pod's limit does not bind the same one of its own."""
+        """Give a container to which its pod's limit does not apply the same limit."""
         self._set(gpu, container, size)
 
     def refuse_pod(self, pod: str, gpu: GpuUuid) -> None:
-        """Leave a pod no memory of a GPU where the kernel counts; else `refuse_others` does it."""
+        """Leave a pod no memory of a GPU if the kernel counts; else `refuse_others` does it."""
         group = self._groups.find(pod) if self.are_counted_by_kernel() else None
         if group is not None and not self._is_within(gpu, group.path, _NOTHING):
             self._set(gpu, group.path, _NOTHING)
@@ -126,10 +127,10 @@ class PodLimits:
         return any(self._is_within(gpu, top, _NOTHING) for top in self._groups.tops())
 
     def refuse_others(self, gpu: GpuUuid) -> None:
-        """Leave pods that have no limit no memory of a GPU (1 MiB for all of them together).
+        """Leave pods without a limit no memory of a GPU (1 MiB for all of them together).
 
-        Only where the driver counts: it asks nobody but the nearest group with a limit, so that
-        pods with one are not concerned, and the others need no entry of their own.
+        Only if the GPU driver counts: it looks only at the nearest group with a limit, so pods with
+        their own limit are not affected, and the others need no entry.
         """
         if self.are_counted_by_kernel():
             return
@@ -138,7 +139,7 @@ class PodLimits:
                 self._set(gpu, top, _NOTHING)
 
     def admit_others(self, gpu: GpuUuid) -> None:
-        """Take back what `refuse_others` has done, however often."""
+        """Undo `refuse_others`, however often it was called."""
         if self.are_counted_by_kernel():
             return
         tops = self._groups.tops()

@@ -1,12 +1,14 @@
 """What each request of a claim may use of the shares that it got. Pure.
 
-In: the shares of a claim, request by request, and the configs under which they stand. Out: for each
-share the limits of a process that uses its request. Rules: several shares of one request are one
-larger share; of a consumable share the amounts that were consumed are the limits, where none was
-there is none; a claim's config may lower its own limits below its share and nothing else, because
-strategy and time-slice hold for every tenant of the device; the active thread percentage of a
-process is one for all its GPUs (NVIDIA's MPS documentation), so that of shares of several GPUs the
-smallest counts.
+In: the shares of a claim, request by request, and the configs that apply to them. Out: for each
+share the limits of a process that uses its request.
+
+- Several shares of one request are one larger share.
+- For a consumable share, the consumed amounts are the limits; an amount of 0 is no limit.
+- A claim's config may only lower its own limits below its share, because strategy and time-slice
+  apply to every tenant of the device.
+- A process has one active thread percentage for all its GPUs (NVIDIA's MPS documentation), so for
+  shares of several GPUs the smallest one counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def share_of(unit: Unit) -> Share:
-    """Return which share a unit is. Raises StateError if it is none."""
+    """Return which share a unit is. Raises StateError if it is not a share."""
     if unit.device.share is None:
         raise StateError(f'device "{unit.name}" is not a share')
     return unit.device.share
@@ -48,8 +50,8 @@ def limits_of(
 ) -> dict[DeviceKey, ShareLimits]:
     """Return the limits for all shares of a claim; `is_limited`: something limits a share's memory.
 
-    Raises ConfigError if a request has several shares where it may have one, or a config asks for
-    what the tenants of a shared device cannot have of their own.
+    Raises ConfigError if a request has several shares but may have only one, or if a config asks
+    for something that tenants of a shared device cannot have separately.
     """
     limits: dict[DeviceKey, ShareLimits] = {}
     _check_one_strategy([unit for group in groups for unit in group.shares])
@@ -100,10 +102,10 @@ def memory_by_gpu(
     limits: Mapping[DeviceKey, ShareLimits],
     by: Callable[[Unit], Backend],
 ) -> dict[GpuUuid, int]:
-    """Return the MiB that a claim may have of each GPU: that of all requests with shares of it.
+    """Return the MiB that a claim may have of each GPU, by all its requests with shares of it.
 
-    `by` tells what enforces the memory of a share. Where control groups do, a request without a
-    limit may have all of the GPU's: pods for which nothing is set get none there.
+    `by` tells what enforces the memory of a share. With control groups, a request without a limit
+    may have all of the GPU's memory, because pods without any limit get none there.
     """
     requests = {(unit.request, unit.uuid): unit for unit in units}
     by_gpu: dict[GpuUuid, int] = {}
@@ -120,7 +122,7 @@ def memory_by_gpu(
 
 
 def _of_device(units: Sequence[Unit]) -> tuple[ShareLimits, int | None]:
-    """Return what shares of one device are together, and their MiB; None where nothing says so."""
+    """Return what the shares of one device are together, and their MiB; None without a size."""
     shares = [share_of(unit) for unit in units]
     equal = [share for share in shares if isinstance(share, EqualShare)]
     if equal:
@@ -190,7 +192,7 @@ def _check_one_server(members: Sequence[Unit]) -> None:
 
 
 def _check_one_strategy(units: Sequence[Unit]) -> None:
-    """Check that a claim uses a device in one way, of which it has several consumable shares."""
+    """Check that a claim uses a device in one way if it has several consumable shares of it."""
     first: dict[DeviceUuid, Unit] = {}
     for unit in units:
         other = first.setdefault(unit.uuid, unit)
@@ -258,12 +260,12 @@ def _lowered_memory(
 
 
 def _may_limit_itself(unit: Unit) -> bool:
-    """Tell whether a claim may set a limit where it has consumed nothing that would be one."""
+    """Tell whether a claim may set a limit although it consumed no amount that would be one."""
     return isinstance(unit.device.share, ConsumedShare) and _has_limits(unit)
 
 
 def _check_holds(unit: Unit, wanted: int) -> None:
-    """Check that a limit is no more than the device has."""
+    """Check that a limit is not more than the device has."""
     total = memory_of(unit.gpu, unit.device.base)
     if total is not None and wanted > total // MIB:
         raise ConfigError(

@@ -1,12 +1,12 @@
-"""Chooses what keeps the tenants of a divided device to their memory: the best the node has.
+"""Chooses the best way that a node has to limit the memory of a divided device's tenants.
 
 In: devices that several claims have shares of, and the claims. Out: a `MemoryPart` for each step of
-shares (sharing/steps.py), so that to undo takes nothing but the record; and for people what limits
-memory, and why nothing better does. Best are control groups (sharing/memory_groups.py), which no
-program gets round; then limits of MPS, which its daemon enforces and which need nothing here.
+shares (sharing/steps.py), so that the undo needs only the record; and for people, what limits
+memory and why nothing better does.
 
-The tenants of a device are all limited by the same backend: who comes later gets that of those who
-are there, since an MPS daemon has one set of limits.
+Best are control groups (sharing/memory_groups.py), which no program can evade; then limits of MPS,
+which its daemon enforces and which need nothing here. All tenants of a device are limited in the
+same way: a later one gets what the earlier ones have, because an MPS daemon has one set of limits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from dra_driver.sharing.steps import Backend, MemoryPart
 
 _BEST_FIRST = tuple(Backend)
 _OF_EACH_CLAIM = {Backend.WATCHED, Backend.NOTHING}
-"""What takes no agreement between the tenants of a device."""
+"""What can differ between the tenants of a device."""
 
 UNSEEN = (
     "the processes of containers, whose memory could be looked at, are not seen from here: set the "
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """What enforces memory. `why` is the reason for nothing better; empty for the best."""
+    """What enforces memory. `why` is the reason why nothing better does; empty for the best."""
 
     by: Backend
     why: str = ""
@@ -46,7 +46,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     def with_condition(self) -> str | None:
         """Return the backend and what its limits depend on; None for nothing.
 
-        Programs can lift MPS's limit by their environment, the daemon's too (docs/hardware.md).
+        Programs can remove MPS's limit by their environment, even the daemon's (docs/hardware.md).
         """
         words = self.by.words()
         if self.by is Backend.MPS:
@@ -55,9 +55,9 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class ShareMemory:
-    """Chooses what enforces memory; `groups` has it done by control groups. For any thread.
+    """Chooses what enforces memory; `groups` enforces it by control groups. For any thread.
 
-    `sees_processes`: whether this process can see how much memory those of containers have.
+    `sees_processes`: whether this process can see how much memory the processes of containers have.
     """
 
     def __init__(self, groups: MemoryGroups, *, sees_processes: bool = False) -> None:
@@ -71,10 +71,9 @@ class ShareMemory:
     ) -> Choice:
         """Return what enforces memory on a device of a GPU that is shared by a strategy.
 
-        `has_size`: it is said how much a share has, also where the strategy divides no memory.
-
-        Raises DeviceError or TransientError if the GPU does not say what it can do, StateError if
-        the records cannot be read.
+        `has_size`: the size of a share is known, even if the strategy divides no memory. Raises
+        DeviceError or TransientError if the GPU does not report what it can do, StateError if the
+        records cannot be read.
         """
         choice = self._best(gpu, base, strategy, has_size=has_size)
         present = self._present(base)
@@ -87,7 +86,7 @@ class ShareMemory:
         return choice
 
     def choose_for(self, units: Sequence[Unit]) -> Choice:
-        """Return what enforces memory on devices that are served together: the worst of them."""
+        """Return what enforces memory on devices that are served together: the weakest of all."""
         return _worst(
             self.choose(
                 unit.gpu,
@@ -123,10 +122,10 @@ class ShareMemory:
     ) -> MemoryPart:
         """Return what a claim gets of the memory of shares that are served together.
 
-        `mib` is that of all its shares on each of their GPUs, `of_claim` the same of every GPU that
-        it has shares of. Raises ConfigError if several pods share it, or it is reserved for a
+        `mib` is that of all its shares on each of their GPUs, `of_claim` the same for every GPU
+        that it has shares of. Raises ConfigError if several pods share it, or it is reserved for a
         PodGroup, whose pods cannot be limited together; DeviceError or TransientError if a GPU does
-        not say what it can do.
+        not report what it can do.
         """
         part = MemoryPart(by=choice.by, of_device=choice.by, why=choice.why, claim=claim.claim)
         if choice.by is not Backend.CONTROL_GROUPS:
@@ -150,7 +149,7 @@ class ShareMemory:
     def _without_groups(
         self, gpu: Gpu, strategy: ShareStrategy, why: str, *, has_size: bool
     ) -> Choice:
-        """Return what enforces memory where control groups cannot, for the given reason."""
+        """Return what enforces memory if control groups cannot, for the given reason."""
         is_mps = strategy is ShareStrategy.MPS
         if is_mps and gpu.cuda_compute_capability >= LIMITS_SINCE:
             return Choice(by=Backend.MPS, why=why)
@@ -164,7 +163,7 @@ class ShareMemory:
         return Choice(by=by, why="; ".join(filter(None, (why, reason))))
 
     def _present(self, base: Base) -> Backend | None:
-        """Return by what the tenants of a device are limited; None while there is none."""
+        """Return what limits the tenants of a device; None while it has none."""
         if isinstance(base, Mig):
             return None
         present = (tenant.of_device for tenant in self.groups.tenants(base.gpu))
@@ -176,7 +175,7 @@ def _worst(choices: Iterable[Choice]) -> Choice:
 
 
 def has_size(share: Share) -> bool:
-    """Tell whether it is said how much memory a share has, also under time-slicing."""
+    """Tell whether the size of a share's memory is known, also under time-slicing."""
     if isinstance(share, ConsumedShare):
         return share.memory_mib > 0
     return share.division.equal_memory

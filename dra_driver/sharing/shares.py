@@ -118,15 +118,15 @@ class Shares(Doer[UseShares]):
         self._groups.do(step.memory)
 
     def ensure(self, step: UseShares) -> None:
-        """Set limits of memory again that are gone."""
+        """Set memory limits again that were lost."""
         self._groups.ensure(step.memory)
 
     def undo(self, step: UseShares, deadline: float) -> None:  # noqa: ARG002 (a Doer)
-        """Take limits of memory back."""
+        """Remove memory limits."""
         self._groups.undo(step.memory)
 
     def _check_mode(self, unit: Unit) -> None:
-        """Check that a GPU lets a second process in."""
+        """Check that a GPU accepts a second process."""
         if not isinstance(unit.device.base, Whole):
             return  # in MIG mode there are no compute modes
         mode = self._modes.compute_mode(unit.gpu.uuid)
@@ -153,7 +153,7 @@ class Memberships(DomainDoer[JoinDomain]):
         self._members = members
 
     def edits(self, step: JoinDomain) -> Mapping[DeviceKey, Edits]:
-        """Return what makes containers clients, with limits where the domain has not the same."""
+        """Return what makes containers clients, with limits if the domain has others."""
         domain = step.domain
         paths = self._requests.paths(domain.id)
         own = {device.uuid: device.pinned_memory_mib for device in domain.devices}
@@ -199,7 +199,7 @@ def _below(limit: int | None, of_daemon: int | None) -> int | None:
 
 
 def _server_name(unit: Unit) -> str:
-    """Return the name of what serves a share's device: the same for devices served together."""
+    """Return the name of what serves a share's device; the same for devices served together."""
     division = unit.device.division
     if division is not None and division.together:
         return division.served_as.replace("/", ".")

@@ -1,10 +1,10 @@
-"""What is done so that the devices of a claim are shared as wanted: steps, as plain values. Pure.
+"""Steps that share the devices of a claim, as plain values. Pure.
 
-A step has everything that its undo needs, so it stands in the claim's record before hardware is
-touched, and is carried out backwards by another process after a crash. What carries one out is
-beside it in this folder. A claim has as many steps as there are parts that can be undone each by
-itself. What needs no change has no step, or one that locks no GPU, if `dra-driver status` has
-something to tell of it.
+A step has everything that is needed to undo it. So it is in the claim's record before hardware is
+touched, and after a crash another process can undo the steps in reverse order. What carries a step
+out is beside it in this folder. Each part of a claim that can be undone separately is one step. If
+nothing has to be changed there is no step, or one that locks no GPU, if `dra-driver status` has
+something to say about it.
 
 A new step is a new class here, and a member of `SharingStep`; mypy names what else it needs.
 """
@@ -38,13 +38,12 @@ class Description(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", tag_field="step"):
-    """What all steps have: the devices that one is about, and how others must take it.
+    """What all steps have: the devices that a step is about, and how others treat it.
 
-    `name` is what it is called in logs, metrics and status. Of a step that `lives_by_itself`, as a
-    daemon does, the end is asked for and waited for before any GPU is locked. What
-    `outlives_reboot` is wanted by something on disk, or known by something that is there after it.
-    While one that `excludes` is not undone, nobody else can have its devices; a setting can be
-    overruled.
+    `name` is used in logs, metrics and status. If a step `lives_by_itself`, as a daemon does, it is
+    asked to end, and its end is awaited, before any GPU is locked. A step that `outlives_reboot` is
+    needed by something on disk, or known to something that exists after a reboot. While a step that
+    `excludes` is not undone, nobody else can have its devices; a mere setting can be overridden.
     """
 
     name: ClassVar[str]
@@ -56,11 +55,11 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs that have to be locked for it, sorted: none if it changes nothing."""
+        """The GPUs that have to be locked for it, sorted; none if it changes nothing."""
         return tuple(sorted({gpu for device in self.devices for gpu in device.served}))
 
     def is_about(self, device: Device) -> bool:
-        """Tell whether a device is one of its own, whatever MIG device is at its place by now."""
+        """Tell whether the step is about a device, whichever MIG device is in its place now."""
         return any((own.place, own.share) == (device.place, device.share) for own in self.devices)
 
     def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (most have words for each)
@@ -151,7 +150,7 @@ class NvidiaMpsDaemon(Step, frozen=True, kw_only=True, tag="nvidiaMpsDaemon"):
 
     @property
     def gpus(self) -> tuple[GpuUuid, ...]:
-        """The whole GPUs, whose compute modes are put back in the end."""
+        """The whole GPUs whose compute modes are restored at the end."""
         wholes = {
             device.gpu
             for device in self.devices
@@ -176,7 +175,7 @@ class Backend(StrEnum):
     CONTROL_GROUPS = "ControlGroups"
     MPS = "MPS"
     WATCHED = "Watched"
-    """Who takes more is found afterwards (usage/watch.py)."""
+    """Containers that take more are found afterwards (usage/watch.py)."""
     NOTHING = "Nothing"
 
     def words(self) -> str | None:

@@ -1,14 +1,16 @@
 """TimeSlicing: the processes of a claim's containers take turns on each of its GPUs.
 
 In: GPUs under a config with an interval. Out: the GPU's time-slice, set by nvidia-smi, and its
-compute mode DEFAULT, set through NVML, because in the other modes a second process is turned away.
-Both hold for the GPU, not for a client, and are lost with a reboot. Both are read first and put
-back in the end, because they may be an admin's; a time-slice that was read or set a moment ago is
-not read again, and where a claim's own could not be put back yet, what stood before that claim
-counts. A time-slice that cannot be read is taken for the default. Whether a card lets a time-slice
-be set cannot be read: it is asked once, by setting the one that it has. Only whole GPUs have a
-time-slice: on MIG devices the strategy is accepted and nothing is done; a plan without GPUs says
-so, for `dra-driver status`.
+compute mode DEFAULT, set through NVML, because the other modes refuse a second process.
+
+Both are settings of the GPU, not of a client, and are lost at a reboot. Both are read first and
+restored at the end, because an admin may have set them. A time-slice that was read or set a moment
+ago is not read again. If a claim's own could not be restored yet, the value from before that claim
+counts. A time-slice that cannot be read is assumed to be the default.
+
+Whether a card accepts a time-slice cannot be read, so it is tried once with the value that it has.
+Only whole GPUs have a time-slice: on MIG devices the strategy is accepted and does nothing; a plan
+without GPUs tells `dra-driver status` so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +58,7 @@ class TimeSlicing(Doer[TimeSlice]):
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingStep, ...]:
         """Return a step for each GPU, with the time-slice and compute mode that are found on it.
 
-        For a MIG device it is one that changes nothing.
+        For a MIG device, the step changes nothing.
         """
         wanted = [
             _Wanted(gpu=unit.gpu, interval=_interval(group.config), owed=group.owed)
@@ -89,9 +91,9 @@ class TimeSlicing(Doer[TimeSlice]):
             log.info("time-slice set", gpu=uuid, interval=str(step.interval))
 
     def undo(self, step: TimeSlice, deadline: float) -> None:
-        """Set the time-slice and the compute mode that were found.
+        """Restore the time-slice and the compute mode that were found.
 
-        A mode that somebody else has set meanwhile stays.
+        A mode that something else has set meanwhile stays.
         """
         for uuid in step.gpus:
             former = step.found_interval or Interval.DEFAULT
@@ -103,7 +105,7 @@ class TimeSlicing(Doer[TimeSlice]):
                 self._restore_mode(uuid, step.found_mode)
 
     def _find(self, wanted: Sequence["_Wanted"], deadline: float) -> list[Interval | None]:
-        """Return the time-slice of each GPU; side by side, as one can take seconds."""
+        """Return the time-slice of each GPU; in parallel, because one can take seconds."""
 
         def find(asked: _Wanted) -> Interval | None:
             former = asked.former
@@ -123,7 +125,7 @@ class TimeSlicing(Doer[TimeSlice]):
             return list(pool.map(find, wanted))
 
     def _check_able(self, asked: "_Wanted", former: Interval, deadline: float) -> None:
-        """Check that a card lets time-slices be set, by setting the one that was found."""
+        """Check that a card accepts time-slices, by setting the one that was found."""
         uuid = asked.gpu.uuid
         if uuid in self._able:
             return
@@ -155,7 +157,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
 
     @property
     def former(self) -> Interval | None:
-        """What it had before a claim whose time-slice could not be put back; None: no such."""
+        """What the GPU had before a claim whose time-slice could not be restored; else None."""
         for step in self.owed:
             if isinstance(step, TimeSlice) and self.gpu.uuid in step.gpus:
                 return step.found_interval or Interval.DEFAULT
@@ -163,9 +165,9 @@ class _Wanted(Struct, frozen=True, kw_only=True):
 
 
 def step_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> TimeSlice | None:
-    """Return the step for a time-slice that another driver has set as a config says.
+    """Return the step for a time-slice that another driver has set for a config.
 
-    What stood before is not known, and so taken for the default. None: the config sets none.
+    The value from before is unknown, and so assumed to be the default. None: the config sets none.
     """
     if config.sharing is None or config.sharing.strategy is not SharingStrategy.TIME_SLICING:
         return None
@@ -173,7 +175,7 @@ def step_of_others(uuid: GpuUuid, device: str, config: "GpuConfig") -> TimeSlice
 
 
 def of_unknown(uuid: GpuUuid) -> TimeSlice:
-    """Return the step of a claim of which nothing is known; what stood before is the default."""
+    """Return the step of a claim about which nothing is known; the earlier value is the default."""
     return TimeSlice(devices=_of_gpu(uuid))
 
 
