@@ -1,10 +1,8 @@
 """A client for commands that people run anywhere, and one for the driver's pod.
 
-In: what the command line names, and the environment. Out: a `KubeClient`.
-
-The order is kubectl's: the named kubeconfig, those of KUBECONFIG, ~/.kube/config, and in a pod its
-ServiceAccount. The driver uses only what it was given: a named kubeconfig, or else its
-ServiceAccount.
+In: what the command line names, and the environment. Out: a `KubeClient`. The order is kubectl's:
+the named kubeconfig, those of KUBECONFIG, ~/.kube/config, and in a pod its ServiceAccount. The
+driver uses only what it was given: a named kubeconfig, or else its ServiceAccount.
 """
 
 import os

@@ -1,12 +1,10 @@
 """List, then watch forever: one callback gets every change of a selection of objects.
 
 In: a kind and its selectors. Out: `Listed` once at the start and after each gap, `Changed` for
-every event after it.
-
-As in Kubernetes API concepts, "Efficient detection of changes": begin at a list's resourceVersion,
-follow bookmarks, list again after 410 Gone, and open a new stream when the server ends one. A
-refusal (403, 429, 5xx) is retried with exponential back-off; the stream is closed at once on
-stop(). The client library's own informer does neither.
+every event after it. As in Kubernetes API concepts, "Efficient detection of changes": begin at a
+list's resourceVersion, follow bookmarks, list again after 410 Gone, and open a new stream when the
+server ends one. A refusal (403, 429, 5xx) is retried with exponential back-off; the stream is
+closed at once on stop(). The client library's own informer does neither.
 """
 
 import threading

@@ -4,12 +4,10 @@ Serves DRAResourceHealth in versions v1 and v1alpha1, with one stream for each k
 Each message has all devices. It is sent at once when one changes, and every ten seconds: a kubelet
 treats a device that was not reported for 30 s as unknown, and forgets everything when any stream of
 the driver ends, such as that of an older instance in a rolling update. (k8s.io/kubernetes
-pkg/kubelet/cm/dra/manager.go, healthinfo.go; KEP-4680.)
-
-A message has the state at that moment: a kubelet that reads slowly misses what happened in between.
-A stream has a thread, so only a few are kept, the newest ones; a stream that accepts no message for
-a while ends. If the state can no longer be found out, nothing is sent, and the kubelet reports that
-in time.
+pkg/kubelet/cm/dra/manager.go, healthinfo.go; KEP-4680.) A message has the state at that moment: a
+kubelet that reads slowly misses what happened in between. A stream has a thread, so only a few are
+kept, the newest ones; a stream that accepts no message for a while ends. If the state can no longer
+be found out, nothing is sent, and the kubelet reports that in time.
 """
 
 import threading

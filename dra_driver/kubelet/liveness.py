@@ -13,10 +13,8 @@ A driver is alive if its own sockets answer within a few seconds. A kubelet take
 removed socket or a stuck process is noticed. Waiting claims are no reason for a restart: the
 service socket answers on threads that no claim uses. Nor is a disk on which the sockets cannot be
 created yet. A driver is ready if the kubelet has registered it, too: a rolling update that waits
-for this does not stop an old driver before the kubelet calls the new one.
-
-A check changes nothing. A probe that asks again within a second gets the same answer, so questions
-cost next to nothing.
+for this does not stop an old driver before the kubelet calls the new one. A check changes nothing.
+A probe that asks again within a second gets the same answer, so questions cost next to nothing.
 """
 
 import socket

@@ -5,11 +5,10 @@ When the driver stops, running calls end first: removing the registration socket
 driver, and a kubelet that notices this drops its running calls. That takes it a moment. Calls that
 it sends meanwhile are served, and only then does the DRA socket close. Registration has its own
 server, and the liveness probe its own threads: whatever the claims are doing, a kubelet waits only
-one second for GetInfo, and a driver that waits is not dead.
-
-If a socket's file was removed (a kubelet root that was cleaned), the socket is made again: calls on
-the old one continue, and health streams begin again on the new one. A socket that cannot be made
-because its disk is full or read-only is made when the disk allows it.
+one second for GetInfo, and a driver that waits is not dead. If a socket's file was removed (a
+kubelet root that was cleaned), the socket is made again: calls on the old one continue, and health
+streams begin again on the new one. A socket that cannot be made because its disk is full or
+read-only is made when the disk allows it.
 """
 
 import time

@@ -2,12 +2,11 @@
 
 In: NodePrepareResources and NodeUnprepareResources in versions v1 and v1beta1. Out: exactly one
 answer for each claim UID of the call, because otherwise the kubelet fails the whole call. A claim's
-failure, even by a bug, is only that claim's text and never a gRPC error.
-
-Claims of one call are handled in parallel, so that one that waits does not use up the time of the
-others. The kubelet waits 45 s and comes back only 60 to 90 s after a failure, so the work gets
-nearly all of that time. Each of the two calls has its own threads: prepares that wait for a GPU
-must not block the unprepare that frees it. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
+failure, even by a bug, is only that claim's text and never a gRPC error. Claims of one call are
+handled in parallel, so that one that waits does not use up the time of the others. The kubelet
+waits 45 s and comes back only 60 to 90 s after a failure, so the work gets nearly all of that time.
+Each of the two calls has its own threads: prepares that wait for a GPU must not block the unprepare
+that frees it. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
 """
 
 import threading

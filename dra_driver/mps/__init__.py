@@ -1,1 +1,1 @@
-"""What driver and supervisor both know of MPS: domains, files, processes."""
+"""What the driver and the supervisor share about MPS: domains, files, processes."""

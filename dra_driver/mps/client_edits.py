@@ -1,13 +1,11 @@
-"""What a client's container gets, so that its CUDA programs are clients of the domain's daemon.
+"""What makes the CUDA programs of a container clients of the domain's daemon.
 
 A CUDA program finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY, and may share memory
-with it in /dev/shm; one that finds no daemon runs without MPS and without limits. So the variable
-is always set, and the domain's own folder is mounted over the default path, where a pipe directory
-of the host might be visible otherwise.
-
-A client's share of threads or memory lowers what the daemon allows. It binds programs that leave
-their environment alone: one that takes the variables away has the daemon's limits, and one that
-spoils CUDA_MPS_PINNED_DEVICE_MEM_LIMIT has no limit of memory (docs/hardware.md).
+with it in /dev/shm; a program that finds no daemon runs without MPS and without limits. So the
+variable is always set, and the domain's own folder is mounted over the default path, where a pipe
+directory of the host might be visible otherwise. A client's share of threads or memory lowers what
+the daemon allows. A program can evade it: without the variables it has the daemon's limits, and
+with a bad CUDA_MPS_PINNED_DEVICE_MEM_LIMIT no memory limit (docs/hardware.md).
 """
 
 from collections.abc import Mapping
@@ -30,10 +28,9 @@ def client_edits(
 ) -> Edits:
     """Return the edits for a container whose processes are clients of the domain's daemon.
 
-    Limits are of each client process, where they are below the domain's own: threads in percent,
-    whichever GPUs it uses, and memory in MiB by the GPU's UUID. Memory is only of GPUs that the
-    container sees: CUDA drops every limit, that of the daemon included, when it finds the UUID of
-    another one.
+    Limits apply to each client process, if they are below the domain's own: threads in percent, on
+    any GPU, and memory in MiB by the GPU's UUID. Memory is only for GPUs that the container sees,
+    because CUDA drops every limit, even the daemon's, if it finds the UUID of another GPU.
     """
     env = [f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}"]
     if active_thread_percentage is not None:

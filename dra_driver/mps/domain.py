@@ -1,11 +1,10 @@
-"""What an MPS domain shall be, and what has become of it, as bytes on disk and back. Pure.
+"""The desired state of an MPS domain, and its status, as bytes on disk and back. Pure.
 
-A domain is a set of whole GPUs, or one MIG device, that one nvidia-cuda-mps-control serves. The
+A domain is a set of whole GPUs, or one MIG device, served by one nvidia-cuda-mps-control. The
 driver writes a `Domain`, the supervisor answers with a `Status`. The daemon takes memory limits by
-ordinal: the position in its CUDA_VISIBLE_DEVICES, which is the order of `Domain.devices`. A GPU in
-MIG mode has no compute modes and its instances need a daemon each (NVIDIA's MPS documentation).
-
-A domain is one claim's, or shared: claims join it and leave (mps/members.py).
+ordinal, the position in its CUDA_VISIBLE_DEVICES, which is the order of `Domain.devices`. A GPU in
+MIG mode has no compute modes and its instances need a daemon each (NVIDIA's MPS documentation). A
+domain belongs to one claim, or is shared: claims join and leave it (mps/members.py).
 """
 
 import re
@@ -25,7 +24,7 @@ from dra_driver.host.envelope import seal, unseal, value_of
 DomainId = NewType("DomainId", str)
 """Names a domain's files and folders.
 
-That of a claim is its UID, or begins with it; that of a shared domain begins as no UUID does.
+That of a claim is its UID, or begins with it; that of a shared domain begins unlike any UUID.
 """
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
@@ -34,25 +33,25 @@ _SHARED = "shared_"
 
 
 class State(StrEnum):
-    """How far the supervisor has come with a domain."""
+    """The state of a domain in the supervisor."""
 
     STARTING = "starting"
-    """The daemon is being brought up, for the first time or after an attempt that failed."""
+    """The daemon is being started, for the first time or after a failed attempt."""
 
     READY = "ready"
-    """The daemon answered, and read back the limits that were asked for."""
+    """The daemon answered, and reported the desired limits."""
 
     FAULTED = "faulted"
-    """The daemon answers, and a server takes no clients: a fatal fault of one, or it hangs."""
+    """The daemon answers, but a server hangs, or refuses clients after a fatal fault."""
 
     RESTARTING = "restarting"
-    """The daemon died. Its clients have lost their CUDA contexts; a new one is being brought up."""
+    """The daemon died. Its clients have lost their CUDA contexts; a new one is being started."""
 
     FAILED = "failed"
-    """Several attempts in a row failed, or the desired cannot be read. It is tried on, slowly."""
+    """Several attempts in a row failed, or the desired state cannot be read. Retries are slow."""
 
     STOPPING = "stopping"
-    """The desired is gone, and what was done for it is being taken back."""
+    """The desired state is gone, and everything done for it is being undone."""
 
 
 class DomainDevice(Struct, frozen=True, kw_only=True):
@@ -68,13 +67,13 @@ class DomainDevice(Struct, frozen=True, kw_only=True):
 
 
 class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One domain as it is wanted. Raises StateError if it is none that a daemon could serve.
+    """The desired state of one domain. Raises StateError if no daemon could serve it.
 
     Attributes:
         active_thread_percentage: 1 to 100; None leaves NVIDIA's 100.
         multi_user: one server for clients of all users.
-        incarnation: tells a shared domain from one that had its id before, ended, and may still be
-            in the status file. Who asks for a domain leaves it empty.
+        incarnation: distinguishes a shared domain from an earlier one with the same id that may
+            still be in the status file. Callers that ask for a domain leave it empty.
     """
 
     id: DomainId
@@ -108,12 +107,12 @@ class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def visible_devices(self) -> str:
-        """The daemon's CUDA_VISIBLE_DEVICES. A limit's ordinal is the position in here."""
+        """The daemon's CUDA_VISIBLE_DEVICES. A limit's ordinal is the position in it."""
         return ",".join(device.uuid for device in self.devices)
 
     @property
     def content(self) -> "Domain":
-        """The domain as it was asked for, whichever incarnation it is."""
+        """The domain as it was requested, without the incarnation."""
         return replace(self, incarnation="")
 
     @property
@@ -123,28 +122,28 @@ class Domain(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def daemon_generation(self) -> str:
-        """A short text that changes with whatever a daemon can be told only at its start."""
+        """A short text that changes with anything that a daemon can be told only at its start."""
         return sha256(f"{self.visible_devices} {self.multi_user}".encode()).hexdigest()[:16]
 
 
 class Daemon(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A process, unmistakably. `start_ticks` is field 22 of /proc/<pid>/stat, clock ticks."""
+    """A process, uniquely. `start_ticks` is field 22 of /proc/<pid>/stat, in clock ticks."""
 
     pid: int
     start_ticks: int
 
 
 class Status(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the supervisor says of a domain. Raises StateError for an id that none can have.
+    """What the supervisor reports about a domain. Raises StateError for an invalid id.
 
     Attributes:
-        supervisor: which supervisor process says it; what an earlier one said may be out of date.
-        generation: the `Domain.generation` it speaks of; empty when the desired cannot be read.
-        reason: for people, when the state is not what was wished; empty otherwise.
-        active_thread_percentage: as the daemon read it back.
-        pinned_memory_mib: as the daemon read it back, by UUID; MiB.
+        supervisor: the supervisor process that reports; an earlier one's report may be out of date.
+        generation: the `Domain.generation` it is about; empty if the desired state cannot be read.
+        reason: for people, if the state is not the desired one; empty otherwise.
+        active_thread_percentage: as reported by the daemon.
+        pinned_memory_mib: as reported by the daemon, by UUID; MiB.
         restarts: how often a daemon of this domain died and was replaced.
-        failures: attempts in a row that failed; each one that does changes the status.
+        failures: failed attempts in a row; each one changes the status.
     """
 
     id: DomainId
@@ -178,7 +177,7 @@ def is_shared(domain: str) -> bool:
 
 
 def claim_of(domain: DomainId) -> str | None:
-    """Return the UID of the claim that a domain is for; None for a shared one."""
+    """Return the UID of the domain's claim; None for a shared domain."""
     if is_shared(domain):
         return None
     claim, mark, number = domain.rpartition(_OF_MIG)
@@ -186,7 +185,7 @@ def claim_of(domain: DomainId) -> str | None:
 
 
 def check_id(text: str) -> DomainId:
-    """Return the id if it is safe as a file name; else StateError."""
+    """Return the id if it is safe as a file name. Raises StateError."""
     if not is_id(text):
         raise StateError(
             f"{text[:160]!r} is not a valid domain id: want 1 to 128 letters, digits, '-', '_' "
@@ -201,10 +200,10 @@ def is_id(text: str) -> bool:
 
 
 def domain_json(domain: Domain) -> dict[str, object]:
-    """Return a domain as JSON; the same domain gives the same JSON.
+    """Return a domain as JSON; the same domain gives the same JSON in every version of the driver.
 
-    In every version of the driver, too: `generation` is made of it, by which a driver and a
-    supervisor of another version know that they mean the same.
+    `generation` is made from it, so a driver and a supervisor of different versions know that they
+    mean the same.
     """
     plain: dict[str, object] = msgspec.to_builtins(domain)
     return plain if domain.incarnation else {k: v for k, v in plain.items() if k != "incarnation"}

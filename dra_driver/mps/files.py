@@ -27,12 +27,13 @@ class DomainPaths:
 
     Attributes:
         record: what the supervisor has changed for the domain.
-        run: the tmpfs with the next two folders: links can be made between them.
-        own: CUDA_MPS_PIPE_DIRECTORY as the daemon sees it. No container has it: it can be trusted.
-        pipe: CUDA_MPS_PIPE_DIRECTORY as clients see it. What is in it may be a tenant's work.
+        run: the tmpfs with the next two folders, so that links between them are possible.
+        own: CUDA_MPS_PIPE_DIRECTORY as the daemon sees it. No container has it, so it can be
+            trusted.
+        pipe: CUDA_MPS_PIPE_DIRECTORY as clients see it. Its content may be a tenant's work.
         log: CUDA_MPS_LOG_DIRECTORY: control.log and server.log.
         shm: the tmpfs that daemon and clients see as /dev/shm.
-        libraries: links to the libraries of the driver that runs, for the daemon and its servers.
+        libraries: links to the libraries of the running GPU driver, for the daemon and its servers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +77,7 @@ class MpsFiles:
         return DomainPaths(self.domains_folder / check_id(domain))
 
     def make_folders(self) -> None:
-        """Make the folders that driver and supervisor share; whichever starts first does it."""
+        """Make the folders that driver and supervisor share; the one that starts first does it."""
         for folder in (self.desired_folder, self.status_folder, self.domains_folder):
             try:
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -94,7 +95,7 @@ def ids_in(folder: Path) -> set[DomainId]:
 
 
 def read_file(path: Path) -> bytes | None:
-    """Return a file's bytes, None when it is absent."""
+    """Return a file's bytes, None if it does not exist."""
     try:
         contents = read_whole(path)
     except OSError as error:
@@ -103,7 +104,7 @@ def read_file(path: Path) -> bytes | None:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool, mode: int = 0o644) -> None:
-    """Write a file whole; a durable one survives a power cut once this returns."""
+    """Write a file whole; if durable, it survives a power cut from now on."""
     try:
         write_whole(path, data, mode=mode, durable=durable)
     except OSError as error:

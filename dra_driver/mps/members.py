@@ -1,13 +1,13 @@
-"""Shared MPS domains: claims join and leave them, and the last to leave ends one.
+"""Shared MPS domains: claims join and leave them, and the last one to leave ends the domain.
 
 In: domains whose ids are of `shared_domain`, and claim UIDs. Out: a member file for each claim, and
 the desired-state file of a domain as long as it has members (mps/requests.py). Join and leave of
 one domain exclude each other between threads and between driver processes, by flock(2) on the
-folder of its members, and hold it for file operations only: the supervisor is waited for outside.
-
-Member files come before the desired-state file and go before it. So after a kill at any point, a
-repeated call mends what was half done, and `tidy` ends domains that nobody is left in. Member files
-are not synced: a power cut ends all clients, and claims that are still wanted join again after it.
+folder of its members, which is held for file operations only: callers wait for the supervisor
+without it. Member files are written before the desired-state file and removed before it. So after a
+kill at any point, a repeated call repairs what was half done, and `tidy` ends domains without
+members. Member files are not synced: a power cut ends all clients, and claims that are still wanted
+join again after it.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ from dra_driver.mps.files import MpsFiles, delete_file, ids_in, members_in, name
 from dra_driver.mps.requests import DomainRequests
 
 LOCK_SECONDS = 10.0
-"""How long a call waits for another one, which does nothing but file operations."""
+"""How long a call waits for another one, which only does file operations."""
 
 _FIRST_POLL = 0.001
 _LONGEST_POLL = 0.02
@@ -45,15 +45,13 @@ class SharedDomains:
         self._clock = clock
 
     def join(self, domain: Domain, claim: str) -> None:
-        """Make a claim a member, and ask for the domain if nobody has; then `wait_ready` for it.
+        """Make a claim a member, and request the domain if nobody has; then call `wait_ready`.
 
-        Joining again changes nothing, but mends what is missing; a domain that has failed is
-        retried. With no other member, the domain may be another than before.
-
-        Raises ConflictError if it has members, and other devices or limits, or if another call is
-        busy with it for too long; VersionError if a newer version of this driver asks for it, in a
-        way not known here. A disk that cannot be written is a StateError, which leaves the claim
-        what it was.
+        Joining again changes nothing, but repairs what is missing; a failed domain is retried.
+        Without other members, the domain may have changed. Raises ConflictError if it has members
+        and other devices or limits, or if another call uses it for too long; VersionError if a
+        newer version of this driver requests it in a form not known here; StateError if the disk
+        cannot be written, which leaves the claim as it was.
         """
         member = self._member(domain.id, claim)
         with self._held(domain.id) as folder:
@@ -72,12 +70,12 @@ class SharedDomains:
                 raise
 
     def leave(self, domain: DomainId, claim: str) -> bool:
-        """End a claim's membership; the domain too if nobody is left, which is then returned.
+        """End a claim's membership, and the domain if nobody is left, which is then returned.
 
-        Leaving again, or what was never joined, is fine. Needs no free byte on the disk. Where it
+        Leaving again, or without having joined, is fine. Needs no free space on the disk. If it
         returns True, `DomainRequests.wait_gone` tells when the GPU is as it was. Raises
-        ConflictError if another call is busy with it for too long, and StateError if the disk takes
-        no change.
+        ConflictError if another call uses the domain for too long, and StateError if the disk
+        accepts no change.
         """
         member = self._member(domain, claim)
         if not member.parent.exists() and not self._files.desired(domain).exists():
@@ -103,11 +101,11 @@ class SharedDomains:
         return frozenset[str]().union(*map(self.members, self._domains()))
 
     def tidy(self) -> frozenset[DomainId]:
-        """End every domain that is asked for and has no members; return which.
+        """End every requested domain without members; return which.
 
-        A process that was killed while the last claim left has not ended it. To be called when the
-        claims of this node have been mended, and with them member files that somebody deleted.
-        After a StateError the other domains are tidied up all the same.
+        A process that was killed while the last claim left has not ended it. Call this when the
+        claims of this node have been repaired, and with them member files that somebody deleted.
+        After a StateError the other domains are tidied all the same.
         """
         ended: set[DomainId] = set()
         errors: list[StateError] = []
@@ -135,7 +133,7 @@ class SharedDomains:
             return is_wanted
 
     def _back_out(self, domain: DomainId, member: Path, why: StateError) -> None:
-        """Undo what was done of a join; a domain in a newer version's words is left to that."""
+        """Undo a join that was begun; a domain in a newer version's format is left alone."""
         with suppress(StateError):
             delete_file(member)
             if not members_in(member.parent) and not isinstance(why, VersionError):
@@ -166,7 +164,7 @@ class SharedDomains:
 
     @contextmanager
     def _held(self, domain: DomainId) -> Iterator[Path]:
-        """Hold a domain, by its folder of members, which is made; it goes with the last member."""
+        """Hold a domain by its folder of members, which is made, and goes with the last member."""
         folder = self._files.members(domain)
         deadline = self._clock() + LOCK_SECONDS
         while True:
@@ -220,7 +218,7 @@ def _open_made(folder: Path) -> int:
 
 
 def _is_still(folder: Path, descriptor: int) -> bool:
-    """Tell whether an open folder is not one that was removed, or replaced, meanwhile."""
+    """Tell whether an open folder was not removed or replaced meanwhile."""
     try:
         there = folder.stat()
     except OSError:
@@ -243,7 +241,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _check_same(running: Domain, wanted: Domain, others: int) -> None:
-    """Raise ConflictError if a domain that others use is not the one that is wanted."""
+    """Raise ConflictError if a domain that others use is not the requested one."""
     differences = list(_differences(running, wanted))
     if differences:
         raise ConflictError(

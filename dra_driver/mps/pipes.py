@@ -1,12 +1,12 @@
 """A domain's two pipe folders: the daemon's own, and what clients get of it.
 
 The daemon makes its sockets in `own`; `pipe`, which containers mount read-only, has hard links to
-those that clients use. A program is a client through `control`. Told to quit there, the daemon
-refuses ("not enough privilege"); limits it lets be changed, and mps/supervisor/lifecycle.py puts
-them back. `control_privileged` takes every command, and stays in `own`. This is seen with NVIDIA's
-own control program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
+those that clients use. A program is a client through `control`. There the daemon refuses to quit
+("not enough privilege"), but lets clients change limits, which mps/supervisor/lifecycle.py
+restores. `control_privileged` accepts every command, and stays in `own`. This was seen with
+NVIDIA's control program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
 
-Nothing in `pipe` is ever read, followed or believed here. It is only put there and removed. What
+Nothing in `pipe` is ever read, followed or trusted here; entries are only added and removed. What
 cannot be done is a StateError.
 """
 
@@ -20,10 +20,10 @@ from dra_driver.host.files import file_error
 from dra_driver.mps.files import DomainPaths, names_in
 
 SHARED = ("control", "log")
-"""What clients get: the socket at which they connect, and the FIFO by which they log."""
+"""What clients get: the socket for connections, and the FIFO for their log messages."""
 
 CONTROL_SOCKET = "control_privileged"
-"""In `own`: where the daemon takes every command."""
+"""In `own`: the socket that accepts every command."""
 
 SIZE = 1024**2
 FILES = 64
@@ -31,9 +31,9 @@ FILES = 64
 
 
 def make_pipes(paths: DomainPaths) -> None:
-    """Make both folders without what a dead daemon left, and whatever is in that of the clients.
+    """Make both folders, without what a dead daemon left, and empty that of the clients.
 
-    Folders that are there keep their inodes, which containers have mounted.
+    Existing folders keep their inodes, which containers have mounted.
     """
     for folder in (paths.own, paths.pipe):
         try:

@@ -2,10 +2,10 @@
 
 A process is identified by its PID and the start time in /proc/<pid>/stat, because PIDs are reused.
 Every process of a domain has a token in its environment, which servers inherit from their daemon.
-By it a process is found even if its PID was never recorded. It is a secret, for a tenant can give
-its own processes any name, environment and program (NVIDIA's are in its container too). Those in
-another PID namespace, as a container's are, are never taken for ours, and their memory is not read.
-Names are compared as bytes, for they need not be text.
+It identifies a process even if its PID was never recorded. It is secret, because a tenant can give
+its own processes any name, environment and program (NVIDIA's are in its container, too). Processes
+in another PID namespace, such as a container's, never count as ours, and their memory is not read.
+Names are compared as bytes, because they may not be text.
 """
 
 import os
@@ -70,7 +70,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def marked(folder: Path) -> list[Daemon]:
-    """Return the running MPS processes that say to be of the domain with this folder."""
+    """Return the running MPS processes that claim to be of the domain with this folder."""
     return _with_variable(MARK, str(folder))
 
 
@@ -125,7 +125,7 @@ def _with_variable(name: str, value: str) -> list[Daemon]:
 
 
 def listener(folder: Path, name: str) -> Daemon | None:
-    """Return who listens on a unix socket (SO_PEERCRED), in a folder that no tenant can write."""
+    """Return who listens on a unix socket (SO_PEERCRED), in a folder without tenants' access."""
     pid = _listening_pid(folder, name)
     return daemon_at(pid) if pid else None
 
@@ -136,12 +136,11 @@ def listens(folder: Path, name: str) -> bool:
 
 
 def _listening_pid(folder: Path, name: str) -> int | None:
-    """Return the PID of what listens; 0 if it is in a PID namespace that is not seen from here.
+    """Return the PID of the listener; 0 if it is in a PID namespace that is not visible here.
 
-    Only for folders that no tenant can write. A symbolic link is not followed, and nothing else
-    than a socket is opened; a listener that does not answer is not waited for. The path of a socket
-    may have 107 bytes, and a domain's may be longer, so the socket is reached through the folder's
-    descriptor.
+    Only for folders that no tenant can write. A symbolic link is not followed, and only a socket is
+    opened; a listener that does not answer is not waited for. The path of a socket may have 107
+    bytes, and a domain's may be longer, so the socket is reached through the folder's descriptor.
     """
     try:
         inside = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,13 +1,12 @@
-"""The driver's side of MPS: asks the supervisor for domains by files, and waits for its answers.
+"""The driver's side of MPS: requests domains from the supervisor by files, and waits for answers.
 
-A status counts only if it is about exactly the domain that was asked for, and was written by the
-supervisor that runs now. A wait ends as soon as the answer is there (inotify); deadlines are values
-of the given clock. What cannot be read or written is a StateError.
-
-What can no longer succeed is said at once, as a DeviceError, and what may pass is waited for: a
-supervisor that is being replaced is away for seconds, one that was never here does not come. While
-it is away, a shared domain takes new claims if the last word on it was that it is ready, and its
-daemon listens in its own folder, where no tenant could.
+A status counts only if it is about exactly the requested domain, and was written by the supervisor
+that runs now. A wait ends as soon as the answer is there (inotify); deadlines are values of the
+given clock. Files that cannot be read or written are a StateError. What can no longer succeed is
+reported at once, as a DeviceError; otherwise calls wait: a supervisor that is being replaced is
+away for seconds, but one that was never here does not come. While it is away, a shared domain
+accepts new claims if its last status was ready, and its daemon listens in its own folder, which no
+tenant can reach.
 """
 
 import math
@@ -52,7 +51,7 @@ class _OverdueError(TransientError):
 
 
 SUPERVISOR_GRACE_SECONDS = 5.0
-"""For a supervisor to come where none has ever been."""
+"""Seconds to wait for a supervisor on a node that never had one."""
 
 _REPLACEMENT_GRACES = 3  # for a pod that is being replaced, where one has been
 
@@ -67,7 +66,7 @@ _NOT_RUNNING = (
 
 
 class DomainRequests:
-    """Asks for MPS domains. Methods may be called for different domains at the same time."""
+    """Requests MPS domains. Methods may be called for different domains at the same time."""
 
     def __init__(
         self,
@@ -76,9 +75,10 @@ class DomainRequests:
         *,
         supervisor_grace: float = SUPERVISOR_GRACE_SECONDS,
     ) -> None:
-        """Take the supervisor's directory, which is made when the first domain is asked for.
+        """Take the supervisor's directory, which is made for the first domain.
 
-        `supervisor_grace` is how many seconds to wait for a supervisor where none has ever been.
+        `supervisor_grace` is how many seconds to wait for a supervisor on a node that never had
+        one.
         """
         self._files = MpsFiles(root=directory)
         self._clock = clock
@@ -91,9 +91,9 @@ class DomainRequests:
         return self._files.paths(domain)
 
     def write_desired(self, domain: Domain) -> None:
-        """Ask for a domain. Asking for the same again changes nothing.
+        """Request a domain. Requesting the same again changes nothing.
 
-        Raises VersionError if a newer version of this driver asks for it, in a way not known here.
+        Raises VersionError if a newer version of this driver requests it in a form not known here.
         """
         path, data = self._files.desired(domain.id), encode_domain(domain)
         if read_file(path) == data:
@@ -103,7 +103,7 @@ class DomainRequests:
         write_file(path, data, durable=True)
 
     def remove(self, domain: DomainId) -> None:
-        """Ask for a domain's removal, if anybody asked for it. Needs no free byte on the disk."""
+        """Request a domain's removal, if it was requested. Needs no free space on the disk."""
         path, status = self._files.desired(domain), self._files.status(domain)
         try:
             if not status.exists():
@@ -119,7 +119,7 @@ class DomainRequests:
         delete_file(path)
 
     def desired(self, domain: DomainId) -> Domain | None:
-        """Return the domain that is asked for; None if there is none, or its file is damaged."""
+        """Return the requested domain; None if there is none, or its file is damaged."""
         return _sound(read_file(self._files.desired(domain)), decode_domain)
 
     def status(self, domain: DomainId) -> Status | None:
@@ -131,12 +131,12 @@ class DomainRequests:
         return Status(id=domain, state=State.STOPPING, supervisor="", reason=reason)
 
     def list(self) -> frozenset[DomainId]:
-        """Return the ids of all domains that are asked for, or not removed yet."""
+        """Return the ids of all domains that are requested, or not removed yet."""
         files = self._files
         return frozenset(ids_in(files.desired_folder) | ids_in(files.status_folder))
 
     def claims_of(self, domain: DomainId) -> frozenset[str]:
-        """Return the UIDs of the claims that a domain is for, or that have joined a shared one."""
+        """Return the UIDs of a domain's claim, or of the claims that have joined a shared one."""
         claim = claim_of(domain)
         return members_in(self._files.members(domain)) if claim is None else frozenset((claim,))
 
@@ -145,22 +145,21 @@ class DomainRequests:
         return holder_of(self._files.lock) is not None
 
     def stop(self) -> None:
-        """End every wait, now and from now on."""
+        """End every wait, now and later."""
         self._stopping.set()
         self._watches.close()
 
     def wait_ready(
         self, domain: Domain, deadline: float, given_up: Callable[[], bool] = lambda: False
     ) -> Status:
-        """Wait until the domain's daemon serves clients with the limits that were asked for.
+        """Wait until the domain's daemon serves clients with the requested limits.
 
-        A domain that has failed is retried at once, without the supervisor's pause; a shared one
-        when a claim joins it. A shared domain is waited for in its present incarnation, and only by
-        claims that have joined it. It needs no supervisor as long as its daemon is well.
-
-        Raises DeviceError, whose text says why it is not ready by the deadline or will not be,
+        A failed domain is retried at once, without the supervisor's pause; a shared one when a
+        claim joins it. A shared domain is waited for in its present incarnation, and only by claims
+        that have joined it. It needs no supervisor as long as its daemon is well. Raises
+        DeviceError with the reason if it is not ready by the deadline or will not be,
         TransientError if `given_up` returned True or the driver stops, and VersionError if the
-        supervisor that answers is of a newer version.
+        supervisor has a newer version.
         """
         before = self.status(domain.id)
         if before is not None and before.state is State.FAILED and not is_shared(domain.id):
@@ -194,7 +193,7 @@ class DomainRequests:
             raise DeviceError(str(error)) from error
 
     def _orphaned(self, domain: Domain) -> Status | None:
-        """Return the status of a shared domain that has no supervisor, if it still holds."""
+        """Return the status of a shared domain without a supervisor, if it is still valid."""
         if not is_shared(domain.id):
             return None
         status = self.status(domain.id)
@@ -206,11 +205,11 @@ class DomainRequests:
         return status if listens(self.paths(domain.id).own, CONTROL_SOCKET) else None
 
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
-        """Wait until all that was done for a domain is undone. Call `remove` first.
+        """Wait until everything done for a domain is undone. Call `remove` first.
 
-        A shared domain that a claim has joined meanwhile is no longer waited for. Raises
-        TransientError if it is still there at the deadline, or no supervisor runs; the supervisor
-        continues by itself.
+        If a claim joins a shared domain meanwhile, the wait ends. Raises TransientError if the
+        domain is still there at the deadline, or no supervisor runs; the supervisor continues by
+        itself.
         """
 
         def look(_supervisor: str | None) -> bool | None:
@@ -222,7 +221,7 @@ class DomainRequests:
             self._wait(domain, deadline, look, waited_for="removed", grace=0.0)
 
     def _drop_unanswered(self, domain: DomainId) -> bool:
-        """Drop a domain if no supervisor has done anything for it, and none runs."""
+        """Drop a domain for which no supervisor has done anything, if none runs."""
         if self.supervisor_runs() or self._files.desired(domain).exists():
             return False
         data = read_file(self._files.status(domain))
@@ -232,7 +231,7 @@ class DomainRequests:
         return True
 
     def _incarnation_of(self, domain: Domain) -> Domain:
-        """Return the domain as it stands on disk, if that is what is meant."""
+        """Return the domain as it is on disk, if it is the requested one."""
         desired = self.desired(domain.id)
         return desired if desired is not None and desired.content == domain.content else domain
 
@@ -254,7 +253,7 @@ class DomainRequests:
         grace: float,
         given_up: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Wait until `look`, which is given the supervisor that runs, returns something."""
+        """Wait until `look`, which is given the running supervisor, returns something."""
         self._files.make_folders()
         missing_since: float | None = None
         with self._watches.lend() as watch:
@@ -288,7 +287,7 @@ class DomainRequests:
 
 
 def _check_knows_shared(wanted: Domain, status: Status) -> None:
-    """Raise VersionError if the supervisor takes no notice of a shared domain's incarnation."""
+    """Raise VersionError if the supervisor ignores a shared domain's incarnation."""
     if wanted.incarnation and status.generation == wanted.content.generation:
         raise VersionError(
             "the MPS supervisor on this node has an older version, which does not support shared "
@@ -297,12 +296,12 @@ def _check_knows_shared(wanted: Domain, status: Status) -> None:
 
 
 def _is_unanswered(data: bytes | None) -> bool:
-    """Tell whether a status is a former desired-state file, which no supervisor has answered."""
+    """Tell whether a status is an earlier desired-state file, unanswered by any supervisor."""
     return _sound(data, decode_domain) is not None
 
 
 def _sound(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:
-    """Return what a file says; None if it is not there, or damaged."""
+    """Return a file's content; None if it does not exist or is damaged."""
     try:
         return None if data is None else decode(data)
     except StateError:

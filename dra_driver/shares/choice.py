@@ -1,10 +1,8 @@
 """Which file is this node's share config.
 
 In: the setting's path, its default name, and the Node's label. Out: the file to use, or none, and
-why.
-
-A path to a file leaves no choice. In a folder, which is how a ConfigMap is mounted, each file is a
-config named after it; the order of the choice is that of the device plugin's config manager.
+why. A path to a file leaves no choice. In a folder, which is how a ConfigMap is mounted, each file
+is a config named after it; the order of the choice is that of the device plugin's config manager.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,11 @@
 """Limits the memory of shares by the control groups of pods (NVML, GPU driver R615 or newer).
 
 In: how much memory of GPUs a claim may have, and which claims there are. Out: limits on the claim's
-pod that hold whatever its processes do, with MPS or without.
-
-The limit of a pod on a GPU is the sum of what its claims have there. claims/ knows them from their
-records, so every step can be repeated, and the next step repairs what a kill has interrupted.
-Decision 13 gives the reasons. If the GPU driver counts memory (misc), pods without a limit get no
-memory of a GPU while it has tenants. If the kernel counts it (dmem), a hook limits each container
-before its code runs.
+pod that hold whatever its processes do, with MPS or without. The limit of a pod on a GPU is the sum
+of what its claims have there. claims/ knows them from their records, so every step can be repeated,
+and the next step repairs what a kill has interrupted. Decision 13 gives the reasons. If the GPU
+driver counts memory (misc), pods without a limit get no memory of a GPU while it has tenants. If
+the kernel counts it (dmem), a hook limits each container before its code runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,13 +1,12 @@
 """MPS: the CUDA programs of a claim's containers run on its GPUs at the same time.
 
 In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, which
-the supervisor is asked for (mps/requests.py), and edits that make containers its clients.
-
-A process is a client of one daemon, so requests with different limits share one. The daemon keeps
-memory limits for each GPU. Of active thread percentages it has the largest, and containers of the
-other requests have theirs in their environment. The supervisor sets compute modes and restores
-them. Each MIG device has its own domain, because a process cannot use two MIG devices, or one
-together with a whole GPU.
+the supervisor is asked for (mps/requests.py), and edits that make containers its clients. A process
+is a client of one daemon, so requests with different limits share one. The daemon keeps memory
+limits for each GPU. Of active thread percentages it has the largest, and containers of the other
+requests have theirs in their environment. The supervisor sets compute modes and restores them. Each
+MIG device has its own domain, because a process cannot use two MIG devices, or one together with a
+whole GPU.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,11 +1,10 @@
 """nvidia-smi, for the time-slice, the one setting for which NVML has no public calls.
 
-In: a driver root and a GPU. Out: its time-slice, set or read, or the reason why not.
-
-The program is found where GPU drivers install it, and runs with the driver's NVML library loaded by
-path, so neither has to be installed in this process's root. Nothing else of the driver root is
-loaded, because a host's C library is not that of this container. Exit codes are those of the
-program's manual page.
+In: a driver root and a GPU. Out: its time-slice, set or read, or the reason why not. The program is
+found where GPU drivers install it, and runs with the driver's NVML library loaded by path, so
+neither has to be installed in this process's root. Nothing else of the driver root is loaded,
+because a host's C library is not that of this container. Exit codes are those of the program's
+manual page.
 """
 
 import os

@@ -2,11 +2,10 @@
 
 In: devices that several claims have shares of, and the claims. Out: a `MemoryPart` for each step of
 shares (sharing/steps.py), so that the undo needs only the record; and for people, what limits
-memory and why nothing better does.
-
-Best are control groups (sharing/memory_groups.py), which no program can evade; then limits of MPS,
-which its daemon enforces and which need nothing here. All tenants of a device are limited in the
-same way: a later one gets what the earlier ones have, because an MPS daemon has one set of limits.
+memory and why nothing better does. Best are control groups (sharing/memory_groups.py), which no
+program can evade; then limits of MPS, which its daemon enforces and which need nothing here. All
+tenants of a device are limited in the same way: a later one gets what the earlier ones have,
+because an MPS daemon has one set of limits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,11 +6,10 @@ compute mode DEFAULT, set through NVML, because the other modes refuse a second 
 Both are settings of the GPU, not of a client, and are lost at a reboot. Both are read first and
 restored at the end, because an admin may have set them. A time-slice that was read or set a moment
 ago is not read again. If a claim's own could not be restored yet, the value from before that claim
-counts. A time-slice that cannot be read is assumed to be the default.
-
-Whether a card accepts a time-slice cannot be read, so it is tried once with the value that it has.
-Only whole GPUs have a time-slice: on MIG devices the strategy is accepted and does nothing; a plan
-without GPUs tells `dra-driver status` so.
+counts. A time-slice that cannot be read is assumed to be the default. Whether a card accepts a
+time-slice cannot be read, so it is tried once with the value that it has. Only whole GPUs have a
+time-slice: on MIG devices the strategy is accepted and does nothing; a plan without GPUs tells
+`dra-driver status` so.
 """
 
 from collections.abc import Mapping, Sequence

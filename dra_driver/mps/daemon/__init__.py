@@ -1,1 +1,1 @@
-"""One `nvidia-cuda-mps-control`: how it is started, asked, probed and limited."""
+"""One `nvidia-cuda-mps-control`: how it is started, queried, probed and limited."""

@@ -34,7 +34,7 @@ ASK_SECONDS = 5.0
 START_SECONDS = 20.0
 QUIT_SECONDS = 5
 QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
-"""How long to wait for a daemon to quit. A tenant can keep its own busy, which is killed then."""
+"""How long to wait for a daemon to quit before it is killed. A tenant can keep it busy."""
 
 # Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
 # who have no access to the kubelet's directory.
@@ -49,13 +49,13 @@ _MULTI_USER = ("-multiuser-server", "-M")
 
 
 class _NotRunnableError(DeviceError):
-    """The kernel does not start the program: it or its loader is not there."""
+    """The kernel cannot start the program: it or its loader is missing."""
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """Where a daemon lives: a mount namespace (None: this process's), and the driver root in it.
+    """Where a daemon runs: a mount namespace (None: this process's), and the driver root in it.
 
-    `dev` says where the driver's device nodes are there at a moment; None where they are in /dev.
+    `dev` returns where the driver's device nodes are; None if they are in /dev.
     """
 
     driver_root: Path
@@ -68,11 +68,11 @@ def host_view(
     proc: Path = Path("/proc"),
     dev: Callable[[], Path | None] = lambda: None,
 ) -> View | None:
-    """Return the host as daemons should see it; None if this process cannot tell or is on it.
+    """Return the host's view for daemons; None if this process cannot get it or is on the host.
 
-    A daemon that lives in this container's mounts would lose them with the container: its servers,
-    which start whenever clients come, would find no loader and no C library any more. The driver
-    root and its device nodes are as the host has them; `proc` has the host's processes.
+    A daemon that runs in this container's mounts would lose them with the container: its servers,
+    which start whenever clients come, would no longer find a loader and a C library. The driver
+    root and its device nodes are those of the host; `proc` has the host's processes.
     """
     try:
         if (proc / "self/ns/pid").stat().st_ino != _HOST_PIDS:
@@ -88,7 +88,7 @@ def host_view(
 class Control:
     """The program in one driver root. Methods may be called from any thread.
 
-    Daemons are started in the view of the host if there is one, and else in that of this process.
+    Daemons are started with the host's view if there is one, otherwise with that of this process.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Control:
         *,
         own_dev: Callable[[], Path | None] = lambda: None,
     ) -> None:
-        """Take where the driver is, and how the host sees it if this process is not on the host.
+        """Take where the GPU driver is, and the host's view if this process is not on the host.
 
-        `proc_root` says what driver runs; `own_dev` is the `View.dev` of this process.
+        `proc_root` tells which GPU driver runs; `own_dev` is the `View.dev` of this process.
         """
         self._root = driver_root
         self._proc = proc_root
@@ -109,10 +109,10 @@ class Control:
         self._views = (own,) if host is None else (host, own)
 
     def start(self, domain: Domain, paths: DomainPaths, token: str) -> Daemon:
-        """Start the domain's daemon, whose folders exist, and return it once it listens.
+        """Start the domain's daemon in its existing folders, and return it once it listens.
 
         The daemon and its servers have the token in their environment, which no tenant can read.
-        Raises DeviceError if it does not start; the text has what it says.
+        Raises DeviceError with the daemon's message if it does not start.
         """
         said = ""
         for view in self._views:
@@ -158,10 +158,10 @@ class Control:
         return said
 
     def client_view(self, paths: DomainPaths) -> tuple[Path, dict[Path, Path]]:
-        """Return what a client needs that this process starts: libcuda, and mounts.
+        """Return what a client that this process starts needs: libcuda, and mounts.
 
-        It comes to the daemon by the daemon's own folder, which no tenant has. Raises DeviceError
-        if the driver root has no libcuda of the driver that runs.
+        It reaches the daemon through the daemon's own folder, which no tenant has. Raises
+        DeviceError if the driver root has no libcuda of the running GPU driver.
         """
         own = self._views[-1]
         library = self._libraries().get(_LIBCUDA)
@@ -173,7 +173,7 @@ class Control:
         return rooted.outside(own.driver_root, library), self._binds(own, paths)
 
     def listening(self, paths: DomainPaths) -> Daemon | None:
-        """Return the daemon that listens in its own folder, None if none does."""
+        """Return the daemon that listens in its own folder, None if there is none."""
         return processes.listener(paths.own, CONTROL_SOCKET)
 
     def ask(
@@ -192,13 +192,13 @@ class Control:
         )
 
     def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
-        """Have daemon and servers quit within seconds, whatever clients do. Raises DeviceError."""
+        """Make the daemon and its servers quit within seconds. Raises DeviceError."""
         if self.listening(paths) != daemon:
             raise DeviceError("the MPS control daemon no longer listens")
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=QUIT_ANSWER_SECONDS)
 
     def _find(self, view: View) -> tuple[Path, dict[str, str]]:
-        """Return where a view has the program, and what it needs of an environment to run."""
+        """Return where a view has the program, and which environment it needs."""
         control = find_program(self._root, MPS_CONTROL)
         if control is None:
             raise DeviceError(
@@ -212,9 +212,9 @@ class Control:
         return there[1], {"PATH": os.pathsep.join(folders), "LC_ALL": "C"}
 
     def _binds(self, view: View, paths: DomainPaths) -> dict[Path, Path]:
-        """Return what daemons and clients see, and a driver container's /dev.
+        """Return what daemons and clients see, with a driver container's /dev.
 
-        Not a simulated one, with only GPUs. It comes first, as /dev/shm is inside.
+        Not a simulated one, which has only GPUs. It comes first, because /dev/shm is inside.
         """
         seen_here, there = self._views[-1].dev(), view.dev()
         is_whole = seen_here is not None and (seen_here / "null").exists()
@@ -222,10 +222,10 @@ class Control:
         return dev | {Path(CONTAINER_PIPE_DIRECTORY): paths.own, Path(CONTAINER_SHM): paths.shm}
 
     def _link_libraries(self, paths: DomainPaths, view: View) -> None:
-        """Make the folder in which the daemon's servers find the driver's libraries.
+        """Make the folder in which the daemon's servers find the GPU driver's libraries.
 
-        The driver's own folder will not do: on a host it also has the host's C library, which is
-        not the one of this container; and it may have libraries of a driver that does not run.
+        The driver's own folder is not suitable: on a host it also has the host's C library, which
+        is not the one of this container, and it may have libraries of a driver that is not running.
         """
         wanted = {
             name: rooted.outside(view.driver_root, source)
@@ -237,7 +237,7 @@ class Control:
             raise file_error("make", paths.libraries, error) from error
 
     def _libraries(self) -> Mapping[str, str]:
-        """Return the libraries of the running driver: name to path inside the driver root."""
+        """Return the libraries of the running GPU driver: name to path inside the driver root."""
         try:
             libraries = find_driver_libraries(self._root, running_driver(self._proc))
         except OSError as error:
@@ -257,16 +257,16 @@ def ask_daemon(
     folder: Path | None = None,
     seconds: float = ASK_SECONDS,
 ) -> list[str]:
-    """Send commands to a daemon by a second run of its program; return the lines of its reply.
+    """Send commands to a daemon by running its program again; return the lines of its reply.
 
     The program finds the daemon by CUDA_MPS_PIPE_DIRECTORY; `environment` is all that it has, and
-    `folder` is where it runs, if a relative path in there is to lead anywhere. Its exit status says
-    only whether it reached the daemon, so the caller reads back what was set. The daemon answers
-    one caller at a time, and turns others away.
+    `folder` is where it runs, for relative paths. Its exit status says only whether it reached the
+    daemon, so the caller reads back what was set. The daemon answers one caller at a time, and
+    rejects others.
 
-    Raises SilenceError if the daemon does not run, answers somebody else, or not in time, and
-    DeviceError if the program cannot be run. Of two who ask at once, one is told that the command
-    cannot be sent, or often nothing at all, with status 0 (seen with R535).
+    Raises SilenceError if the daemon does not run, answers somebody else, or does not answer in
+    time, and DeviceError if the program cannot be run. If two ask at once, one is told that the
+    command cannot be sent, or often nothing at all, with status 0 (seen with R535).
     """
     try:
         done = subprocess.run(
@@ -296,7 +296,7 @@ def ask_daemon(
 
 
 def _write_links(folder: Path, wanted: Mapping[str, Path]) -> None:
-    """Let a folder have these links and nothing else."""
+    """Make a folder contain exactly these links."""
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     for name in os.listdir(folder):  # noqa: PTH208 (names are what is wanted)
@@ -308,7 +308,7 @@ def _write_links(folder: Path, wanted: Mapping[str, Path]) -> None:
 
 
 def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run the program until it runs in the background; return what it printed."""
+    """Run the program until it is in the background; return what it printed."""
     try:
         done = subprocess.run(
             command,
@@ -333,7 +333,7 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _users_options(domain: Domain) -> list[list[str]]:
-    """Return the options to try, one after the other, for the users that a domain has clients of.
+    """Return the options to try, one after the other, for the users of a domain's clients.
 
     A driver too old for several users serves the claims of a shared domain one user at a time.
     """

@@ -1,15 +1,14 @@
-"""Whether a domain's daemon and its servers are well: what the daemon says, and what probes show.
+"""Whether a domain's daemon and its servers are well, by what the daemon says and by probes.
 
-A fatal fault of one client makes a server refuse new clients (FAULT) until all that were hit have
-ended. That passes by itself, unless one of them does not end: then only a new daemon helps, at the
-price of the work of all clients, and so it does where the daemon does not answer.
-
-A server can also hang without saying so. That is taken for true once it has left two probes in a
-row without an answer while its daemon answered. Any answer counts as one, an error too, and a probe
-that waited for something else than the server counts for nothing: a false alarm would cost all
-clients their work. A context takes memory of the GPU and one of its places for clients. So a server
-is probed at once only if a client of it has ended since the last look, and else once in an interval
-while it has clients. There is never more than one probe, also where the last one cannot be killed.
+After a fatal fault of one client, a server refuses new clients (FAULT) until all affected ones have
+ended. If one of them does not end, only a new daemon helps, which costs all clients their work. The
+same is true if the daemon does not answer. A server can also hang without reporting it. That is
+assumed once it has left two probes in a row unanswered while its daemon answered. An error is an
+answer, too, and a probe that waited for something other than the server does not count: a false
+alarm would cost all clients their work. A context takes GPU memory and the place of one client. So
+a server is probed at once only if a client has ended since the last look, and otherwise once in an
+interval while it has clients. There is never more than one probe, even if the last one cannot be
+killed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +25,7 @@ from dra_driver.mps.processes import daemon_at
 log = structlog.get_logger()
 
 FAILURE_THRESHOLD = 2
-"""How many probes in a row have to be left without an answer."""
+"""How many probes in a row have to stay unanswered."""
 
 _FAULT, _ACTIVE = "FAULT", "ACTIVE"
 _NOBODY: frozenset[int] = frozenset()
@@ -35,10 +34,10 @@ _NOBODY: frozenset[int] = frozenset()
 class WorkerTiming(Struct, frozen=True, kw_only=True):
     """How often things are done for a domain, in seconds.
 
-    A daemon that has run for `settled` is stable. One whose server is in FAULT or hangs is looked
-    at every `unhealthy_interval`; it is replaced when it has been so, or has not answered, for
-    `replace_after`, or never if that is 0. A server with clients is probed every `probe_interval`,
-    or never if that is 0; probes of one whose clients come and go are `check_interval` apart.
+    A daemon that has run for `settled` is stable. If its server is in FAULT or hangs, it is checked
+    every `unhealthy_interval`. It is replaced when that, or its silence, has lasted for
+    `replace_after`; never if that is 0. A server with clients is probed every `probe_interval`, or
+    never if that is 0; if its clients come and go, probes are `check_interval` apart.
     """
 
     first_retry: float = 0.2
@@ -52,7 +51,7 @@ class WorkerTiming(Struct, frozen=True, kw_only=True):
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
-    """What a daemon says of one of its servers. `clients` are PIDs, where they were asked for."""
+    """What a daemon says about one of its servers. `clients` are PIDs, if they were asked for."""
 
     pid: int
     status: str
@@ -60,12 +59,12 @@ class ServerState(Struct, frozen=True, kw_only=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes clients, as far as the daemon knows."""
+        """Whether it accepts clients, as far as the daemon knows."""
         return self.status == _ACTIVE
 
 
 def server_states(ask: Ask, *, with_clients: bool = False) -> tuple[ServerState, ...]:
-    """Return the states of the daemon's servers; raises DeviceError, as the asking does."""
+    """Return the states of the daemon's servers. Raises DeviceError."""
     return tuple(
         ServerState(
             pid=pid,
@@ -90,13 +89,13 @@ def server_fault(states: Iterable[ServerState]) -> str:
 
 
 def _pids(lines: Iterable[str]) -> list[int]:
-    """Return the PIDs that an answer lists; where there are none, it is a sentence."""
+    """Return the PIDs in an answer; without any, the answer is a sentence."""
     texts = map(str.strip, lines)
     return [int(text) for text in texts if text.isascii() and text.isdecimal()]
 
 
 class Liveness:
-    """What a daemon lacks, and since when; it is to be replaced after so many seconds, 0: never."""
+    """What is wrong with a daemon, and since when; replaced after so many seconds, 0: never."""
 
     def __init__(self, clock: Callable[[], float], replace_after: float) -> None:
         self._clock = clock
@@ -106,7 +105,7 @@ class Liveness:
         self.reason = ""
 
     def note(self, daemon: Daemon | None, reason: str) -> bool:
-        """Note what a daemon lacks, empty if well; return whether it was unhealthy before."""
+        """Note what is wrong, empty if nothing; return whether it was unhealthy before."""
         was_unhealthy = self._since is not None and self._daemon == daemon
         self._daemon, self.reason = daemon, reason
         if not reason:
@@ -116,14 +115,14 @@ class Liveness:
         return was_unhealthy
 
     def must_replace(self) -> bool:
-        """Tell whether the daemon has been unhealthy for longer than it is waited for."""
+        """Tell whether the daemon has been unhealthy for too long."""
         if self._since is None or not self._replace_after:
             return False
         return self._clock() >= self._since + self._replace_after
 
 
 class HangWatch:
-    """Watches one domain's server. For one thread; no call but `close` waits for a probe."""
+    """Watches one domain's server. For one thread; only `close` waits for a probe."""
 
     def __init__(
         self,
@@ -154,21 +153,21 @@ class HangWatch:
 
     @property
     def descriptor(self) -> int | None:
-        """Readable when the probe that runs has ended; None where none runs."""
+        """Readable when the running probe has ended; None without one."""
         return None if self._probe is None else self._probe.descriptor
 
     @property
     def seconds(self) -> float | None:
-        """In how many seconds the probe that runs is to be seen to; None where none runs."""
+        """In how many seconds to check the running probe; None without one."""
         return None if self._probe is None or self._is_over else self._probe.seconds_left
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last probe was left without an answer, so that it is soon repeated."""
+        """Whether the last probe got no answer, so that it is repeated soon."""
         return self._silences > 0
 
     def turn(self) -> None:
-        """See what has become of the probe that runs: at every wake of the domain's thread."""
+        """Check the running probe; called whenever the domain's thread wakes up."""
         probe = self._probe
         if probe is None:
             return
@@ -191,10 +190,10 @@ class HangWatch:
             )
 
     def look(self, domain: Domain, states: Sequence[ServerState]) -> str:
-        """Judge the probe that has ended, and start the next if it is time.
+        """Judge the probe that has ended, and start the next one if it is time.
 
-        `states` are the domain's servers, as the daemon has just said. Returns what is wrong, for
-        people; empty if nothing is, or nothing is known.
+        `states` are the domain's servers, as the daemon has just reported. Returns what is wrong,
+        for people; empty if nothing is, or nothing is known.
         """
         server = self._only_one(states)
         if server != self._server:
@@ -218,7 +217,7 @@ class HangWatch:
         )
 
     def drop(self) -> None:
-        """Give the probe that runs up, and forget what is known of the server."""
+        """End the running probe, and forget what is known about the server."""
         if self._probe is not None:
             self._probe.give_up()
             self._is_over, self._ended_at = True, self._clock()
@@ -226,13 +225,13 @@ class HangWatch:
         self._forget(None)
 
     def close(self, seconds: float) -> None:
-        """Give the probe that runs up, and wait at most so long for its end."""
+        """End the running probe, and wait at most so many seconds for its end."""
         if self._probe is not None:
             self._probe.give_up(seconds)
         self.drop()
 
     def _only_one(self, states: Sequence[ServerState]) -> Server | None:
-        """Return the domain's server; None where there are several, or it takes no clients."""
+        """Return the domain's server; None if there are several, or it accepts no clients."""
         if not self.is_on or len(states) != 1 or not states[0].is_active:
             return None
         return self._identify(states[0].pid)
@@ -247,9 +246,9 @@ class HangWatch:
         self._ended = None
 
     def _note_clients(self, pids: frozenset[int]) -> None:
-        """Note who the clients are, and whether one has ended since the last look.
+        """Note the clients, and whether one has ended since the last look.
 
-        A server that hangs may keep one that is dead on its list.
+        A server that hangs may keep a dead one on its list.
         """
         probe = self._probe.pid if self._probe is not None else None
         processes = {pid: self._process_at(pid) for pid in pids if pid != probe}

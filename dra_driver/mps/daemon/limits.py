@@ -1,8 +1,8 @@
 """A domain's limits: set in its daemon and read back, because it ignores what it cannot parse.
 
 Devices are named by ordinal, the position in the daemon's CUDA_VISIBLE_DEVICES: drivers up to R550
-know no other name. The daemon replies to `set` with nothing, or with the value that is in force,
-and writes what is 1 GiB or more in whole GiB, rounded down: 10240M as 10G, and 8155M as 7G.
+know no other name. The daemon replies to `set` with nothing, or with the value in force. It writes
+values of 1 GiB or more in whole GiB, rounded down: 10240M as 10G, and 8155M as 7G.
 """
 
 import re
@@ -16,7 +16,7 @@ from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain
 
 ANSWERED = "get_default_active_thread_percentage"
-"""A question that a daemon always answers; lists, and limits that are not set, may be empty."""
+"""A query that a daemon always answers; lists, and limits that are not set, may be empty."""
 
 _MEMORY = re.compile(r"([0-9]+)([GM])B?")
 _MIB_PER_GIB = 1024
@@ -24,7 +24,7 @@ _TOLERANCE = 0.05  # the daemon reports a percentage with one decimal
 
 
 class LimitsError(DeviceError):
-    """The daemon answers, and has other limits than the domain."""
+    """The daemon answers, but has other limits than the domain."""
 
 
 Ask = Callable[[Sequence[str]], list[str]]
@@ -39,10 +39,10 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class _Setting(Struct, frozen=True, kw_only=True):
-    """One of a domain's limits, as the daemon's commands have it.
+    """One of a domain's limits, in the words of the daemon's commands.
 
-    `name` follows `set_default_`, `get_` and the like, and `place`, where it is of a device, their
-    other arguments.
+    `name` follows `set_default_`, `get_` and the like, and `place`, for a device, is their other
+    arguments.
     """
 
     name: str
@@ -53,7 +53,7 @@ class _Setting(Struct, frozen=True, kw_only=True):
 
 
 def set_limits(ask: Ask, domain: Domain) -> None:
-    """Set the domain's limits in the daemon. They apply to servers that it starts from now on."""
+    """Set the domain's limits in the daemon, for servers that it starts from now on."""
     ask(
         [
             f"set_default_{setting.name}{setting.place} {setting.value}"
@@ -83,10 +83,10 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
 
 
 def restore_limits(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str]:
-    """Set the limits of servers that run to the domain's, for their next clients.
+    """Set the limits of running servers to the domain's, for their next clients.
 
-    A container's root can change them by its socket (R580). What a server does not tell is left.
-    Returns what was changed, for people.
+    A container's root can change them through its socket (R580). Limits that a server does not
+    report are left as they are. Returns what was changed, for people.
     """
     settings, changed = _settings(domain), []
     for pid in servers:
@@ -135,7 +135,7 @@ def _percentage(text: str) -> float:
 
 
 def _says(text: str, limit: int) -> bool:
-    """Tell whether the daemon's words can mean a limit in MiB."""
+    """Tell whether the daemon's reply can mean a limit in MiB."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise LimitsError(f"the MPS control daemon says {text!r} for a memory limit")

@@ -1,10 +1,10 @@
 """Mounts of MPS domains: the tmpfs of each folder, and a daemon's private view of the machine.
 
-A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which are to have
+A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must have
 the same paths for both (NVIDIA's MPS documentation; R580 needs only the first). Clients see them
-through bind mounts in their containers. A daemon sees them in a mount namespace of its own, so
-several daemons on one host stay apart although all have the same environment. The namespace ends
-with the daemon.
+through bind mounts in their containers, and a daemon in its own mount namespace, so several daemons
+on one host stay separate although all have the same environment. The namespace ends with the
+daemon.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _TMP_BYTES = 1024**2
 
 
 def layers(folder: Path) -> int:
-    """Return how many file systems are mounted on a folder, one on top of the other."""
+    """Return how many file systems are mounted on a folder, one over another."""
     return _mount_points().count(_escaped(folder.resolve()))
 
 
@@ -48,7 +48,7 @@ def hides_mounts(folder: Path) -> bool:
 def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int = 0o1777) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
 
-    `files` counts files, links and folders; the kernel's own memory for them is not in the size.
+    `files` limits files, links and folders; `size` does not include the kernel's memory for them.
     """
     if layers(folder):
         return
@@ -57,10 +57,10 @@ def mount_tmpfs(folder: Path, *, size_bytes: int | None, files: int, mode: int =
 
 
 def limit_files(folder: Path, files: int) -> bool:
-    """Limit how many files a tmpfs takes that is mounted already; return whether it is so now.
+    """Limit the files of a tmpfs that is mounted already; return whether the limit is set.
 
-    One that has more takes no further ones; it can be limited when they have gone. Raises
-    DeviceError, also where somebody has just made more.
+    If it has more files, it accepts no further ones, and can be limited when some are gone. Raises
+    DeviceError, also if somebody has just made more.
     """
     try:
         usage = os.statvfs(folder)
@@ -73,7 +73,7 @@ def limit_files(folder: Path, files: int) -> bool:
 
 
 def unmount_all(folder: Path) -> None:
-    """Unmount whatever is mounted on a folder. What is still in use ends with its last user."""
+    """Unmount everything on a folder. What is still in use ends with its last user."""
     if not folder.is_dir():
         return
     for _ in range(_MOST_LAYERS):
@@ -95,14 +95,14 @@ def in_private_mounts(
     without: Path,
     namespace: Path | None = None,
 ) -> T:
-    """Call with some folders mounted over others, which only the call and its processes see.
+    """Call with some folders mounted over others, visible only to the call and its processes.
 
-    The call runs on a thread of its own in a mount namespace of its own. Later mounts of the host
-    appear in it, and nothing that is mounted here appears on the host. The new namespace is a copy
-    of `namespace`, such as /proc/1/ns/mnt, or of this process's; in the former the machine's /tmp
-    is covered, so that no targets are left in it. `binds` are target → source; a missing target is
-    made. Whatever is mounted below `without` is hidden, so that the namespace does not keep it in
-    use after everybody else has unmounted it.
+    The call runs on its own thread in its own mount namespace. Later mounts of the host appear in
+    it, and mounts made here do not appear on the host. The new namespace is a copy of `namespace`,
+    such as /proc/1/ns/mnt, or of this process's; in the former the machine's /tmp is covered, so
+    that no targets are left in it. `binds` are target → source; a missing target is made.
+    Everything mounted below `without` is hidden, so that the namespace does not keep it in use
+    after everybody else has unmounted it.
 
     Raises EnterError if the namespace cannot be entered, else DeviceError, or whatever `call`
     raises.
@@ -172,7 +172,7 @@ def _mount_lines() -> list[list[str]]:
 
 
 def _bind(source: Path, target: Path) -> None:
-    """Bind one folder over another; a symbolic link in the target's place is not followed."""
+    """Bind one folder over another; a symbolic link as the target is not followed."""
     target.mkdir(mode=0o755, parents=True, exist_ok=True)
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -209,7 +209,7 @@ def _refused(what: str) -> DeviceError:
 
 
 def _escaped(path: Path) -> str:
-    """Return a path as mountinfo has it."""
+    """Return a path as mountinfo writes it."""
     text = str(path).replace("\\", "\\134")
     return text.replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
 

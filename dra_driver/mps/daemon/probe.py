@@ -1,12 +1,11 @@
-"""A probe: a process that is a CUDA client for a moment, to see whether a server answers.
+"""A probe: a process that is briefly a CUDA client, to find out whether a server answers.
 
-Nothing here waits for the process: it is looked at, killed with its whole process group when its
-time is over, and reaped when the kernel lets it go, which one that hangs in the GPU driver is not.
-
-The probe is a client as those in containers are, by the same library, user and /dev/shm, in a mount
-namespace and a session of its own. It reaches the daemon through the folder that no tenant has, so
-nothing that a tenant can write says where it connects. It has nothing of the supervisor's
-environment, and gives up every right before its first call (mps/daemon/probe_client.py).
+Nothing here waits for the process: it is checked, killed with its process group when its time is
+over, and reaped when the kernel releases it, which it does not while the process hangs in the GPU
+driver. The probe is a client like those in containers, with the same library, user and /dev/shm, in
+its own mount namespace and session. It reaches the daemon through the folder that no tenant has, so
+nothing that a tenant can write decides where it connects. It has nothing of the supervisor's
+environment, and gives up all rights before its first call (mps/daemon/probe_client.py).
 """
 
 import os
@@ -44,17 +43,17 @@ class Outcome(Enum):
     """How a probe ended."""
 
     WELL = auto()
-    """It got a context, and gave it back."""
+    """It got a context, and freed it."""
 
     REFUSED = auto()
-    """It got an answer, which was an error, or it ended without having asked: no hang."""
+    """It got an error as the answer, or ended without having asked: no hang."""
 
     SILENCE = auto()
-    """It asked, and was not answered within the limit."""
+    """It asked, and got no answer within the limit."""
 
 
 class Place(Enum):
-    """What the daemon's log says of where a client waits."""
+    """Where a client waits, according to the daemon's log."""
 
     UNKNOWN = auto()
     QUEUE = auto()
@@ -62,7 +61,7 @@ class Place(Enum):
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """A server that takes clients: its process, and the user and group that it runs as.
+    """A server that accepts clients: its process, and the user and group that it runs as.
 
     `for_all` says whether its daemon was started for clients of all users, which then never wait
     for each other.
@@ -80,7 +79,7 @@ class Probe:
     def __init__(
         self, process: subprocess.Popen[bytes], seconds: float, clock: Callable[[], float]
     ) -> None:
-        """Take the process, which has just been started; `seconds` is how long it may take."""
+        """Take the process, which was just started; `seconds` is how long it may take."""
         self._process = process
         self._seconds = seconds
         self._clock = clock
@@ -93,17 +92,17 @@ class Probe:
 
     @property
     def seconds_left(self) -> float:
-        """For how many seconds to leave it alone; 0 when its time is over."""
+        """How many seconds it has left; 0 when its time is over."""
         left = max(0.0, self._deadline - self._clock())
         return left if self._asks else min(left, _BEGIN_SECONDS)
 
     @property
     def said(self) -> str:
-        """What it said last, for people."""
+        """Its last output, for people."""
         return self._said.decode("ascii", "replace").strip().rpartition("\n")[2]
 
     def look(self) -> Outcome | None:
-        """Return how it ended, None while it has time left; one whose time is over is killed."""
+        """Return how it ended, None while it has time left; it is killed when its time is over."""
         ended = self._process.poll() is not None
         self._read()
         name, _, code = self.said.partition(" ")
@@ -122,7 +121,7 @@ class Probe:
         return Outcome.SILENCE if self._asks else Outcome.REFUSED
 
     def is_gone(self) -> bool:
-        """Tell whether the process has ended and been reaped; it does not wait for that."""
+        """Tell whether the process has ended and been reaped; does not wait for that."""
         if self.descriptor < 0:
             return True
         if self._process.poll() is None:
@@ -134,7 +133,7 @@ class Probe:
         return True
 
     def give_up(self, seconds: float = 0.0) -> None:
-        """Kill the process, whatever it is at, and wait at most so long for its end."""
+        """Kill the process in any state, and wait at most so many seconds for its end."""
         if self.is_gone():
             return
         self._kill()
@@ -165,7 +164,7 @@ class Prober:
     def __init__(
         self, control: Control, paths: DomainPaths, clock: Callable[[], float], seconds: float
     ) -> None:
-        """Take where driver and domain are, and how many seconds a server has for an answer."""
+        """Take where driver and domain are, and how many seconds a server has to answer."""
         self._control = control
         self._paths = paths
         self._clock = clock
@@ -174,7 +173,7 @@ class Prober:
     def start(self, domain: Domain, server: Server, ordinal: int) -> Probe:
         """Start a probe of a server, with a context on one of the domain's devices.
 
-        Raises DeviceError if it cannot be started, which says nothing of the server.
+        Raises DeviceError if it cannot be started, which says nothing about the server.
         """
         library, binds = self._control.client_view(self._paths)
         limit = int(self._seconds) + 1
@@ -195,15 +194,15 @@ class Prober:
         return Probe(process, self._seconds, self._clock)
 
     def place_of(self, pid: int) -> Place:
-        """Return what the daemon's log says of where a client of that PID waits."""
+        """Return where a client with that PID waits, according to the daemon's log."""
         return place_in(_tail(self._paths.log / "control.log"), pid)
 
 
 def place_in(log: bytes, pid: int) -> Place:
-    """Return where a client waits, by the last that a daemon's log says of its PID.
+    """Return where a client waits, by the last entry for its PID in a daemon's log.
 
-    Clients can have the daemon log what they like: a domain's tenants can deny that one of their
-    own waits in the queue, and nothing else.
+    Clients can write to the daemon's log: a domain's tenants can deny that one of their own waits
+    in the queue, but nothing else.
     """
     place = Place.UNKNOWN
     for number, said in _NEW_CLIENT.findall(log):

@@ -1,12 +1,12 @@
-"""The program of a probe's process: a CUDA client for a moment, which then ends.
+"""The program of a probe's process: briefly a CUDA client, then it ends.
 
 In: libcuda's path, the ordinal of a device, user, group, and seconds. Out: on stdout `asking` just
 before the first call, and then a line with the last call and its result: `cuCtxDestroy_v2 0` if all
-went well. It launches no work, so that it can be killed at any time without harm to others.
+went well. It launches no work, so it can be killed at any time without harm to others.
 
 It runs by itself (`python -I -S`) and imports nothing of this package. What it maps from /dev/shm
-is its tenants' work, so it gives up every right before the first call, as any client's process of
-that user would have none.
+is its tenants' work, so it gives up all rights before the first call, because a client's process of
+that user would have none either.
 """
 
 import ctypes

@@ -1,17 +1,15 @@
-"""Prunes the /dev/shm of a shared domain: what claims have left there that are gone.
+"""Prunes the /dev/shm of a shared domain: removes what ended claims have left there.
 
-A file, link, socket, FIFO or folder may be the work of all who were members when it was first seen,
-or was seen to have changed. It goes when all of these have left: a folder once it is empty, and a
-plain file once no process on the node has it open or mapped, which a lease on it tells (fcntl(2),
-F_SETLEASE): the kernel gives one only for a file that nobody else has open, in whichever container.
-So no clock is believed, and no process's memory looked into.
-
-Each look goes through all there is, which the tmpfs limits (`FILES`), so nothing can be hidden
-behind other names or in deep folders. Names are the tenants' work: no link is followed, nothing is
-opened that is no plain file or folder, and none leads elsewhere, since each is looked up in a
-folder's descriptor. Of a tree two folders are open at a time; on the way back `..` has to be the
-folder from which the way led down (as in rm(1)), or a tenant has moved it, and the rest of that
-tree waits for the next look.
+A file, link, socket, FIFO or folder may have been made by any claim that was a member when it was
+first seen, or was seen to have changed. It is removed when all of these have left: a folder once it
+is empty, and a plain file once no process on the node has it open or mapped. A lease tells that
+(fcntl(2), F_SETLEASE): the kernel grants one only for a file that nobody else has open, in any
+container. So clocks are not trusted, and no process's memory is read. Each look goes through
+everything, which the tmpfs limits (`FILES`), so nothing can be hidden behind other names or in deep
+folders. Names are the tenants' work: no link is followed, only plain files and folders are opened,
+and no name leads elsewhere, because each is looked up in a folder's descriptor. Two folders of a
+tree are open at a time. On the way back `..` has to be the folder from which the way led down (as
+in rm(1)); otherwise a tenant has moved it, and the rest of that tree waits for the next look.
 """
 
 import fcntl
@@ -26,10 +24,10 @@ from pathlib import Path
 from msgspec import Struct
 
 FILES = 65_536
-"""How many files, links and folders the tmpfs takes: about 1 KiB of the kernel's memory each."""
+"""Files, links and folders that the tmpfs accepts: about 1 KiB of the kernel's memory each."""
 
 MOST_NAMES = 2 * FILES
-"""How many names a look goes through: a tmpfs of a former version may have more until then."""
+"""Names that a look goes through: a tmpfs of an earlier version may have more until then."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK it would wait for a tenant that has a lease on the file.
@@ -38,7 +36,7 @@ _UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
-    """An inode as it was: `makers` are the members that may have made it, and are still there."""
+    """An inode as it was: `makers` are the members that may have made it and are still there."""
 
     changed_ns: int
     makers: frozenset[str]
@@ -51,11 +49,11 @@ class ShmPruner:
         self._seen: Mapping[int, _Seen] = {}
 
     def look(self, folder: Path, members: Callable[[], frozenset[str]]) -> int:
-        """Remove what claims have left that are gone; return how many files and folders.
+        """Remove what ended claims have left; return how many files and folders.
 
-        `members` returns the claims that have joined. It is asked before, for who has left, and
-        again after all was seen: who has made something had joined before, or has left since.
-        Raises StateError if the members cannot be read.
+        `members` returns the claims that have joined. It is called before, to find out who has
+        left, and again after everything was seen, because a claim that made something had joined
+        before, or has left since. Raises StateError if the members cannot be read.
         """
         try:
             top = os.open(folder, _FOLDER)
@@ -71,7 +69,7 @@ class ShmPruner:
 
 
 class _Folder(Struct, kw_only=True):
-    """A folder on the way: its name in the one above, as it was found, and what is left to do."""
+    """A folder on the way: its name in the parent, as it was found, and what is left to do."""
 
     name: str
     status: os.stat_result
@@ -81,7 +79,7 @@ class _Folder(Struct, kw_only=True):
 
 
 class _Look:
-    """One look at all there is."""
+    """One look at everything."""
 
     def __init__(self, top: int, before: Mapping[int, _Seen], members: frozenset[str]) -> None:
         self.pruned = 0
@@ -107,7 +105,7 @@ class _Look:
                 self._visit(self._top, name, status)
 
     def seen_by(self, members: frozenset[str]) -> dict[int, _Seen]:
-        """Return what is there now; what is new may be the work of all these members."""
+        """Return what is there now; new entries may have been made by any of these members."""
         seen = self._seen | {
             inode: _Seen(changed_ns=changed_ns, makers=members)
             for inode, changed_ns in self._new.items()
@@ -125,7 +123,7 @@ class _Look:
         return iter(names)
 
     def _tree(self, name: str, status: os.stat_result) -> None:
-        """Go through a folder of the top, and all below it, whatever is moved meanwhile.
+        """Go through a folder of the top level, and all below it, even if it is moved meanwhile.
 
         Raises OSError if a folder cannot be entered, or is not where it was.
         """
@@ -161,7 +159,7 @@ class _Look:
         return inside
 
     def _leave(self, above: int, folder: _Folder) -> bool:
-        """Remove a folder that nobody is left of, if it is empty; return whether it is gone."""
+        """Remove a folder whose makers are gone, if it is empty; return whether it is gone."""
         now = _found(above, folder.name)
         if now is None or not os.path.samestat(now, folder.status):
             return False
@@ -175,7 +173,7 @@ class _Look:
         return False
 
     def _visit(self, inside: int, name: str, status: os.stat_result) -> bool:
-        """Remove what is no folder, if nobody is left of it or uses it; return whether it is."""
+        """Remove an entry that is no folder, if makers and users are gone; return whether it is."""
         makers = self._makers(status)
         if makers is not None and not makers:
             left = _remove_unused(inside, name, status)
@@ -188,7 +186,7 @@ class _Look:
         return False
 
     def _makers(self, status: os.stat_result) -> frozenset[str] | None:
-        """Return who of those that may have made something is left; None if it is new."""
+        """Return which possible makers of an entry are left; None if it is new."""
         before = self._seen.get(status.st_ino) or self._before.get(status.st_ino)
         if before is None or status.st_ino in self._new or before.changed_ns != status.st_ctime_ns:
             return None
@@ -210,7 +208,7 @@ def _found(inside: int, name: str) -> os.stat_result | None:
 def _moved(here: int, name: str, wanted: os.stat_result) -> int:
     """Return a folder opened in the place of `here`, which is closed.
 
-    Raises OSError if it is not the one that is wanted; `here` stays open then.
+    Raises OSError if it is not the expected one; `here` stays open then.
     """
     there = os.open(name, _FOLDER, dir_fd=here)
     if not os.path.samestat(os.fstat(there), wanted):
@@ -221,7 +219,7 @@ def _moved(here: int, name: str, wanted: os.stat_result) -> int:
 
 
 def _remove_unused(inside: int, name: str, status: os.stat_result) -> os.stat_result | None:
-    """Remove a name of what nobody has open or mapped; return what it is then, None if it stays."""
+    """Remove a name of a file that nobody has open or mapped; return its status, else None."""
     is_file = stat.S_ISREG(status.st_mode)
     try:
         descriptor = os.open(name, _FILE if is_file else _UNOPENED, dir_fd=inside)

@@ -1,14 +1,13 @@
 """A control group for MPS daemons, so that they outlive the supervisor's container.
 
-A container runtime that ends a container kills every process in its control group, even one in
-another session. So daemons are moved out, to the group `dra-driver-mps` at the top of the host's
-hierarchy (cgroup v2) or of each of its hierarchies (v1). Servers that a daemon starts later start
-there too. This needs the host's cgroup file system. Without the setting nothing is moved, as suits
-a supervisor that is in no container; with it, control groups that are not there are an error.
-
-The group has no limits and may use every device, so nothing else may ever get into it. The kernel
-takes a PID, which could be another's by then: a descriptor of the daemon (pidfd_open(2)) is held
-from before it is identified until after the move, and tells whether that was so.
+A container runtime that ends a container kills every process in its control group, even in another
+session. So daemons are moved to the group `dra-driver-mps` at the top of the host's hierarchy
+(cgroup v2) or of each of its hierarchies (v1), and servers that a daemon starts later are in it,
+too. This needs the host's cgroup file system. Without the setting nothing is moved, which suits a
+supervisor outside containers; with it, missing control groups are an error. The group has no limits
+and may use every device, so nothing else may get into it. The kernel takes a PID, which could be
+another process's by then. So a descriptor of the daemon (pidfd_open(2)) is held from before it is
+identified until after the move, and tells whether that happened.
 """
 
 import os
@@ -30,7 +29,7 @@ _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
 class DaemonGroup:
-    """The group that daemons are moved to. `root` is the host's /sys/fs/cgroup; None: no move."""
+    """The group for daemons. `root` is the host's /sys/fs/cgroup; None: daemons are not moved."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
@@ -61,7 +60,7 @@ class DaemonGroup:
             os.close(descriptor)
 
     def folders(self) -> list[Path]:
-        """Where the group is there, one for each hierarchy; rmdir(2) removes an empty one."""
+        """The group's folders, one for each hierarchy; rmdir(2) removes an empty one."""
         hierarchies = [] if self._root is None else _hierarchies(self._root)
         return [hierarchy / GROUP for hierarchy in hierarchies if (hierarchy / GROUP).is_dir()]
 
@@ -93,7 +92,7 @@ def _hierarchies(root: Path) -> list[Path]:
 
 
 def _end_stranger(daemon: Daemon) -> None:
-    """End the process that had the PID of a daemon at the moment of the move, if there is one."""
+    """End the process that had a daemon's PID at the moment of the move, if there is one."""
     stranger = processes.daemon_at(daemon.pid)
     if stranger is not None and stranger != daemon:
         processes.kill([stranger], _KILL_SECONDS)

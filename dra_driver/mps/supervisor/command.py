@@ -186,7 +186,7 @@ def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
 
 
 def _check_container(plugins: Path) -> None:
-    """Look for what a container lacks that would show only when a claim's pod is in use."""
+    """Check for missing rights that would show only once a claim's pod is in use."""
     if os.getpid() == 1:
         raise SetupError(
             "this container has its own PID namespace, because this is its first process: MPS "

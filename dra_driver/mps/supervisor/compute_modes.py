@@ -1,11 +1,10 @@
 """Compute modes of the GPUs under MPS: EXCLUSIVE_PROCESS while a domain uses them.
 
-Only one process may then use a GPU, and that is the MPS server: a program that does not find its
-daemon fails, instead of running beside the others without limits. The mode that was set before the
-first domain is restored after the last one. Modes do not survive a reload of the driver.
-
-NVML is open only while modes are read or set. A process that has it open holds every GPU that it
-sees, and a GPU that is held changes no MIG mode and takes no reset.
+Only one process may then use a GPU, the MPS server. A program that does not find its daemon fails,
+instead of running beside the others without limits. The mode from before the first domain is
+restored after the last one. Modes do not survive a reload of the GPU driver. NVML is open only
+while modes are read or set: while a process has it open, the GPUs that it sees cannot change their
+MIG mode or be reset.
 """
 
 import threading
@@ -29,9 +28,9 @@ log = structlog.get_logger()
 
 
 class NvmlModes:
-    """Compute modes, as NVML numbers them. It is open from the first need to `close` or a failure.
+    """Compute modes, as NVML numbers them.
 
-    All but `close` raise DeviceError.
+    NVML is open from the first call to `close` or a failure. All but `close` raise DeviceError.
     """
 
     def __init__(self, driver_root: Path, proc_root: Path) -> None:
@@ -66,10 +65,10 @@ class NvmlModes:
 
 
 class ComputeModes:
-    """Which domains use which GPU, and what its mode was before. Safe for several threads."""
+    """Which domains use which GPU, and its mode before. Safe for several threads."""
 
     def __init__(self, door: NvmlModes, *, change: bool = True) -> None:
-        """Take the door to NVML. Without `change` modes are restored and never set."""
+        """Take the access to NVML. Without `change`, modes are restored but never set."""
         self._door = door
         self._change = change
         self._lock = threading.Lock()
@@ -78,7 +77,7 @@ class ComputeModes:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Keep the driver open between several calls. It is opened by the first that needs it.
+        """Keep NVML open between several calls. The first call that needs it opens it.
 
         Opening wakes each GPU without persistence mode, which takes seconds.
         """
@@ -93,7 +92,7 @@ class ComputeModes:
                     self._door.close()
 
     def remember(self, domain: DomainId, modes: Mapping[str, int]) -> None:
-        """Note the modes that an earlier supervisor found, before any domain is worked on."""
+        """Note the modes that an earlier supervisor found; called before any domain is handled."""
         with self._lock:
             for uuid, mode in modes.items():
                 self._holders.setdefault(uuid, {})[domain] = mode
@@ -101,7 +100,7 @@ class ComputeModes:
     def acquire(self, domain: DomainId, uuid: str) -> int | None:
         """Note that the domain uses the GPU, and return its mode without MPS; None if it has none.
 
-        None is also returned if modes are not to be changed, and then nothing is noted.
+        If modes are not to be changed, it notes nothing and returns None.
         """
         if not self._change:
             return None
@@ -115,7 +114,7 @@ class ComputeModes:
             return mode
 
     def set_exclusive(self, uuid: str) -> None:
-        """Let only one process use the GPU. Repeating it changes nothing."""
+        """Let only one process use the GPU. Can be repeated."""
         if not self._change:
             return
         with self.using(), self._lock:
@@ -126,8 +125,8 @@ class ComputeModes:
     def release(self, domain: DomainId, uuid: str) -> None:
         """Note that the domain no longer uses the GPU; after the last one, restore its mode.
 
-        A mode that somebody else has set meanwhile stays. Where NVML refuses, the domain still
-        counts as one that uses the GPU.
+        A mode that something else has set meanwhile stays. If NVML refuses, the domain still counts
+        as a user of the GPU.
         """
         with self.using(), self._lock:
             holders = self._holders.get(uuid, {})

@@ -1,9 +1,10 @@
-"""Keeps one MPS domain in its desired state, on a thread of its own: no domain delays another.
+"""Keeps one MPS domain in its desired state, on a separate thread, so no domain delays another.
 
 In: the desired state, which may change at any time. Out: the domain's status file. The thread
 sleeps until the desired state changes, the daemon dies (pidfd_open(2)) or it is time to check that
-the daemon answers. What fails is retried with back-off for as long as it is desired; a daemon that
-keeps dying soon after its start counts as failing; one that is not well for long is replaced.
+the daemon answers. Failures are retried with back-off as long as the domain is desired. A daemon
+that keeps dying soon after its start counts as failing, and one that is not well for long is
+replaced.
 """
 
 import os
@@ -38,7 +39,7 @@ _PROBE_END_SECONDS = 1.0
 class Unreadable(Struct, frozen=True, kw_only=True):
     """A desired state that cannot be read, and why: the domain stays as it is.
 
-    Without a reason it is in a newer version's words, and the domain is left to that version.
+    Without a reason, it has a newer version's format, and the domain is left to that version.
     """
 
     reason: str | None
@@ -81,7 +82,7 @@ class DomainWorker(Worker):
         self._status: Status | None = None
 
     def want(self, desired: Desired) -> bool:
-        """Set the desired state; return False if this worker has ended and cannot take it."""
+        """Set the desired state; return False if this worker has ended and cannot accept it."""
         with self._lock:
             if not self._ended:
                 self._desired = desired
@@ -102,7 +103,7 @@ class DomainWorker(Worker):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread has ended: it was told to, or the domain is removed."""
+        """Whether the thread has ended, because it was told to or the domain is removed."""
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -171,7 +172,7 @@ class DomainWorker(Worker):
         return pause
 
     def _maintain(self, wanted: Domain) -> float:
-        """Let a daemon serve the domain; return after how many seconds to check again."""
+        """Make a daemon serve the domain; return after how many seconds to check again."""
         self._generation = wanted.generation
         before, self._serving = self._serving, None
         if before and not is_alive(before.daemon) and not self._is_settled():

@@ -1,8 +1,8 @@
 """One domain's life: what is done for it, in order, and how all of it is undone.
 
-Every step can be repeated, checks first what exists, and is recorded before it is taken if nobody
-could see it afterwards. So when a supervisor is killed, wherever it was, the next one continues
-from there, and a daemon that runs is never started twice.
+Every step can be repeated and checks first what exists. It is recorded before it is done if nobody
+could see it afterwards. So if a supervisor is killed at any point, the next one continues from
+there, and a running daemon is never started twice.
 """
 
 import os
@@ -53,9 +53,9 @@ _LOG_FOLDER_BYTES = 64 * 1024**2  # its clients can make a daemon write faster t
 class SupervisorContext(Struct, frozen=True, kw_only=True):
     """What all domains of a supervisor have in common.
 
-    `supervisor` names this process, for the lock and for statuses; `shm_bytes` limits the size of
-    each domain's /dev/shm, None to half of the memory; `step` is called after each step, and tests
-    are killed there; `on_death` whenever a daemon died by itself.
+    `supervisor` identifies this process in the lock and in statuses; `shm_bytes` limits the size of
+    each domain's /dev/shm, None to half of the memory. `step` is called after each step, where
+    tests kill the process; `on_death` when a daemon has died by itself.
     """
 
     supervisor: str
@@ -78,7 +78,7 @@ class ServingDaemon(Struct, frozen=True, kw_only=True):
 
 
 class Lifecycle:
-    """One domain's life, for one thread. `report` is called with a state and the reason for it.
+    """One domain's life, for one thread. `report` is called with a state and its reason.
 
     What cannot be done now is a DeviceError or a StateError; the next call continues from there.
     """
@@ -97,7 +97,7 @@ class Lifecycle:
 
     @property
     def record(self) -> DomainRecord | None:
-        """What has been done for the domain, as it is on disk."""
+        """What was done for the domain, as it is on disk."""
         return read_record(self._paths.record, self._context.boot_id)
 
     def ensure_serving(self, wanted: Domain, serving: ServingDaemon | None) -> ServingDaemon:
@@ -128,7 +128,7 @@ class Lifecycle:
         return ServingDaemon(daemon=daemon, generation=wanted.generation, limits=limits)
 
     def _has_limits(self, wanted: Domain) -> bool:
-        """Ask the daemon whether it still has the limits: its clients can tell it others."""
+        """Check that the daemon still has the limits, because its clients can change them."""
         try:
             read_limits(self._ask, wanted)
         except LimitsError as error:
@@ -137,17 +137,17 @@ class Lifecycle:
         return True
 
     def server_states(self, *, with_clients: bool) -> tuple[ServerState, ...]:
-        """Return what the daemon says of its servers, and of their clients if these are wanted."""
+        """Return what the daemon says about its servers, and if wanted about their clients."""
         return server_states(self._ask, with_clients=with_clients)
 
     def keep_limits(self, wanted: Domain, states: Iterable[ServerState]) -> None:
-        """Put back the limits of servers that clients have changed."""
+        """Restore the limits of servers that clients have changed."""
         servers = [state.pid for state in states if state.is_active]
         for words in restore_limits(self._ask, wanted, servers):
             self._log.warning("mps limits restored", cause=words)
 
     def server_at(self, pid: int) -> Server | None:
-        """Return the server of this domain that has a PID; None if that is another process."""
+        """Return this domain's server with a PID; None if that is another process."""
         record, process = self.record, processes.daemon_at(pid)
         if record is None or process is None or not processes.is_outside_containers(process):
             return None
@@ -161,7 +161,7 @@ class Lifecycle:
         return Server(process=process, user=user[0], group=user[1], for_all=for_all)
 
     def give_up(self, reason: str) -> None:
-        """Kill a daemon that serves nobody any more, and its servers; it counts as a death."""
+        """Kill a daemon that serves nobody any more, and its servers; this counts as a death."""
         record = self.record
         if record is not None and record.daemon is not None:
             self._log.error("mps daemon given up", pid=record.daemon.pid, cause=reason)
@@ -170,7 +170,7 @@ class Lifecycle:
             self._record_death(record)
 
     def tear_down(self) -> None:
-        """Undo all that was done for the domain."""
+        """Undo everything that was done for the domain."""
         record = self.record
         if self._paths.folder.exists():
             self._report(State.STOPPING, "")
@@ -203,13 +203,13 @@ class Lifecycle:
         return record
 
     def _is_lost(self, record: DomainRecord | None) -> bool:
-        """Tell whether there was a record, for a daemon is never started without."""
+        """Tell whether there was a record; a daemon is never started without one."""
         if record is None:
             return self._unrecorded_daemon() is not None
         return record.is_damaged
 
     def _guess(self, gpus: Sequence[str]) -> DomainRecord:
-        """Replace a record that was lost. Without MPS nearly every mode is DEFAULT."""
+        """Replace a lost record. Without MPS nearly every mode is DEFAULT."""
         modes = dict.fromkeys(gpus, DEFAULT)
         self._context.modes.remember(self._domain, modes)
         daemon = self._unrecorded_daemon()
@@ -245,7 +245,7 @@ class Lifecycle:
         return daemon if daemon and processes.has_token(daemon, record.token) else None
 
     def _unrecorded_daemon(self) -> Daemon | None:
-        """Return what listens where tenants cannot: all there is to go by without a record."""
+        """Return what listens where tenants cannot: without a record, nothing else is known."""
         daemon = self._context.control.listening(self._paths)
         return daemon if daemon and processes.is_outside_containers(daemon) else None
 
@@ -287,14 +287,14 @@ class Lifecycle:
                     os.truncate(path, 0)
 
     def _limit_shm(self) -> None:
-        """Limit the files in a /dev/shm that a former version, which did not, has mounted."""
+        """Limit the files in a /dev/shm that an earlier version has mounted without a limit."""
         try:
             mounts.limit_files(self._paths.shm, shm.FILES)
         except DeviceError as error:
             self._log.warning("files in /dev/shm not limited", cause=str(error))
 
     def _prune_shm(self) -> None:
-        """Remove what claims that have left a shared domain have left in its /dev/shm."""
+        """Remove what claims left in a shared domain's /dev/shm when they left it."""
         if is_shared(self._domain):
             joined = partial(members_in, self._context.files.members(self._domain))
             with suppress(StateError):  # whose files they are cannot be read now
@@ -312,7 +312,7 @@ class Lifecycle:
             raise file_error("make", paths.folder, error) from error
 
     def _mount_folders(self) -> None:
-        """Mount what tenants can fill, so that none of it lies on the node's disk."""
+        """Mount what tenants can fill, so that it is not on the node's disk."""
         paths = self._paths
         mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes, files=shm.FILES)
         mounts.mount_tmpfs(paths.log, size_bytes=_LOG_FOLDER_BYTES, mode=0o755, files=pipes.FILES)
@@ -320,7 +320,7 @@ class Lifecycle:
         pipes.make_pipes(paths)
 
     def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
-        """Set the compute mode of each whole GPU, after the mode that was found is recorded."""
+        """Set the compute mode of each whole GPU, after recording the mode that was found."""
         gpus = wanted.whole_gpus
         for uuid in set(record.modes_found) - set(gpus):
             self._context.modes.release(self._domain, uuid)

@@ -1,7 +1,7 @@
 """The supervisor's record of one domain: what it has changed, so that another can undo it.
 
-Written before the machine is changed and kept until all is undone. The daemon in it may be gone,
-and after a reboot (another boot id) nothing that it says about the machine is true.
+It is written before the machine is changed and kept until everything is undone. The daemon in it
+may be gone, and after a reboot (another boot id) nothing that it says about the machine is true.
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ class DomainRecord(Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         boot_id: of the boot in which it was done.
         modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
-        token: what only this domain's processes have in their environment: nobody else can read
-            it. Written before a daemon is started; empty before the first.
+        token: what only this domain's processes have in their environment, and nobody else can
+            read. Written before a daemon is started; empty before the first.
         restarts: daemons that died and were replaced.
         is_damaged: whether the file was damaged, so that nobody knows what was done.
     """
@@ -58,5 +58,5 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
 
 
 def write_record(path: Path, record: DomainRecord) -> None:
-    """Write the record; it survives a crash once this returns."""
+    """Write the record; it survives a crash from now on."""
     write_file(path, seal(msgspec.to_builtins(record)), durable=True, mode=0o600)

@@ -1,7 +1,7 @@
-"""The supervisor: watches what the driver asks for, and runs one worker for each MPS domain.
+"""The supervisor: watches what the driver requests, and runs one worker for each MPS domain.
 
 Only one supervisor serves a directory at a time; a second one waits for the lock, which makes a
-rolling update safe. When a supervisor stops or is killed its daemons keep running, and the next
+rolling update safe. If a supervisor stops or is killed, its daemons keep running, and the next
 supervisor adopts them.
 """
 
@@ -35,7 +35,7 @@ _EVICTION_SECONDS = 2.0  # for an evicted driver to say so: both are told to end
 class Supervisor(Worker):
     """Serves one MPS directory, from `start` until `stop`.
 
-    One that cannot be used any more ends the thread with StateError, through threading.excepthook.
+    If it cannot be used any more, the thread ends with StateError, through threading.excepthook.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Supervisor(Worker):
         self._watch = FolderWatch(context.files.desired_folder)
 
     def ring(self) -> None:
-        """Have the thread look soon."""
+        """Make the thread look soon."""
         self._watch.wake()
 
     def _run(self) -> None:
@@ -69,8 +69,8 @@ class Supervisor(Worker):
     def let_domains_end(self, pause: Callable[[float], bool]) -> None:
         """Wait while there are domains and an evicted driver waits for their claims.
 
-        Daemons have GPUs open, and the GPU driver is to be replaced (kubelet/eviction.py). The work
-        goes on meanwhile. The wait ends too when `pause`, which is given seconds, says so.
+        Daemons have GPUs open, and the GPU driver is to be replaced (kubelet/eviction.py). Work
+        continues meanwhile. The wait also ends when `pause`, which is given seconds, says so.
         """
         known_by = self._clock() + _EVICTION_SECONDS
         while self.domains():
@@ -96,11 +96,10 @@ class Supervisor(Worker):
         return Counter(str(worker.state or State.STARTING) for worker in self._workers.values())
 
     def _begin(self) -> bool:
-        """Take the lock when no other supervisor has it; False when stopped before.
+        """Take the lock when no other supervisor has it; False if stopped before.
 
-        A disk that is full or read-only is waited for: daemons that run need no supervisor until
-        one dies, and a restart mends nothing. Raises StateError if the MPS directory cannot be
-        used.
+        It waits while a disk is full or read-only: running daemons need no supervisor until one
+        dies, and a restart would not help. Raises StateError if the MPS directory cannot be used.
         """
         once = LogOnce()
         while True:
@@ -128,7 +127,7 @@ class Supervisor(Worker):
                 self._context.modes.remember(domain, record.modes_found)
 
     def _left_over(self) -> set[DomainId]:
-        """Return the domains that may have something to undo, whether they are asked for or not."""
+        """Return the domains that may have something to undo, requested or not."""
         names = {*names_in(self._files.domains_folder), *ids_in(self._files.status_folder)}
         return set(map(DomainId, filter(is_id, names)))
 
