@@ -24,6 +24,12 @@ from dra_driver.devices.shares import MIB
 from dra_driver.errors import StateError
 from dra_driver.usage.processes import SeenProcess
 
+OVER = "GPUMemoryOverLimit"
+"""Reason of the Event of who has more than the limit."""
+
+KILLED = "GPUOOMKilled"
+"""Reason of the Event of who was ended for it."""
+
 
 class Claimed(Struct, frozen=True, kw_only=True):
     """What a claim has of a device: `limit_mib` is None without a limit.

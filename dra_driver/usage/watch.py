@@ -28,16 +28,19 @@ from dra_driver.errors import DriverError, TransientError
 from dra_driver.host.worker import LogOnce, Worker
 from dra_driver.usage.ending import EndingError, Ends
 from dra_driver.usage.node import NodeLook
-from dra_driver.usage.over_limit import Claimed, Excess, Tenant, claimed, excesses, tenants_of
+from dra_driver.usage.over_limit import (
+    KILLED,
+    OVER,
+    Claimed,
+    Excess,
+    Tenant,
+    claimed,
+    excesses,
+    tenants_of,
+)
 from dra_driver.usage.reserved import ReservedPods
 
 log = structlog.get_logger()
-
-OVER = "GPUMemoryOverLimit"
-"""Reason of the Event of who has more than the limit."""
-
-KILLED = "GPUOOMKilled"
-"""Reason of the Event of who was ended for it."""
 
 REPORT, END = "report", "end"
 REPORT_SECONDS = 10.0

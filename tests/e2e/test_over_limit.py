@@ -9,7 +9,7 @@ from testbed.commands import wait_until
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.layout import ProcessKind
-from dra_driver.usage.watch import KILLED, OVER
+from dra_driver.usage.over_limit import KILLED, OVER
 from e2e.jobs import Jobs
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run

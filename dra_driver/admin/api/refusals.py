@@ -1,10 +1,10 @@
-"""What events say of pods: that a driver refuses to prepare devices, or that they get no claim.
+"""What events say of pods: that they are refused devices, get no claim, or have too much memory.
 
 The kubelet says the first in an event of reason FailedPrepareDynamicResources, again at each try;
 the claim stays allocated all the while, so that nobody else gets its devices. The controller that
 makes claims from templates says the second (FailedResourceClaimCreation), and the scheduler for
-those that it makes for resource names: a quota, a policy or a webhook is in the way. Without the
-permission to read events nothing is said of either.
+those that it makes for resource names: a quota, a policy or a webhook is in the way. This driver
+says the third (usage/over_limit.py). Without the permission to read events nothing is said of any.
 """
 
 from collections.abc import Iterable
@@ -16,6 +16,7 @@ from dra_driver.admin.api.reads import Reads, read, read_all
 from dra_driver.errors import ApiError, NotFoundError
 from dra_driver.fields import Object, mapping, text
 from dra_driver.kube.resource import EVENTS, PODS
+from dra_driver.usage.over_limit import KILLED, OVER
 
 _REASON = "FailedPrepareDynamicResources"
 _NOT_CREATED = "FailedResourceClaimCreation"
@@ -53,15 +54,27 @@ def why_no_claim(api: Reads, pod: Object) -> str:
     The scheduler has other reasons, too, for which it does not place a pod; of these nothing is
     returned.
     """
-    metadata = mapping(pod, "metadata")
-    name = (text(metadata, "namespace"), text(metadata, "name"))
-    about = f"regarding.uid={text(metadata, 'uid')}"
     for reason in (_NOT_CREATED, _NOT_SCHEDULED):
-        event = _newest(api, reason, frozenset({name}), about).get(name, {})
-        note = text(event, "note")
+        note = text(_newest_of(api, reason, pod), "note")
         if note and (reason == _NOT_CREATED or _FORBIDDEN in note):
             return note
     return ""
+
+
+def over_limit(api: Reads, thing: Object) -> str:
+    """Return what was said last of the GPU memory of a pod or a claim, and when; empty if nothing.
+
+    An event is there for an hour, or as long as the API server was told to keep it.
+    """
+    newest = max((_newest_of(api, reason, thing) for reason in (OVER, KILLED)), key=_time)
+    return f"{_time(newest)[:19]}Z: {text(newest, 'note')}" if newest else ""
+
+
+def _newest_of(api: Reads, reason: str, thing: Object) -> Object:
+    metadata = mapping(thing, "metadata")
+    name = (text(metadata, "namespace"), text(metadata, "name"))
+    about = f"regarding.uid={text(metadata, 'uid')}"
+    return _newest(api, reason, frozenset({name}), about).get(name, {})
 
 
 def _newest(api: Reads, reason: str, pods: frozenset[PodName], *also: str) -> dict[PodName, Object]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dra_driver.admin.api.nodes import Node, obstacles
 from dra_driver.admin.api.reads import Reads, read, read_all
-from dra_driver.admin.api.refusals import PodName, refusals, why_no_claim
+from dra_driver.admin.api.refusals import PodName, over_limit, refusals, why_no_claim
 from dra_driver.admin.api.slices import TaintRule, readable_slices
 from dra_driver.admin.explain.allocated import AllocatedState
 from dra_driver.admin.explain.answers import Cluster, NodeAnswer, answer_on
@@ -157,6 +157,7 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         findings=tuple(findings(demand, answers)),
         own=frozenset(f"{namespace}/{pod}" for namespace, pod in own),
         refused=refusals(api, (*own, *_holders(answers))),
+        over_limit=over_limit(api, pod or claims[f"{namespace}/{name}"]) if own else "",
     )
 
 

@@ -34,7 +34,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """What is said of a pod or claim.
 
     `refused` are pods that have their devices and do not start: its own, and those in its way;
-    `own` is the pod itself, or those that use the claim.
+    `own` is the pod itself, or those that use the claim. `over_limit` is what was said last of its
+    memory, if that was more than its limit.
     """
 
     demand: Demand
@@ -42,6 +43,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     own: frozenset[str] = frozenset()
     refused: tuple[Refusal, ...] = ()
+    over_limit: str = ""
 
     @property
     def is_refused(self) -> bool:
@@ -86,6 +88,8 @@ def as_text(told: Explanation, *, wide: bool = False) -> str:
         lines += ["", "Has devices and does not start:"]
         lines += (f"  * pod {each.pod}: {each.why}" for each in told.refused)
         lines.append(f"    -> {_OF_REFUSED}")
+    if told.over_limit:
+        lines += ["", "Had more GPU memory than its limit:", f"  * {told.over_limit}"]
     if told.answers:
         lines += ["", *aligned([("NODE", "FITS", "WHY"), *_node_rows(told.answers)])]
     if wide and (rows := list(_device_rows(told.answers))):
@@ -207,6 +211,7 @@ def as_json(told: Explanation) -> str:
             for finding in told.findings
         ],
         "refused": [{"pod": pod.pod, "why": pod.why} for pod in told.refused],
+        "memoryOverLimit": told.over_limit or None,
         "nodes": [_node_json(answer) for answer in told.answers],
     }
     return json.dumps(document, indent=2) + "\n"

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.usage.over_limit import claimed
-from dra_driver.usage.watch import BETWEEN_EVENTS, KILLED, OVER, REPORT_SECONDS
+from dra_driver.usage.over_limit import KILLED, OVER, claimed
+from dra_driver.usage.watch import BETWEEN_EVENTS, REPORT_SECONDS
 from worlds.tenants import CONTEXT, Tenants, container_id
 
 LIMIT = 5000
