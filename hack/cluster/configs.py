@@ -151,6 +151,8 @@ def kubelet_config(cluster: Cluster) -> dict[str, object]:
         "imageGCHighThresholdPercent": 100,
         # A pod whose prepare failed is tried again at the next sync only, by default in a minute.
         "syncFrequency": "5s",
+        # Likewise a container that ended twice: by default it starts after ten seconds and more.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "nodeStatusUpdateFrequency": "5s",
         # No Services are routed here, so no iptables are needed.
         "makeIPTablesUtilChains": False,
@@ -162,7 +164,10 @@ def kubelet_config(cluster: Cluster) -> dict[str, object]:
         # where nothing listens on port 53, a query is refused at once.
         "clusterDNS": [cluster.node_ip],
         "serializeImagePulls": False,
-        "featureGates": _gates(cluster.options.feature_gates),
+        "featureGates": {
+            "KubeletCrashLoopBackOffMax": True,  # off by default in 1.34
+            **_gates(cluster.options.feature_gates),
+        },
     }
 
 
