@@ -117,6 +117,11 @@ class GpuNode:
         """The driver's settings, by their variables."""
         return dict(self.driver.env)
 
+    @property
+    def first_settings(self) -> dict[str, str]:
+        """Those with which the driver was first started."""
+        return self.place.env() | dict(self._driver_env or {})
+
     def restart_driver(self, settings: Mapping[str, str]) -> None:
         """Give the driver other settings, by a restart, and wait until it publishes by them."""
 

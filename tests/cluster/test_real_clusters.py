@@ -19,7 +19,7 @@ from cluster.state import ident_of
 
 from readiness import lacks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 COMMAND = Path(__file__).resolve().parents[2] / "hack" / "cluster"
 POD = {
@@ -179,18 +179,15 @@ def test_a_pod_runs_and_its_log_can_be_read(alpha: Cluster) -> None:
     )
     assert "resourceslices" in alpha.kubectl("api-resources", "--api-group=resource.k8s.io")
     assert sysctls() == before
-    alpha.do("down")
-    assert alpha.traces() == []
-    assert not devices & interfaces()
-
-
-def test_a_second_up_changes_nothing(alpha: Cluster) -> None:
-    alpha.do("up")
+    # A second time it changes nothing.
     pids = alpha.pids()
     alpha.do("up")
     assert alpha.pids() == pids
     # Another cluster is not made out of this one behind its user's back.
     alpha.do("up", "--apiserver", "bridge", status=1)
+    alpha.do("down")
+    assert alpha.traces() == []
+    assert not devices & interfaces()
 
 
 @pytest.mark.long(
@@ -267,6 +264,9 @@ def test_down_clears_up_after_half_an_up(alpha: Cluster) -> None:
     assert not devices & interfaces()
 
 
+@pytest.mark.long(
+    "tests/cluster/test_real_clusters.py::test_down_clears_up_after_everything_was_killed"
+)
 def test_down_without_a_readable_record_still_clears_up(alpha: Cluster) -> None:
     alpha.do("up")
     alpha.run_pod()

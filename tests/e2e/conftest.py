@@ -7,8 +7,8 @@ kubernetes.py says which Kubernetes and containerd.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,18 +17,50 @@ from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
 from testbed.api import Api
-from testbed.cluster import version_flags
+from testbed.cluster import Cluster, version_flags
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.containers import Containers
+from testbed.installed_node import InstalledNode
 from testbed.node import GpuNode
 
-from e2e.kubernetes import CONTAINERD, KUBERNETES, OCI, RUNTIME, cluster_of, skip_if_lacking
+from dra_driver.simulator.profile import dump, load
+from e2e.kubernetes import (
+    CONTAINERD,
+    KUBERNETES,
+    OCI,
+    RUNTIME,
+    cluster_of,
+    cluster_of_pods,
+    skip_if_lacking,
+)
+from e2e.lasting import LastingCluster
 from e2e.needs import cannot_run
 from e2e.scene import Scene
 from readiness import lacks
 
 OTHER = "e2e-other"
 """Another node, of which there is nothing but its Node."""
+
+CLUSTER = os.environ.get("E2E_CLUSTER", "e2e")
+
+SETTINGS = {"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "1", "SHUTDOWN_DELAY": "0"}
+"""With them tests wait for less. An installed driver has its own, and so has the kubelet time to
+notice that one goes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the tests on a node, put those together whose driver has the same settings.
+
+    A restart takes longer than many a test.
+    """
+    places: dict[object, int] = {}
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        node = item.path if item.get_closest_marker("own_cluster") else None
+        settings = (str(sorted(one.kwargs.items())) for one in item.iter_markers("driver"))
+        return places.setdefault(node, len(places)), "".join(settings)
+
+    items.sort(key=place)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -75,15 +107,47 @@ def image_archive() -> Path:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
-    if reason := missing():
+    cluster = cluster_of(CLUSTER)
+    with node_of("h100x8", tmp_path_factory.mktemp("node"), cluster) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def lasting() -> Iterator[Cluster]:
+    """A cluster for nodes of other cards, one after the other."""
+    with closing(cluster_of(f"{CLUSTER}-own", kind=LastingCluster)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def lasting_for_pods() -> Iterator[Cluster]:
+    """The same for nodes with the driver in pods."""
+    with closing(cluster_of_pods("i", kind=LastingCluster)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def node_of(
+    profile: str,
+    folder: Path,
+    cluster: Cluster,
+    *,
+    runtime: str = RUNTIME,
+    machine_options: Sequence[str] = (),
+    **settings: str,
+) -> Iterator[GpuNode]:
+    """A node of some cards on a cluster, whose driver gets more settings, by their variables."""
+    if reason := missing(runtime):
         cannot_run(reason)
     # Tokens live as shortly as they may, so that the driver meets renewed ones during the tests.
     node = GpuNode(
-        cluster_of(os.environ.get("E2E_CLUSTER", "e2e")),
-        tmp_path_factory.mktemp("node"),
+        cluster,
+        folder,
+        profile=profile,
         token_life=600,
-        driver_env={"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "3"},
+        driver_env=SETTINGS | settings,
         mps=True,
+        machine_options=machine_options,
     )
     node.clear()
     try:
@@ -96,56 +160,46 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
 
 
 @contextmanager
-def node_of(
-    profile: str, folder: Path, *, runtime: str = RUNTIME, **settings: str
-) -> Iterator[GpuNode]:
-    """A node of other cards, on a cluster of its own beside that of all other tests.
-
-    `settings` are given to its driver, by their variables.
-    """
-    if reason := missing(runtime):
+def node_with_image(
+    cluster: Cluster, folder: Path, image: Path, *, platform: str = "", **settings: str
+) -> Iterator[InstalledNode]:
+    """A node that has the driver's image, and nothing of the driver yet."""
+    if reason := missing():
         cannot_run(reason)
-    name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-{profile}"
-    node = GpuNode(
-        cluster_of(name, runtime=runtime),
-        folder,
-        profile=profile,
-        driver_env={"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "3", **settings},
-        mps=True,
-    )
+    node = InstalledNode(cluster, folder, image, driver_env=settings, platform=platform)
     node.clear()
     try:
-        node.up(print)
+        node.up_bare(print)
+        if not node.can_run_mps:
+            cannot_run("NVIDIA's MPS programs could not be had")
         Scene.prepare(node)
         yield node
     finally:
         node.down()
 
 
-@contextmanager
-def driver_with(node: GpuNode, **settings: str) -> Iterator[None]:
-    """Give a node's driver more settings, by their variables, for as long as it takes."""
-    before = node.driver_settings
-    _restart(node, before | settings)
-    try:
-        yield
-    finally:
-        _restart(node, before)
+def h100x1(folder: Path, gpus: int = 1) -> str:
+    """A profile in a folder: a machine with one H100, or so many."""
+    profile = load("h100x8")
+    path = folder / f"h100x{gpus}.yaml"
+    path.write_text(dump(profile.model_copy(update={"gpus": profile.gpus[:gpus]})))
+    return str(path)
 
 
-def _restart(node: GpuNode, settings: Mapping[str, str]) -> None:
-    """Restart a node's driver, and wait until the kubelet knows it as well."""
-    node.restart_driver(settings)
-    node.driver.wait_registered()
-
-
-@contextmanager
-def as_marked(node: GpuNode, request: pytest.FixtureRequest) -> Iterator[None]:
+def set_as_marked(node: GpuNode, request: pytest.FixtureRequest) -> None:
     """Give a node's driver the settings that a test is marked with."""
     marked = [marker.kwargs for marker in request.node.iter_markers("driver")]
-    settings = {name: value for one in reversed(marked) for name, value in one.items()}
-    with driver_with(node, **settings) if settings else nullcontext():
-        yield
+    set_driver(node, {name: value for one in reversed(marked) for name, value in one.items()})
+
+
+def set_driver(node: GpuNode, settings: Mapping[str, str]) -> None:
+    """Give a node's driver these settings beside its first ones; they stay until others are set.
+
+    It is restarted only if it has others, and then the kubelet knows it afterwards.
+    """
+    if node.driver_settings != (wanted := node.first_settings | dict(settings)):
+        node.restart_driver(wanted)
+        node.driver.wait_registered()
 
 
 @pytest.fixture
@@ -159,13 +213,13 @@ def mps_node(node: GpuNode) -> GpuNode:
 @pytest.fixture
 def scene(node: GpuNode, request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Pods and claims of one test; afterwards all are deleted, and nothing may be left of them."""
-    with as_marked(node, request):
-        scene = Scene(node)
-        before = request.session.testsfailed
-        yield scene
-        if request.session.testsfailed > before:
-            sys.stdout.write(scene.explain())
-        scene.end()
+    set_as_marked(node, request)
+    scene = Scene(node)
+    before = request.session.testsfailed
+    yield scene
+    if request.session.testsfailed > before:
+        sys.stdout.write(scene.explain())
+    scene.end()
 
 
 @pytest.fixture

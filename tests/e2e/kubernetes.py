@@ -10,6 +10,7 @@ test_doctor.py sees on the cluster itself that it is.
 
 import hashlib
 import os
+from typing import TypeVar
 
 import pytest
 from testbed.cluster import Cluster
@@ -24,13 +25,17 @@ RUNTIME = os.environ.get("E2E_RUNTIME", "")
 OCI = os.environ.get("E2E_OCI", "")
 FEATURE_GATES = os.environ.get("E2E_FEATURE_GATES", "")
 
+C = TypeVar("C", bound=Cluster)
 
-def cluster_of(name: str, *, runtime: str = RUNTIME, for_pods: bool = False) -> Cluster:
+
+def cluster_of(
+    name: str, *, runtime: str = RUNTIME, for_pods: bool = False, kind: type[C] = Cluster
+) -> C:
     """Return a cluster, not up yet, of the Kubernetes that these tests run on."""
     # With that gate the scheduler waits for DeviceTaintRules, whose API is off where the gate is.
     needs_rules = is_on(Feature.TAINTS) and _minor() < ALL_FEATURES_ON
     rules = "kube-apiserver:--runtime-config=resource.k8s.io/v1alpha3=true"
-    return Cluster(
+    return kind(
         name,
         KUBERNETES,
         (rules,) if needs_rules else (),
@@ -42,11 +47,11 @@ def cluster_of(name: str, *, runtime: str = RUNTIME, for_pods: bool = False) -> 
     )
 
 
-def cluster_of_pods(letter: str) -> Cluster:
+def cluster_of_pods(letter: str, kind: type[C] = Cluster) -> C:
     """Return a cluster for a driver in a pod, named after this run's and by a letter of its own."""
     # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
     run = hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()
-    return cluster_of(f"{letter}{run[:7]}", for_pods=True)
+    return cluster_of(f"{letter}{run[:7]}", for_pods=True, kind=kind)
 
 
 def is_on(gate: str) -> bool:

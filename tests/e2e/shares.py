@@ -12,8 +12,8 @@ from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
-from e2e.conftest import as_marked, missing
-from e2e.kubernetes import cluster_of
+from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
+from e2e.conftest import node_of, set_as_marked
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 
@@ -77,41 +77,39 @@ class Shares:
         return run((DRIVER, "status", *paths, "--proc-root", place.driver_root / "proc"))
 
 
+def limits_by_control_group() -> tuple[str, ...]:
+    """Options of a machine that limits memory by control groups, as a driver of R615 does."""
+    hierarchy = find_hierarchy(None)
+    if hierarchy is None or kernel_counts_gpus(hierarchy):
+        cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
+    # NVIDIA's own files are those of an older driver, which has no memory limits.
+    options = ("--userspace", "stand-in", "--driver-version", "615.71.09")
+    return (*options, "--memory-limits", "misc", "--cgroup-root", str(hierarchy))
+
+
 @contextmanager
 def shares_of(
-    profile: str, folder: Path, cluster: str | Cluster, *, machine_options: Sequence[str] = ()
+    profile: str,
+    folder: Path,
+    cluster: Cluster,
+    *,
+    machine_options: Sequence[str] = (),
+    **settings: str,
 ) -> Iterator[Shares]:
-    """A node whose driver reads share configs, on a cluster of its own; nothing is shared yet."""
-    if reason := missing():
-        cannot_run(reason)
+    """A node on a cluster, whose driver reads share configs; nothing is shared yet."""
     configs = folder / "configs"
     configs.mkdir()
     (configs / "default").write_text(config())
-    node = GpuNode(
-        cluster if isinstance(cluster, Cluster) else cluster_of(cluster),
-        folder / "node",
-        profile=profile,
-        driver_env={"RESCAN_INTERVAL": "1", "SHARE_CONFIG": str(configs)},
-        mps=True,
-        machine_options=machine_options,
-    )
-    node.clear()
-    try:
-        node.up(print)
-        node.credentials.keep_fresh()
-        Scene.prepare(node)
+    settings["SHARE_CONFIG"] = str(configs)
+    with node_of(
+        profile, folder / "node", cluster, machine_options=machine_options, **settings
+    ) as node:
         yield Shares(node, configs)
-    finally:
-        node.down()
 
 
 def unshared_scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Yield a scene that begins and ends with nothing shared."""
-    with as_marked(shares.node, request):
-        yield from _unshared_scene(shares, request)
-
-
-def _unshared_scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    set_as_marked(shares.node, request)
     shares.set(config(), 0)
     scene = Scene(shares.node)
     before = request.session.testsfailed
@@ -124,8 +122,7 @@ def _unshared_scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[
             process.start()
     scene.clear()
     shares.set(config(), 0)
-    scene.rewritten()
-    scene.end()
+    scene.end(rewritten=True)
 
 
 def environment(scene: Scene, pod: str) -> dict[str, str]:

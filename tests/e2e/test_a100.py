@@ -1,10 +1,10 @@
-"""A node of A100 with 40 GB: how MIG mode gets on there, and what claims get of a GPU in it."""
+"""A node of A100 with 40 GB: how MIG mode gets on there."""
 
 from collections.abc import Iterator
 
 import pytest
-from testbed.commands import run, wait_until
-from testbed.machine import DRIVER
+from testbed.cluster import Cluster
+from testbed.commands import wait_until
 from testbed.mig import switch_by_reset
 from testbed.node import GpuNode
 
@@ -12,29 +12,19 @@ from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import node_of
 from e2e.kubernetes import counters_are_cheap, needs
 from e2e.scene import Scene
-from e2e.test_mig import seen, there
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2), needs(Feature.COUNTERS)]
 
 PROFILES = {"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"}
 PARTS = 7 + 7 + 4 + 3 + 2 + 1 + 1
-DIVIDED = (0, 1)
-"""Minor numbers of the GPUs that most tests find in MIG mode."""
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+def node(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     """A node of eight A100, none in MIG mode; its driver makes MIG devices on those that are."""
     settings = {} if counters_are_cheap() else {"MIG": "on-demand"}
-    with node_of("a100x8", tmp_path_factory.mktemp("a100"), **settings) as node:
+    with node_of("a100x8", tmp_path_factory.mktemp("a100"), lasting, **settings) as node:
         yield node
-
-
-@pytest.fixture(scope="module")
-def divided(node: GpuNode) -> GpuNode:
-    """The node with some of its GPUs in MIG mode."""
-    switch_by_reset(node, DIVIDED, on=True)
-    return node
 
 
 def published_profiles(scene: Scene, minor: int) -> list[str]:
@@ -81,20 +71,3 @@ def test_an_admin_turns_mig_mode_on_and_off_while_the_driver_runs(scene: Scene) 
     assert set(node.devices()) == before
     assert node.driver.pid == pid
     scene.rewritten()
-
-
-@pytest.mark.long("tests/e2e/test_mig.py::test_mig_devices_come_as_extended_resources")
-@pytest.mark.usefixtures("divided")
-def test_mig_devices_of_an_a100_are_had_by_resource_name(scene: Scene) -> None:
-    resource = "nvidia.com/mig-1g.5gb"
-    scene.node.cluster.kubectl("apply", "-f", "-", stdin=run((DRIVER, "classes", resource)))
-    try:
-        one, two = (scene.pod(f"of-{count}", limits={resource: count}) for count in (1, 2))
-        scene.running(one, two)
-        assert [*seen(scene, one).values()] == ["1g.5gb"]
-        assert [*seen(scene, two).values()] == ["1g.5gb"] * 2
-        assert seen(scene, one).keys().isdisjoint(seen(scene, two))
-        scene.delete(one, two)
-        assert there(scene) == 0
-    finally:
-        scene.api.delete("DeviceClass", "mig-1g.5gb.resource.nvidia.com")

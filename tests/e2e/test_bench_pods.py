@@ -1,7 +1,6 @@
 """`dra-driver bench pods`: pods of every strategy run under it on simulated GPUs, and go again."""
 
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.node import GpuNode
 
@@ -19,16 +19,14 @@ from dra_driver.bench.pods.offer import Offer
 from dra_driver.bench.pods.runner import PodRunner
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
-from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.kube.connect import connect
-from dra_driver.simulator import profile
 from e2e.bench_run import Run, loaded, python
+from e2e.conftest import h100x1
 from e2e.kubernetes import needs
-from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
-from e2e.shares import GPU, Shares, config, shares_of
+from e2e.shares import GPU, Shares, config, limits_by_control_group, shares_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 WORK = Workload(kind=WorkloadKind.INFERENCE, seconds=0.5, warm_up=0.0)
 PROFILE = "1g.10gb"
@@ -75,18 +73,12 @@ def strategies(*, can_run_mps: bool) -> list[tuple[Strategy, str]]:
     return found
 
 
+@pytest.mark.long(
+    "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
+)
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
-@pytest.mark.parametrize(
-    "turn",
-    [
-        0,
-        *(
-            pytest.param(turn, marks=pytest.mark.long("tests/e2e/test_bench_pods.py"))
-            for turn in (1, 2)
-        ),
-    ],
-)
+@pytest.mark.parametrize("turn", range(3))
 def test_pods_of_every_strategy_run_under_it_and_give_no_results(
     runner: PodRunner, scene: Scene, turn: int
 ) -> None:
@@ -107,6 +99,9 @@ def test_pods_of_every_strategy_run_under_it_and_give_no_results(
         assert scene.api.all("ResourceClaim", runner.namespace) == []
 
 
+@pytest.mark.long(
+    "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
+)
 @pytest.mark.driver(MIG="on-demand")
 def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: PodRunner) -> None:
     shares = Strategy(sharing=Sharing.SHARES, tenants=2)
@@ -116,7 +111,7 @@ def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: Pod
 
 
 @pytest.mark.long(
-    "tests/e2e/test_bench_pods.py::test_pods_of_every_strategy_run_under_it_and_give_no_results"
+    "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
 )
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
@@ -128,6 +123,9 @@ def test_where_there_are_only_mig_devices_one_of_them_says_what_the_card_is(
     assert runner.obstacle(ALONE) == "no whole GPU is published"
 
 
+@pytest.mark.long(
+    "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
+)
 def test_a_case_on_another_kind_of_card_than_the_first_is_not_compared(runner: PodRunner) -> None:
     runner.card = runner.probe().model_copy(update={"name": "NVIDIA A100 80GB PCIe"})
     case = runner.run(ALONE, WORK)
@@ -136,19 +134,8 @@ def test_a_case_on_another_kind_of_card_than_the_first_is_not_compared(runner: P
 
 
 @pytest.mark.long(
-    "tests/e2e/test_bench_pods.py::test_pods_of_every_strategy_run_under_it_and_give_no_results"
+    "tests/e2e/test_bench_pods.py::test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing"
 )
-def test_pods_run_on_the_node_that_is_named(scene: Scene, image: str) -> None:
-    kubeconfig = Path(scene.node.cluster.env["KUBECONFIG"])
-    place = Place(image=image, node=scene.node.cluster.node)
-    with (
-        closing(connect(kubeconfig, "", environment={})) as client,
-        PodRunner(client, place, print, patience=90) as runner,
-    ):
-        case = runner.run(ALONE, WORK)
-    assert (case.state, case.reason) == ("passed", "")
-
-
 def test_a_pod_that_does_not_run_is_a_failed_case_with_the_reason(scene: Scene) -> None:
     kubeconfig = Path(scene.node.cluster.env["KUBECONFIG"])
     place = Place(image="registry.local/absent:1", pull_policy="Never")
@@ -330,6 +317,12 @@ BY_PRIORITY = """\
 """
 
 
+@pytest.mark.long(
+    "tests/contract/bench/test_scenarios.py"
+    "::test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes",
+    "tests/contract/bench/test_pull_secret.py"
+    "::test_a_run_has_a_copy_of_the_secret_in_its_namespace",
+)
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_tenants_of_a_scenario_have_works_sizes_and_settings_of_their_own(
@@ -360,15 +353,6 @@ def test_tenants_of_a_scenario_have_works_sizes_and_settings_of_their_own(
     assert len(cases) == (4 if scene.node.can_run_mps else 3)
 
 
-def one_or_more_h100(folder: Path, gpus: int) -> str:
-    """The path of a profile of a machine with so many."""
-    some = profile.load("h100x8")
-    some = some.model_copy(update={"gpus": some.gpus[:gpus]})
-    path = folder / "profile.yaml"
-    path.write_text(profile.dump(some))
-    return str(path)
-
-
 def shares_case(shares: Shares, image_archive: Path, tenants: int = 2) -> Case:
     """Run a case of shares on a node that has three of each GPU; there is no whole one."""
     kubeconfig = Path(shares.node.cluster.env["KUBECONFIG"])
@@ -389,10 +373,9 @@ def shares_case(shares: Shares, image_archive: Path, tenants: int = 2) -> Case:
 @needs(Feature.EXTENDED_RESOURCE)
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_shares_are_measured_where_they_are_of_one_gpu(
-    gpus: int, image_archive: Path, tmp_path: Path
+    gpus: int, lasting: Cluster, image_archive: Path, tmp_path: Path
 ) -> None:
-    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-s{gpus}"
-    with shares_of(one_or_more_h100(tmp_path, gpus), tmp_path, cluster) as shares:
+    with shares_of(h100x1(tmp_path, gpus), tmp_path, lasting) as shares:
         shares.set(config("timeSlicing", 3), 3 * gpus)
         case = shares_case(shares, image_archive)
         if gpus == 1:
@@ -417,16 +400,10 @@ def test_shares_are_measured_where_they_are_of_one_gpu(
 )
 @needs(Feature.EXTENDED_RESOURCE)
 def test_shares_by_control_group_are_measured_and_said_to_be(
-    image_archive: Path, tmp_path: Path
+    lasting: Cluster, image_archive: Path, tmp_path: Path
 ) -> None:
-    hierarchy = find_hierarchy(None)
-    if hierarchy is None or kernel_counts_gpus(hierarchy):
-        cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
-    options = ("--userspace", "stand-in", "--driver-version", "615.71.09")
-    options += ("--memory-limits", "misc", "--cgroup-root", str(hierarchy))
-    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-cg"
-    path = one_or_more_h100(tmp_path, 1)
-    with shares_of(path, tmp_path, cluster, machine_options=options) as shares:
+    options = limits_by_control_group()
+    with shares_of(h100x1(tmp_path), tmp_path, lasting, machine_options=options) as shares:
         shares.set(config("timeSlicing", 3), 3)
         case = shares_case(shares, image_archive, tenants=3)
     assert (case.state, case.reason) == ("passed", "")

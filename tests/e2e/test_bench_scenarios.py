@@ -45,8 +45,8 @@ def has_run_as_it_says(case: Case) -> None:
 
 
 @pytest.mark.long(
-    "tests/e2e/test_bench_pods.py"
-    "::test_tenants_of_a_scenario_have_works_sizes_and_settings_of_their_own"
+    "tests/contract/bench/test_scenarios.py"
+    "::test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes"
 )
 @pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)

@@ -20,7 +20,7 @@ from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 from readiness import lacks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 CHART = REPOSITORY / "manifests" / "chart"
 PLATFORMS = sorted((CHART / "platforms").glob("*.yaml"))
@@ -140,8 +140,15 @@ def test_a_label_of_gpu_nodes_is_enough(cluster: Cluster, helm: Helm, label: str
     assert "1 of 1 nodes is a GPU node" in said
 
 
+also_without_a_cluster = pytest.mark.long("tests/contract/test_chart.py")
+
+
 @pytest.mark.parametrize("words", [(), ("--set", CLEANUP)], ids=["driver", "cleanup"])
-@pytest.mark.parametrize("values", [EVERYTHING, *PLATFORMS], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "values",
+    [EVERYTHING, *(pytest.param(one, marks=also_without_a_cluster) for one in PLATFORMS)],
+    ids=lambda path: path.stem,
+)
 def test_what_the_chart_makes_is_accepted_without_a_warning(
     cluster: Cluster, helm: Helm, values: Path, words: tuple[str, ...]
 ) -> None:

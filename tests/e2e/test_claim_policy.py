@@ -24,7 +24,12 @@ from e2e.conftest import OTHER, missing
 from e2e.kubernetes import KUBERNETES
 from e2e.needs import cannot_run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    # With Kubernetes 1.34 these find the policy alone.
+    pytest.mark.long("tests/e2e/test_claim_status.py"),
+]
 
 NAMESPACE, NAME = "e2e", "claim"
 GATE = "DRAResourceClaimGranularStatusAuthorization"

@@ -1,133 +1,48 @@
 """Parts of one GPU by consumable capacity, on a real cluster: what claims ask for and get.
 
-One node with one simulated H100, on a cluster of its own beside the one of the other tests. Claims
-that name `memory` and `shares` are those of users of NVIDIA's driver.
+One node with one simulated H100. Claims that name `memory` and `shares` are those of users of
+NVIDIA's driver.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 
 import pytest
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import gpu_config
-from testbed.commands import run, wait_until
+from testbed.cluster import Cluster
 from testbed.driver import DRIVER_NAME
-from testbed.machine import DRIVER
 from testbed.node import GpuNode
 from testbed.pods import environment
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from dra_driver.simulator.profile import dump, load
-from e2e.conftest import as_marked, missing
-from e2e.kubernetes import cluster_of, needs
-from e2e.needs import cannot_run
+from e2e.conftest import h100x1, node_of
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
-from e2e.sharing import PIPE
+from e2e.sharing import PIPE, status
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS, Feature.CONSUMABLE)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster(stream=2),
+    needs(Feature.COUNTERS, Feature.CONSUMABLE),
+]
 
 THREADS, LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MPS = gpu_config(strategy="MPS")
 
 
-class Node:
-    """The node, and the mode in which its driver runs."""
-
-    def __init__(self, node: GpuNode) -> None:
-        self.node = node
-
-    def set(self, mode: str) -> None:
-        """Have the driver run with `--consumable-shares`, and wait until that is published."""
-        driver = self.node.driver
-        if driver.running() and driver.env["CONSUMABLE_SHARES"] == mode:
-            return
-        before = None if driver.env["CONSUMABLE_SHARES"] == mode else self.capacities()
-        driver.stop()
-        driver.env["CONSUMABLE_SHARES"] = mode
-        driver.start()
-        driver.wait_registered()
-        wanted = {"disabled": set(), "memory": {"cores"}, "unlimited": {"cores"}}
-        added = wanted.get(mode, {"cores", "shares"})
-        wait_until(
-            # Two modes have the same capacities, with other policies.
-            lambda: (
-                self.capacities() != before
-                and set(self.gpu()["capacity"]) & {"cores", "shares"} == added
-            ),
-            f"the GPU to be published in mode {mode}",
-            timeout=120,
-        )
-
-    def capacities(self) -> list[Object]:
-        """What is published of all devices."""
-        devices = (one for each in self.node.slices() for one in each.get("devices", []))
-        return [device["capacity"] for device in devices]
-
-    def gpu(self) -> Object:
-        """The whole GPU as it is published."""
-        devices = (one for each in self.node.slices() for one in each.get("devices", []))
-        found: Object = next(device for device in devices if device["name"] == "gpu-0")
-        return found
-
-    def memory_mib(self) -> int:
-        """The memory that claims can have together, in MiB."""
-        return int(self.gpu()["capacity"]["memory"]["value"].removesuffix("Mi"))
-
-    def status(self) -> str:
-        """What `dra-driver status` says on the node."""
-        place = self.node.place
-        paths = ("--kubelet-plugins-directory-path", place.plugins)
-        return run((DRIVER, "status", *paths, "--proc-root", place.driver_root / "proc"))
-
-
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    if reason := missing():
-        cannot_run(reason)
-    folder = tmp_path_factory.mktemp("one")
-    profile = load("h100x8")
-    one = profile.model_copy(update={"gpus": profile.gpus[:1]})
-    (folder / "h100x1.yaml").write_text(dump(one))
-    node = GpuNode(
-        cluster_of(f"{os.environ.get('E2E_CLUSTER', 'e2e')}-parts"),
-        folder / "node",
-        profile=str(folder / "h100x1.yaml"),
-        driver_env={"CONSUMABLE_SHARES": "unlimited"},
-        mps=True,
-    )
-    node.clear()
-    try:
-        node.up(print)
-        node.credentials.keep_fresh()
-        Scene.prepare(node)
-        yield Node(node)
-    finally:
-        node.down()
+def node(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+    folder, mode = tmp_path_factory.mktemp("one"), {"CONSUMABLE_SHARES": "unlimited"}
+    with node_of(h100x1(folder), folder / "node", lasting, **mode) as node:
+        yield node
 
 
-@pytest.fixture
-def mps_node(node: Node) -> Node:
-    """The node, if NVIDIA's MPS programs could be had for it."""
-    if not node.node.can_run_mps:
-        cannot_run("NVIDIA's MPS programs could not be had")
-    return node
-
-
-@pytest.fixture
-def scene(node: Node, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """A scene that begins and ends without pods; a test may set another mode."""
-    with as_marked(node.node, request):
-        scene = Scene(node.node)
-        mode = node.node.driver.env["CONSUMABLE_SHARES"]
-        before = request.session.testsfailed
-        yield scene
-        if request.session.testsfailed > before:
-            print(scene.explain(), node.status())  # noqa: T201 (pytest shows it with the failure)
-        scene.clear()
-        node.set(mode)
-        scene.rewritten()
-        scene.end()
+def all_memory(scene: Scene) -> str:
+    """The memory that claims can have of the GPU together."""
+    devices = (one for each in scene.node.slices() for one in each.get("devices", []))
+    (found,) = (one for one in devices if one["name"] == "gpu-0")
+    return str(found["capacity"]["memory"]["value"])
 
 
 def tenant(
@@ -155,10 +70,8 @@ def results(scene: Scene, pod: str) -> list[Object]:
     return found
 
 
-def test_claims_for_memory_and_for_cores_are_limited_to_them_on_one_gpu(
-    mps_node: Node, scene: Scene
-) -> None:
-    mps_node.set("unlimited")
+@pytest.mark.usefixtures("mps_node")
+def test_claims_for_memory_and_for_cores_are_limited_to_them_on_one_gpu(scene: Scene) -> None:
     memory = tenant(scene, "memory", {"memory": "10Gi"}, MPS)
     cores = tenant(scene, "cores", {"cores": "20"}, MPS)
     both = tenant(scene, "both", {"memory": "40Gi", "cores": "80"}, MPS)
@@ -184,8 +97,8 @@ def test_claims_for_memory_and_for_cores_are_limited_to_them_on_one_gpu(
     )
 
 
-def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(node: Node, scene: Scene) -> None:
-    node.set("memory")
+@pytest.mark.driver(CONSUMABLE_SHARES="memory")
+def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(scene: Scene) -> None:
     first = tenant(scene, "first", {"memory": "60Gi"})
     scene.running(first)
     second = tenant(scene, "second", {"memory": "20Gi"})
@@ -199,12 +112,12 @@ def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(node: Node, sc
     "tests/unit/test_extended_resources.py"
     "::test_who_asks_by_resource_name_alone_consumes_the_defaults"
 )
-def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(node: Node, scene: Scene) -> None:
-    node.set("memory")
+@pytest.mark.driver(CONSUMABLE_SHARES="memory")
+def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(scene: Scene) -> None:
     pod = tenant(scene, "whole")
     scene.running(pod)
     (result,) = results(scene, pod)
-    assert result["consumedCapacity"]["memory"] == f"{node.memory_mib()}Mi"
+    assert result["consumedCapacity"]["memory"] == all_memory(scene)
     assert result["consumedCapacity"]["cores"] == "0"
     scene.unschedulable(tenant(scene, "other", {"memory": "1Mi"}))
 
@@ -213,35 +126,32 @@ def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(node: Node, scene:
     "tests/contract/sharing/test_consumable_shares.py"
     "::test_without_a_config_claims_are_time_sliced_and_nothing_is_set"
 )
-def test_in_mode_unlimited_any_number_of_claims_have_a_gpu(node: Node, scene: Scene) -> None:
-    node.set("unlimited")
+def test_in_mode_unlimited_any_number_of_claims_have_a_gpu(scene: Scene) -> None:
     pods = [tenant(scene, f"tenant{number}") for number in range(6)]
     scene.running(*pods)
     assert len({scene.gpus(pod) for pod in pods}) == 1
-    assert "nothing limits memory" in node.status()
+    assert "nothing limits memory" in status(scene)
 
 
 @pytest.mark.long(
     "tests/contract/sharing/test_consumable_shares.py"
     "::test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests"
 )
-def test_of_so_many_shares_each_claim_has_one_unless_it_asks_for_more(
-    node: Node, scene: Scene
-) -> None:
-    node.set("4")
+@pytest.mark.driver(CONSUMABLE_SHARES="4")
+def test_of_so_many_shares_each_claim_has_one_unless_it_asks_for_more(scene: Scene) -> None:
     one, three = tenant(scene, "one"), tenant(scene, "three", {"shares": "3"})
     scene.running(one, three)
     assert results(scene, one)[0]["consumedCapacity"]["shares"] == "1"
     assert results(scene, three)[0]["consumedCapacity"]["shares"] == "3"
-    assert "4 of 4" in node.status()
+    assert "4 of 4" in status(scene)
     scene.unschedulable(tenant(scene, "fifth"))
     scene.delete(three)
 
 
+@pytest.mark.usefixtures("mps_node")
 def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_is_two_gpus(
-    mps_node: Node, scene: Scene
+    scene: Scene,
 ) -> None:
-    mps_node.set("unlimited")
     asked = {"capacity": {"requests": {"memory": "10Gi", "cores": "10"}}}
     exactly: Object = {"deviceClassName": DRIVER_NAME, **asked}
     devices = {
@@ -265,8 +175,7 @@ def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_i
     "::test_whole_gpus_partitions_and_replicas_are_refused_beside_a_consumable_share"
 )
 @pytest.mark.driver(MIG="on-demand")
-def test_a_partition_and_parts_of_the_gpu_exclude_each_other(node: Node, scene: Scene) -> None:
-    node.set("unlimited")
+def test_a_partition_and_parts_of_the_gpu_exclude_each_other(scene: Scene) -> None:
     part = tenant(scene, "part", {"memory": "10Gi"})
     scene.running(part)
     partition = tenant(scene, "partition", deviceClassName="mig.nvidia.com")

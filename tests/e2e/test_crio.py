@@ -18,14 +18,14 @@ from testbed.pods import container, migs_seen
 from cluster import cgroups, mounts
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.admin.doctor.facts.runtime_config import read_runtime_configs
-from e2e.conftest import node_of
-from e2e.kubernetes import makes_mig_by_default, needs
+from e2e.conftest import CLUSTER, node_of
+from e2e.kubernetes import cluster_of, makes_mig_by_default, needs
 from e2e.scene import NAMESPACE, Scene
 from e2e.sharing import PERCENTAGE, PIPE, Shared, mps_limits
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.own_cluster(stream=2),
     needs(Feature.COUNTERS),
     makes_mig_by_default(),
 ]
@@ -33,7 +33,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
-    with node_of("h100x8-mig", tmp_path_factory.mktemp("node"), runtime="crio") as node:
+    cluster, folder = cluster_of(f"{CLUSTER}-crio", runtime="crio"), tmp_path_factory.mktemp("node")
+    with node_of("h100x8-mig", folder, cluster, runtime="crio") as node:
         yield node
         env = node.cluster.env
     assert not Path(env["CLUSTER_STATE"]).exists()

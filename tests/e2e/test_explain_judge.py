@@ -22,12 +22,13 @@ from dra_driver.admin.explain.requests import read_claim
 from dra_driver.admin.explain.search import GivenUpError, Scene, SelectorCache, picks
 from obstacles import without
 from readiness import lacks
+from sampling import examples
 
 pytestmark = pytest.mark.e2e
 
-CASES = 4000
-CASES_CLEARED = 500
-EXPRESSIONS = 4000
+CASES = examples(4000)
+CASES_CLEARED = examples(500)
+EXPRESSIONS = examples(4000)
 FIRST = 20_000
 
 Answer = tuple[str, list[tuple[str, str, str]]]

@@ -12,20 +12,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.driver_container import DriverContainer, users_of
 from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
 from testbed.pods import wait_gone, wait_running
 
 from e2e import operator
-from e2e.conftest import missing
-from e2e.kubernetes import cluster_of_pods
-from e2e.needs import cannot_run
+from e2e.conftest import node_with_image
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
 from e2e.sharing import Shared, mps_limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 PAUSED = "paused-for-driver-upgrade"
 OPERANDS = ("operator-validator", "container-toolkit", "dcgm-exporter")
@@ -37,25 +36,14 @@ PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
-    if reason := missing():
-        cannot_run(reason)
-    node = InstalledNode(
-        cluster_of_pods("o"),
-        tmp_path_factory.mktemp("operator"),
-        image_archive,
-        driver_env={"RESCAN_INTERVAL": "1"},
-        platform="gpu-operator",
-    )
-    node.clear()
-    try:
-        node.up_bare(print)
-        if not node.can_run_mps:
-            cannot_run("NVIDIA's MPS programs could not be had")
-        Scene.prepare(node)
+def node(
+    lasting_for_pods: Cluster, tmp_path_factory: pytest.TempPathFactory, image_archive: Path
+) -> Iterator[InstalledNode]:
+    folder = tmp_path_factory.mktemp("operator")
+    with node_with_image(
+        lasting_for_pods, folder, image_archive, platform="gpu-operator", RESCAN_INTERVAL="1"
+    ) as node:
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture

@@ -63,6 +63,7 @@ def in_containers(tried: Tried) -> Iterator[str]:
                 yield Path(f"/proc/{pid}/comm").read_text().strip()
 
 
+@pytest.mark.long("tests/contract/test_hardware_deaths.py")
 def test_a_run_that_was_killed_while_a_container_runs_is_taken_back(tried: Tried) -> None:
     tried.machine.slow_call("cuCtxCreate_v2", 600_000)
     with tried.start("--only", "container-computes") as process:
@@ -90,10 +91,7 @@ def test_a_process_of_a_container_that_is_not_started_yet_is_ended(tmp_path: Pat
     assert processes.groups(name) == []
 
 
-@pytest.mark.long(
-    "tests/e2e/test_hardware_run.py"
-    "::test_a_run_that_was_killed_while_a_container_runs_is_taken_back"
-)
+@pytest.mark.long("tests/contract/test_hardware_deaths.py")
 @pytest.mark.parametrize(("step", "at"), AT, ids=[at for _, at in AT])
 def test_a_run_that_was_killed_at_a_point_of_a_step_with_containers_is_taken_back(
     tried: Tried, step: str, at: str

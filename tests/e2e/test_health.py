@@ -46,22 +46,16 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
     assert scene.gpus(waiting) == gpus
 
 
+@pytest.mark.driver(TAINT_LOSS="NoExecute")
 def test_where_no_execute_is_set_the_pod_is_evicted(scene: Scene) -> None:
-    settings = scene.node.driver_settings
-    scene.node.restart_driver(settings | {"TAINT_LOSS": "NoExecute"})
     scene.node.driver.wait_log("gpu events received", gpus=8)
-    try:
-        there = scene.pod("there", templates=[wanting_it(scene)])
-        other = scene.pod("other", templates=[scene.template("any")])
-        scene.running(there, other)
-        scene.node.machine.xid(GPU, 79)
-        wait_until(
-            lambda: (
-                there not in {one["metadata"]["name"] for one in scene.api.all("Pod", NAMESPACE)}
-            ),
-            "the pod to be evicted",
-            timeout=60,
-        )
-        scene.running(other)
-    finally:
-        scene.node.restart_driver(settings)
+    there = scene.pod("there", templates=[wanting_it(scene)])
+    other = scene.pod("other", templates=[scene.template("any")])
+    scene.running(there, other)
+    scene.node.machine.xid(GPU, 79)
+    wait_until(
+        lambda: there not in {one["metadata"]["name"] for one in scene.api.all("Pod", NAMESPACE)},
+        "the pod to be evicted",
+        timeout=60,
+    )
+    scene.running(other)

@@ -126,12 +126,6 @@ def street(supervisor: DriverProcess, scene: Scene) -> Street:
     return street
 
 
-def test_nothing_can_be_put_where_the_daemons_sockets_are(street: Street) -> None:
-    assert street.attack("places") == []
-    assert street.hostile.ask(PERCENTAGE) == "50.0"
-    street.check()
-
-
 def test_a_forged_daemon_is_taken_for_none_when_a_daemon_dies(street: Street) -> None:
     forgers = forge(street, street.hostile)
     os.kill(street.hostile.daemon(), signal.SIGKILL)
@@ -202,24 +196,18 @@ def test_what_it_fills_is_its_own_and_small(street: Street) -> None:
     wait_until(lambda: mine not in "".join(place.left_over()), "nothing to be left", timeout=60)
 
 
-def test_its_own_daemon_obeys_it_in_little_and_its_neighbours_in_nothing(street: Street) -> None:
+def test_it_gets_at_no_daemon_by_its_sockets_by_orders_or_by_signals(street: Street) -> None:
     daemon = street.hostile.daemon()
+    assert street.attack("places") == []  # nothing can be put where the sockets are
     commands = ("quit", "quit -t 1", "set_default_active_thread_percentage 100", "get_server_list")
     answers = street.attack("order", *commands)
     assert isinstance(answers, list)
     assert any("Not enough privilege" in answer for answer in answers), answers
+    forge(street, street.hostile)
+    assert street.attack("kill")  # what is in its container
     assert street.hostile.daemon() == daemon
     street.check()
     wait_until(lambda: limit(street.hostile) == "50.0", "its limit to be put back", timeout=60)
-
-
-def test_it_can_kill_what_is_in_its_container_and_nothing_else(street: Street) -> None:
-    forge(street, street.hostile)
-    daemon = street.hostile.daemon()
-    assert street.attack("kill")
-    assert street.hostile.daemon() == daemon
-    assert street.hostile.ask(PERCENTAGE) == "50.0"
-    street.check()
 
 
 def limit(shared: Shared) -> str:

@@ -15,6 +15,7 @@ import pytest
 from image.recipe import NAME as IMAGE
 from image.recipe import version
 from testbed import mps
+from testbed.cluster import Cluster
 from testbed.commands import TestbedError, run, wait_until
 from testbed.installed_node import LABEL, NAMESPACE, RELEASE, InstalledNode
 from testbed.machine import DRIVER
@@ -23,10 +24,9 @@ from testbed.mounts import mounts_below
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.mps.supervisor.cgroup import GROUP
 from dra_driver.simulator.layout import ProcessKind
-from e2e.conftest import missing
+from e2e.conftest import node_with_image
 from e2e.jobs import MIB, Jobs
-from e2e.kubernetes import cluster_of_pods, needs
-from e2e.needs import cannot_run
+from e2e.kubernetes import needs
 from e2e.overlays import write_cleanup, write_overlay
 from e2e.pod_starts import Span, starting_pods, summary, too_long
 from e2e.scene import NAMESPACE as SCENES
@@ -35,7 +35,7 @@ from e2e.shares import SHARED, config, environment
 from e2e.sharing import CGROUPS, PERCENTAGE, PIPE, UNDER_MPS, USUAL, Shared, mps_limits
 from images import another_build
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 SECOND = "99.0.0"
 """Version and tag of the second build."""
@@ -54,27 +54,15 @@ Footprint = dict[str, set[str]]
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
-    if reason := missing():
-        cannot_run(reason)
-    node = InstalledNode(
-        cluster_of_pods("i"),
-        tmp_path_factory.mktemp("installed"),
-        image_archive,
-        driver_env={"RESCAN_INTERVAL": "1"},
-    )
-    node.clear()
-    try:
-        node.up_bare(print)
-        if not node.can_run_mps:
-            cannot_run("NVIDIA's MPS programs could not be had")
+def node(
+    lasting_for_pods: Cluster, tmp_path_factory: pytest.TempPathFactory, image_archive: Path
+) -> Iterator[InstalledNode]:
+    folder = tmp_path_factory.mktemp("installed")
+    with node_with_image(lasting_for_pods, folder, image_archive, RESCAN_INTERVAL="1") as node:
         name = f"docker.io/library/{IMAGE}:{SECOND}"
         second = node.folder / "second.tar"
         node.cluster.load(another_build(image_archive, second, version=SECOND, name=name))
-        Scene.prepare(node)
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture

@@ -1,26 +1,32 @@
 """Shares whose memory is limited on the control groups of pods, as a real kubelet makes them.
 
-One node with one simulated H100 and a driver of R615 that counts by itself (misc), on a cluster of
-its own. That way of counting takes cgroup v2 for who a process is, and none of its controllers: so
-a machine with both versions will do, whose kubelet and runc put pods into the hierarchy of version
-2 as well. Who asks for memory are processes of real containers; that they ask is played.
+One node with one simulated H100 and a driver of R615 that counts by itself (misc). That way of
+counting takes cgroup v2 for who a process is, and none of its controllers: so a machine with both
+versions will do, whose kubelet and runc put pods into the hierarchy of version 2 as well. Who asks
+for memory are processes of real containers; that they ask is played.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testbed.cluster import Cluster
 from testbed.commands import wait_until
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
-from dra_driver.simulator.profile import dump, load
+from e2e.conftest import h100x1
 from e2e.kubernetes import needs
-from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
-from e2e.shares import GPU, Shares, config, restarted, shares_of, unshared_scene
+from e2e.shares import (
+    GPU,
+    Shares,
+    config,
+    limits_by_control_group,
+    restarted,
+    shares_of,
+    unshared_scene,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -29,25 +35,15 @@ pytestmark = [
 ]
 
 REPLICAS = 4
-R615 = "615.71.09"
 ANY = "gpu.resource.nvidia.com"
 """The class of a share, where there are shares."""
 
 
 @pytest.fixture(scope="module")
-def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
-    hierarchy = find_hierarchy(None)
-    if hierarchy is None or kernel_counts_gpus(hierarchy):
-        cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
+def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    options = limits_by_control_group()
     folder = tmp_path_factory.mktemp("limited")
-    profile = load("h100x8")
-    one = profile.model_copy(update={"gpus": profile.gpus[:1]})
-    (folder / "h100x1.yaml").write_text(dump(one))
-    # NVIDIA's own files are those of an older driver, which has no memory limits.
-    options = ["--userspace", "stand-in", "--driver-version", R615, "--memory-limits", "misc"]
-    options += ["--cgroup-root", str(hierarchy)]
-    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')}-limited"
-    with shares_of(str(folder / "h100x1.yaml"), folder, cluster, machine_options=options) as found:
+    with shares_of(h100x1(folder), folder, lasting, machine_options=options) as found:
         yield found
 
 

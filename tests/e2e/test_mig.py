@@ -3,33 +3,27 @@
 The driver makes them on any of the GPUs, with `--mig on-demand`; test_mig_modes.py has the rest.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import mig_profile
 from testbed.driver import DRIVER_NAME
-from testbed.node import GpuNode
 from testbed.pods import claim_uids, container, migs_seen, parse_gpu_list
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from e2e.conftest import driver_with
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    pytest.mark.driver(MIG="on-demand"),
+    needs(Feature.COUNTERS),
+]
 
 MIG_CLASS = "mig.nvidia.com"
 SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"
 HALF = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "4Gi"}
-
-
-@pytest.fixture(scope="module")
-def node(node: GpuNode) -> Iterator[GpuNode]:
-    """The node, with a driver that divides all of its GPUs, and switches their MIG modes."""
-    with driver_with(node, MIG="on-demand"):
-        yield node
 
 
 def migs(sharing: Object | None = None, *, on_one_gpu: bool = False, **requests: str) -> Object:

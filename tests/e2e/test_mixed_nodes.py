@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from testbed.api import Object
+from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
@@ -16,14 +17,14 @@ from e2e.conftest import node_of
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sharing import Shared, mps_limits, time_slicing
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 P4, T4, L4, A100 = "Tesla P4", "Tesla T4", "NVIDIA L4", "NVIDIA A100-SXM4-40GB"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
-    with node_of("mixed", tmp_path_factory.mktemp("mixed")) as node:
+def node(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+    with node_of("mixed", tmp_path_factory.mktemp("mixed"), lasting) as node:
         yield node
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from testbed.api import Object
+from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
@@ -12,16 +13,16 @@ from testbed.node import GpuNode
 from e2e.conftest import node_of
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 ISLAND = "nvlinkIsland"
 SETTLED_S = 3.0
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+def node(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     """Eight A100 on two boards, beside the node of all other tests."""
-    with node_of("a100-4x2", tmp_path_factory.mktemp("boards")) as node:
+    with node_of("a100-4x2", tmp_path_factory.mktemp("boards"), lasting) as node:
         yield node
 
 

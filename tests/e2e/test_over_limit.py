@@ -21,15 +21,25 @@ __all__ = ["jobs", "scene", "shares"]
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.own_cluster(stream=2),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 
 KINDS = {"timeSlicing": ProcessKind.COMPUTES, "mps": ProcessKind.BY_MPS}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("action", ["end", "report"])
+also_by_the_other = pytest.mark.long("tests/e2e/test_over_limit.py")
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"),
+    [
+        ("timeSlicing", "end"),
+        ("mps", "report"),
+        pytest.param("timeSlicing", "report", marks=also_by_the_other),
+        pytest.param("mps", "end", marks=also_by_the_other),
+    ],
+)
 def test_who_takes_ten_times_as_much_is_ended_or_reported_and_its_neighbour_goes_on(
     shares: Shares, scene: Scene, jobs: Jobs, kind: str, action: str
 ) -> None:

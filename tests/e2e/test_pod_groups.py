@@ -16,18 +16,20 @@ from testbed.machine import DRIVER
 from testbed.pods import container
 
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.health.record import FILE
-from dra_driver.simulator.profile import dump, load
+from e2e.conftest import h100x1
 from e2e.explaining import explain
 from e2e.kubernetes import KUBERNETES, needs
-from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
-from e2e.shares import Shares, config, shares_of, unshared_scene
+from e2e.shares import Shares, config, limits_by_control_group, shares_of, unshared_scene
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.own_cluster,
+    pytest.mark.long(  # what is switched off by default
+        "tests/contract/claims/test_mps_events.py"
+        "::test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods"
+    ),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
     pytest.mark.skipif(
         KUBERNETES.startswith(("1.34", "1.35", "1.36")),
@@ -37,27 +39,19 @@ pytestmark = [
 
 GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true"
 API = "scheduling.k8s.io/v1beta1"
-R615 = "615.71.09"
 
 
 @pytest.fixture(scope="module")
 def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
-    hierarchy = find_hierarchy(None)
-    if hierarchy is None or kernel_counts_gpus(hierarchy):
-        cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
+    options = limits_by_control_group()
     folder = tmp_path_factory.mktemp("groups")
-    profile = load("h100x8")
-    (folder / "h100x1.yaml").write_text(dump(profile.model_copy(update={"gpus": profile.gpus[:1]})))
-    options = ["--userspace", "stand-in", "--driver-version", R615, "--memory-limits", "misc"]
-    options += ["--cgroup-root", str(hierarchy)]
     cluster = Cluster(
         f"{os.environ.get('E2E_CLUSTER', 'e2e')}-groups",
         KUBERNETES,
         (f"kube-apiserver:--runtime-config={API}=true",),
         feature_gates=GATES,
     )
-    profile_file = str(folder / "h100x1.yaml")
-    with shares_of(profile_file, folder, cluster, machine_options=options) as found:
+    with shares_of(h100x1(folder), folder, cluster, machine_options=options) as found:
         yield found
 
 
@@ -140,10 +134,6 @@ def test_the_pods_of_a_group_share_one_gpu_and_the_group_is_named_everywhere(sce
     scene.running(waiting)
 
 
-@pytest.mark.long(
-    "tests/contract/claims/test_mps_events.py"
-    "::test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods"
-)
 def test_what_befalls_the_gpu_is_told_to_the_group(scene: Scene) -> None:
     gang = Gang(scene, scene.template())
     pod = gang.pod("worker")

@@ -1,7 +1,5 @@
 """The benchmark of pods, for one round: every variant runs, and what was seen of it adds up."""
 
-from collections.abc import Iterator
-
 import pytest
 from bench.pods.command import measure
 from bench.pods.report import END, START
@@ -20,28 +18,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long("tests/unit/hack/test_pods_bench
 AT_ONCE = 2
 
 
-@pytest.fixture
-def talkative(scene: Scene) -> Iterator[GpuNode]:
-    """The node, with a driver that logs each call of the kubelet."""
-    driver = scene.node.driver
-    usual = dict(driver.env)
-    driver.stop()
-    driver.env["LOG_LEVEL"] = "debug"
-    driver.start()
-    driver.wait_registered()
-    yield scene.node
-    driver.stop()
-    driver.env = usual
-    driver.start()
-    driver.wait_registered()
-
-
-@pytest.mark.driver(MIG="on-demand")
+@pytest.mark.driver(MIG="on-demand", LOG_LEVEL="debug")  # each call of the kubelet
 @needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
-def test_pods_of_every_variant_run_and_the_driver_has_its_share(talkative: GpuNode) -> None:
-    variants = tuple(variant for variant in VARIANTS if variant != MPS or talkative.can_run_mps)
+def test_pods_of_every_variant_run_and_the_driver_has_its_share(scene: Scene) -> None:
+    node = scene.node
+    variants = tuple(variant for variant in VARIANTS if variant != MPS or node.can_run_mps)
     plan = Plan(variants=variants, at_once=(AT_ONCE,), rounds=1, warm_up=0, rest=0)
-    result = measure(talkative, plan)
+    result = measure(node, plan)
     (case,) = result["cases"]
     assert tuple(case["variants"]) == variants
     assert len(result["pods"]) == AT_ONCE * len(variants)

@@ -15,17 +15,16 @@ import pytest
 from image.recipe import NAME as IMAGE
 from image.recipe import version
 from testbed.api import Object
+from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.installed_node import NAMESPACE, InstalledNode
 from testbed.pods import container
 
-from e2e.conftest import missing
-from e2e.kubernetes import cluster_of_pods
-from e2e.needs import cannot_run
+from e2e.conftest import node_with_image
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=1)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 FLOOD = Path(__file__).with_name("flood.py")
 MORE = 64 * 2**20
@@ -36,22 +35,14 @@ PORTS = {"kubelet-plugin": (8080, 51516), "mps-supervisor": (8081, 0)}
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
-    if reason := missing():
-        cannot_run(reason)
-    node = InstalledNode(
-        cluster_of_pods("p"),
-        tmp_path_factory.mktemp("probes"),
-        image_archive,
-        driver_env={"HEALTHCHECK_PORT": "51516"},
-    )
-    node.clear()
-    try:
-        node.up(print)
-        Scene.prepare(node)
+def node(
+    lasting_for_pods: Cluster, tmp_path_factory: pytest.TempPathFactory, image_archive: Path
+) -> Iterator[InstalledNode]:
+    folder = tmp_path_factory.mktemp("probes")
+    with node_with_image(lasting_for_pods, folder, image_archive, HEALTHCHECK_PORT="51516") as node:
+        node.install()
+        node.start_driver()
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture
@@ -129,15 +120,17 @@ def test_a_program_that_an_image_lacks_restarts_nothing(scene: Scene) -> None:
     """As when a chart is newer than the image that it is told to run."""
     probe = {"exec": {"command": ["no-such-probe"]}, "periodSeconds": 1, "failureThreshold": 1}
     probes = {"livenessProbe": probe, "startupProbe": probe}
+    pods = []
     for kind, given in probes.items():
         spec: Object = {"containers": [container("ctr", {}) | {kind: given}]}
         spec["terminationGracePeriodSeconds"] = 1
-        pod = scene.make("Pod", kind.lower(), {"spec": spec})
+        pods.append(scene.make("Pod", kind.lower(), {"spec": spec}))
+    for pod in pods:
         name = {"involvedObject.name": pod, "type": "Warning"}
         wait_until(lambda name=name: warnings(scene, name), "a probe's end", timeout=60)
-        time.sleep(5)
-        found = scene.api.get("Pod", pod, SCENES)
-        (status,) = found["status"]["containerStatuses"]
+    time.sleep(5)
+    for pod in pods:
+        (status,) = scene.api.get("Pod", pod, SCENES)["status"]["containerStatuses"]
         assert (status["restartCount"], list(status["state"])) == (0, ["running"])
 
 

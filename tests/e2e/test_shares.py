@@ -1,11 +1,9 @@
 """Shares of one GPU on a real cluster: the device plugin's config file, and what pods get by it.
 
-The Deployment and the files are those of device plugin users. One node with one simulated H100, on
-a cluster of its own beside the one of the other tests.
+The Deployment and the files are those of device plugin users. One node with one simulated H100.
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,14 +12,14 @@ import pytest
 from testbed import mps
 from testbed.api import ApiStatusError, Object
 from testbed.claims import allocation, claim
-from testbed.cluster import COMMAND
+from testbed.cluster import COMMAND, Cluster
 from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.pods import STAY, container, is_ready
 
 from charts import FOLDER
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
-from dra_driver.simulator.profile import dump, load
+from e2e.conftest import h100x1
 from e2e.explaining import explain
 from e2e.kubernetes import counters_are_cheap, needs
 from e2e.needs import cannot_run
@@ -49,13 +47,9 @@ LABEL = "nvidia.com/device-plugin.config"
 
 
 @pytest.fixture(scope="module")
-def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
     folder = tmp_path_factory.mktemp("one")
-    profile = load("h100x8")
-    one = profile.model_copy(update={"gpus": profile.gpus[:1]})
-    (folder / "h100x1.yaml").write_text(dump(one))
-    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')}-one"
-    with shares_of(str(folder / "h100x1.yaml"), folder, cluster) as found:
+    with shares_of(h100x1(folder), folder, lasting) as found:
         yield found
 
 
@@ -120,11 +114,13 @@ def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
     shares.write(config("timeSlicing", 4))
     if counters_are_cheap():
         shares.wait(4)  # beside the whole GPU, which the first pod keeps
+        assert "gpu-0" in scene.node.devices()
         scene.api.delete("Pod", first, NAMESPACE)
     else:  # a pod that waits could get the whole GPU before it is divided
         scale = ("--namespace", NAMESPACE, "scale", f"deployment/{app}")
         scene.node.cluster.kubectl(*scale, "--replicas=0")
         shares.wait(4)
+        assert "gpu-0" not in scene.node.devices()
         scene.node.cluster.kubectl(*scale, "--replicas=4")
     pods = running(scene, app, 4)
     assert len({scene.gpus(pod) for pod in pods}) == 1
@@ -254,6 +250,10 @@ def test_where_the_chart_has_the_file_such_a_pod_waits_and_holds_no_share(
     assert len(scene.api.all("ResourceClaim", NAMESPACE)) == len(claims)
 
 
+@pytest.mark.long(
+    "tests/contract/sharing/test_shares.py"
+    "::test_a_request_that_a_newer_config_allows_says_for_which_claims_that_one_waits"
+)
 @pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 def test_once_requests_for_several_are_allowed_refused_pods_run_without_being_deleted(
     mps_shares: Shares, scene: Scene, single_shares: Callable[[], None]
@@ -296,17 +296,6 @@ def test_who_sees_all_shares_by_admin_access_takes_none_and_is_not_refused(share
     status = {"status": allocation(shares.node.cluster.node, *names, admin_access=True)}
     shares.node.cluster.api.patch("ResourceClaim", "all", status, name, "/status")
     kubectl("delete", "namespace", name, "--wait=false")
-
-
-def test_whole_gpus_are_offered_beside_their_shares_where_that_costs_the_scheduler_little(
-    shares: Shares, scene: Scene
-) -> None:
-    shares.set(config("timeSlicing", 4), 4)
-    devices = [device for each in scene.node.slices() for device in each.get("devices", [])]
-    beside = {device["name"] for device in devices if "-share-" not in device["name"]}
-    assert beside == ({"gpu-0"} if counters_are_cheap() else set())
-    counted = {"consumesCounters" in device for device in devices}
-    assert counted == {counters_are_cheap()}
 
 
 def test_renamed_shares_are_asked_for_by_their_name(shares: Shares, scene: Scene) -> None:
@@ -410,25 +399,10 @@ def test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it(
     assert scene.gpus(other) == scene.gpus(pod)
 
 
-@pytest.fixture
-def beside(shares: Shares) -> Iterator[None]:
-    """A driver that publishes its GPUs though a device plugin advertises some."""
-    driver = shares.node.driver
-    driver.env["BESIDE_DEVICE_PLUGIN"] = "publish"
-    driver.stop()
-    driver.start()
-    driver.wait_registered()
-    yield
-    del driver.env["BESIDE_DEVICE_PLUGIN"]
-    driver.stop()
-    driver.start()
-    driver.wait_registered()
-
-
 @pytest.mark.long(
     "tests/e2e/test_shares.py::test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it"
 )
-@pytest.mark.usefixtures("beside")
+@pytest.mark.driver(BESIDE_DEVICE_PLUGIN="publish")
 def test_shares_published_beside_a_device_plugin_serve_no_pod_until_it_offers_none(
     shares: Shares, scene: Scene
 ) -> None:

@@ -4,15 +4,14 @@ One node with eight simulated H100s, on a cluster of its own beside the one of t
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
 from testbed import mps
 from testbed.api import Object
+from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.manifests import CLASSES
@@ -46,10 +45,8 @@ GPUS = 8
 
 
 @pytest.fixture(scope="module")
-def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
-    folder = tmp_path_factory.mktemp("eight")
-    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-eight"
-    with shares_of("h100x8", folder, cluster) as found:
+def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    with shares_of("h100x8", tmp_path_factory.mktemp("eight"), lasting) as found:
         yield found
 
 
@@ -64,28 +61,6 @@ def mps_shares(shares: Shares) -> Shares:
 @pytest.fixture
 def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from unshared_scene(shares, request)
-
-
-@contextmanager
-def driver_with(shares: Shares, name: str, value: str) -> Iterator[None]:
-    """A driver with one more setting."""
-    driver = shares.node.driver
-    driver.env[name] = value
-    driver.stop()
-    driver.start()
-    driver.wait_registered()
-    yield
-    del driver.env[name]
-    driver.stop()
-    driver.start()
-    driver.wait_registered()
-
-
-@pytest.fixture
-def packed(shares: Shares) -> Iterator[None]:
-    """A driver that gives out all shares of a GPU before those of the next."""
-    with driver_with(shares, "SHARE_PLACEMENT", "pack"):
-        yield
 
 
 def tenants(scene: Scene, count: int, limits: dict[str, int]) -> list[str]:
@@ -110,8 +85,7 @@ def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
     "tests/unit/slices/test_project_shares.py"
     "::test_shares_are_spread_over_gpus_or_packed_as_the_setting_says"
 )
-@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
-@pytest.mark.usefixtures("packed")
+@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always", SHARE_PLACEMENT="pack")
 def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> None:
     shares.set(config("timeSlicing", 4), 4 * GPUS)
     pods = tenants(scene, 6, {GPU: 1})

@@ -30,25 +30,14 @@ pytestmark = pytest.mark.e2e
 MOUNT_INFO = "/proc/self/mountinfo"
 
 
-@pytest.mark.parametrize("interval", ["Short", "Medium", "Long"])
-def test_a_time_slice_is_set_as_long_as_the_claim_is_used(scene: Scene, interval: str) -> None:
-    shared = Shared.make(scene, gpu=time_slicing(interval))
-    pod = shared.pod(one="gpu", other="gpu")
-    scene.running(pod)
-    gpu = shared.gpu(pod, "one")
-    assert shared.gpu(pod, "other") == gpu
-    assert PIPE not in shared.env(pod, "one")
-    assert shared.settings(gpu) == GpuSettings(compute_mode="Default", time_slice=interval)
-    scene.delete(pod)
-    assert shared.settings(gpu) == USUAL
-
-
 def test_a_time_slice_stays_until_the_last_pod_of_the_claim_is_gone(scene: Scene) -> None:
     shared = Shared.make(scene, gpu=time_slicing("Long"))
-    one, two = shared.pod("one"), shared.pod("two")
+    one, two = shared.pod("one", one="gpu", other="gpu"), shared.pod("two")
     scene.running(one, two)
-    gpu = shared.gpu(one)
-    assert shared.gpu(two) == gpu
+    gpu = shared.gpu(one, "one")
+    assert shared.gpu(one, "other") == shared.gpu(two) == gpu
+    assert PIPE not in shared.env(one, "one")
+    assert shared.settings(gpu) == GpuSettings(compute_mode="Default", time_slice="Long")
     scene.delete(one)
     assert shared.settings(gpu).time_slice == "Long"
     scene.delete(two)

@@ -9,7 +9,6 @@ under `--mig on-demand`, as that one with DynamicMIG, and takes over with its ow
 
 import json
 import shutil
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -24,7 +23,6 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.records import stored_records
 from dra_driver.devices.device import Mig
 from dra_driver.host.boot import read_boot_id
-from e2e.conftest import node_of
 from e2e.kubernetes import needs
 from e2e.nvidia_specs import NvidiaSpecs
 from e2e.scene import NAMESPACE, Scene
@@ -39,12 +37,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 TEMPLATE = "ResourceClaimTemplate"
 THEIRS = "PREPARED_BY=nvidia"
 """Added to their specs, so that it is seen in containers by which spec they were made."""
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
-    with node_of("h100x8", tmp_path_factory.mktemp("h100")) as node:
-        yield node
 
 
 def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs, form: str) -> None:

@@ -5,7 +5,6 @@ device. That their processes have memory of GPUs is played, as there is no GPU t
 """
 
 import json
-import os
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 from testbed.pods import migs_seen
@@ -28,22 +28,20 @@ from e2e.test_mig import SMALL, migs, template
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.own_cluster(stream=2),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 
 
 @pytest.fixture(scope="module")
-def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
-    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')}-usage"
-    with shares_of("h100x8", tmp_path_factory.mktemp("usage"), cluster) as found:
+def shares(lasting: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    settings = {"USAGE_METRICS": "true", "HTTP_ENDPOINT": "127.0.0.1:0"}
+    with shares_of("h100x8", tmp_path_factory.mktemp("usage"), lasting, **settings) as found:
         # What the kubelet notes of containers lies below the node's root, as the GPU driver does.
         log = found.node.place.driver_root / "var/log"
         log.mkdir(parents=True, exist_ok=True)
         kubelets = found.node.cluster.plugins.parents[1] / "host/var/log/containers"
         (log / "containers").symlink_to(kubelets)
-        settings = {"USAGE_METRICS": "true", "HTTP_ENDPOINT": "127.0.0.1:0"}
-        found.node.restart_driver(found.node.driver_settings | settings)
         yield found
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from testbed.cluster import Cluster
 from testbed.commands import REPOSITORY, wait_until
 from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
 from testbed.pods import wait_gone
@@ -12,30 +13,26 @@ from testbed.pods import wait_gone
 from dra_driver import gathered
 from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.gathered import Archive
-from e2e.conftest import missing
-from e2e.kubernetes import cluster_of_pods, needs
-from e2e.needs import cannot_run
+from e2e.conftest import node_with_image
+from e2e.kubernetes import needs
 from e2e.scene import Scene
 from e2e.shares import config
 from e2e.walk import Reader, blocks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 INSTALL = "docs/install.md"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
-    if reason := missing():
-        cannot_run(reason)
-    node = InstalledNode(cluster_of_pods("w"), tmp_path_factory.mktemp("walk"), image_archive)
-    node.clear()
-    try:
-        node.up_bare(print)
-        Scene.prepare(node)
+def node(
+    lasting_for_pods: Cluster, tmp_path_factory: pytest.TempPathFactory, image_archive: Path
+) -> Iterator[InstalledNode]:
+    folder = tmp_path_factory.mktemp("walk")
+    with node_with_image(lasting_for_pods, folder, image_archive) as node:
+        # A reader makes it, and an earlier test's is still there.
+        node.cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=120)
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """docs/writing-pods.md: each example, pasted into a real cluster, gives containers what it says.
 
-Beside the image, which is the local one, only the memory that example 3 asks for is changed: the
-machine that runs the tests may not have it.
+Beside the image, which is the local one, two things are changed: the memory that example 3 asks
+for, since the machine that runs the tests may not have it, and how long shells have to end.
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from testbed.commands import wait_until
 from testbed.node import GpuNode
 from testbed.pods import IMAGE, explain, wait_gone
 
-from e2e.conftest import driver_with, node_of
+from e2e.conftest import set_driver
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE
 from e2e.shares import config
@@ -26,6 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 PAGE = (Path(__file__).parents[2] / "docs" / "writing-pods.md").read_text()
 EXAMPLES = dict(re.findall(r"^## (\d+)\. .*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 _GPU = re.compile(r"^GPU \d+: .*UUID: (GPU-[\w-]+)\)$", re.MULTILINE)
+_CONTAINERS = re.compile(r"^( *)(?=containers:$)", re.MULTILINE)
 _MIG = re.compile(r"^ +MIG (\S+) ", re.MULTILINE)
 
 
@@ -53,27 +52,17 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
-    with node_of("h100x8", tmp_path_factory.mktemp("pasted")) as node:
-        yield node
-
-
-@contextmanager
-def prepared(node: GpuNode, example: Seen) -> Iterator[None]:
-    """Have the node offer what the page says that an admin has set, and no longer afterwards."""
+def prepare(node: GpuNode, example: Seen) -> None:
+    """Have the node offer what the page says that an admin has set."""
     if example.needs_mps and not node.can_run_mps:
         cannot_run("NVIDIA's MPS programs could not be had")
     settings = dict(example.settings)
     if "SHARE_CONFIG" in settings:
         node.share(config("mps", 10, failRequestsGreaterThanOne=False))
         settings["SHARE_CONFIG"] = str(node.share_configs)
-    with driver_with(node, **settings) if settings else nullcontext():
-        if "SHARE_CONFIG" in settings:
-            wait_until(
-                lambda: any("share" in name for name in node.devices()), "shares", timeout=30
-            )
-        yield
+    set_driver(node, settings)
+    if "SHARE_CONFIG" in settings:
+        wait_until(lambda: any("share" in name for name in node.devices()), "shares", timeout=30)
 
 
 def pods(node: GpuNode) -> list[Object]:
@@ -114,14 +103,16 @@ def test_an_example_can_be_pasted_and_sees_what_it_asked_for(node: GpuNode, numb
     text = re.sub(r"image: nvidia/cuda:\S+", f"image: {IMAGE}", EXAMPLES[number])
     text = text.replace("memory: 64Gi", "memory: 512Mi")
     objects = ("--namespace", NAMESPACE, "--filename", "-")
-    with prepared(node, example):
-        node.cluster.kubectl("apply", *objects, stdin=text)
-        try:
-            printed = logs(node, example)
-            names = [pod["metadata"]["name"] for pod in pods(node)]
-        finally:
-            node.cluster.kubectl("delete", "--wait=false", *objects, stdin=text)
-        wait_gone(node.cluster.api, NAMESPACE, names)
+    # bash hears no SIGTERM while it sleeps as a container's first process.
+    text = _CONTAINERS.sub(r"\1terminationGracePeriodSeconds: 1\n\1", text)
+    prepare(node, example)
+    node.cluster.kubectl("apply", *objects, stdin=text)
+    try:
+        printed = logs(node, example)
+        names = [pod["metadata"]["name"] for pod in pods(node)]
+    finally:
+        node.cluster.kubectl("delete", "--wait=false", *objects, stdin=text)
+    wait_gone(node.cluster.api, NAMESPACE, names)
     found = [uuid for one in printed for uuid in _GPU.findall(one)]
     assert len(found) == example.gpus * example.containers
     assert len(set(found)) == example.gpus  # several containers see the same GPU
