@@ -1,1 +1,1 @@
-"""What people run: commands that look, explain, check and measure. Nothing on a node imports it."""
+"""What people run: commands that show, explain, check and measure. Nothing on a node imports it."""

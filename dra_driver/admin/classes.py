@@ -1,12 +1,13 @@
-"""`dra-driver classes`: the DeviceClasses that stand behind resource names, for kubectl to apply.
+"""`dra-driver classes`: the DeviceClasses behind resource names, for kubectl to apply.
 
 In: resource names, or the share configs that say which names a node's shares serve. Out: on stdout
-a DeviceClass for each name, which the scheduler makes claims of when a container's limits have it
-(KEP-5004). Rules: a share serves the name in its attribute `resourceName`; a device that is divided
-into shares has `sharedAs` and serves none; `nvidia.com/gpu` is a whole GPU else, and
-`nvidia.com/mig-…` a MIG device of that profile. A selector that fails on one device stops the
-scheduling of a claim on every node, so it reads nothing that a device may lack. It needs no cluster
-and no GPU.
+a DeviceClass for each name, from which the scheduler makes claims if a container's limits have the
+name (KEP-5004).
+
+A share serves the name in its attribute `resourceName`; a device that is divided into shares has
+`sharedAs` and serves none; otherwise `nvidia.com/gpu` is a whole GPU, and `nvidia.com/mig-…` a MIG
+device of that profile. If a selector fails on one device, the scheduler places the claim on no
+node, so it reads nothing that a device may lack. Needs no cluster and no GPU.
 """
 
 import re
@@ -35,8 +36,11 @@ HEADER: Final = """\
 _MIG: Final = re.compile(
     r"mig-(?P<profile>(?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:-[^.]+)?)(?:\.(?P<extra>.+))?"
 )
-"""A MIG device's name behind the prefix. What follows the profile's memory after a dot is what
-NVIDIA writes behind a `+`, which no resource name may have: mig-1g.10gb.me is 1g.10gb+me."""
+"""A MIG device's name after the prefix.
+
+A dot after the profile's memory stands for NVIDIA's `+`, which is not allowed in resource names:
+mig-1g.10gb.me is 1g.10gb+me.
+"""
 
 _ATTRIBUTES: Final = f"device.attributes['{DRIVER_NAME}']"
 
@@ -163,7 +167,7 @@ def _selector(resource: str) -> list[str]:
 
 
 def _whole(resource: str) -> str | None:
-    """Return the condition for devices that serve a name undivided; None: shares alone do."""
+    """Return the condition for undivided devices that serve a name; None: only shares do."""
     if resource == GPU:
         return f"{_ATTRIBUTES}.?type.orValue('') == 'gpu'"
     profile = mig_profile(resource)

@@ -1,12 +1,13 @@
-"""`dra-driver cleanup`: takes everything of this driver from a node, once it has been uninstalled.
+"""`dra-driver cleanup`: removes everything of this driver from a node, after its uninstallation.
 
-In: the driver's directory, the CDI folder and the kubelet's, and the GPUs; run as root, where the
-host's mounts can be changed: on the host, or in a container like the MPS supervisor's. Out: a node
-as it was before, and the list of what was removed; or an error, with what is left to be done.
-Rules: nothing while the driver or its supervisor runs, or while claims are prepared, unless that is
-forced; it can be repeated at any time. What NVIDIA's own driver has prepared in this boot is taken
-back too; its checkpoint does not stay, since that driver refuses a GPU that a claim of it has, and
-does not start with a damaged one.
+In: the driver's directory, the CDI folder and the kubelet's, and the GPUs. It runs as root, where
+the host's mounts can be changed: on the host, or in a container like the MPS supervisor's. Out: a
+node as it was before, and the list of what was removed; or an error, with what is left.
+
+It does nothing while the driver or its supervisor runs, or while claims are prepared, unless
+forced, and can be repeated at any time. It also undoes what NVIDIA's DRA driver has prepared in
+this boot, and renames its checkpoint, because that driver refuses a GPU that one of its claims has,
+and does not start with a damaged checkpoint.
 """
 
 import os
@@ -68,7 +69,7 @@ _MPS_SECONDS = 30.0
 _LOOK_SECONDS = 0.01
 _REQUEST_SECONDS = 20.0
 _THEIR_FILES = ("cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
-"""What NVIDIA's DRA driver has in the directory that it shares with this one."""
+"""What NVIDIA's DRA driver keeps in the directory that it shares with this one."""
 
 _LOOK = (
     "what is not understood was not undone: look for MIG devices (nvidia-smi mig -lgi) and "
@@ -185,7 +186,7 @@ def _sockets(settings: Cleanup, directory: Path) -> list[Path]:
 
 
 class _Node(Struct, frozen=True, kw_only=True):
-    """How what claims have on this node is taken back."""
+    """How to undo what claims have on this node."""
 
     take_over: TakeOver
     removal: Removal
@@ -193,7 +194,7 @@ class _Node(Struct, frozen=True, kw_only=True):
     settings: Cleanup
 
     def take_back(self) -> list[str]:
-        """Take all of it back; return what could not be."""
+        """Undo all of it; return what could not be undone."""
         with self._serving_mps():
             self.take_over.run()
             problems = [
@@ -214,7 +215,7 @@ class _Node(Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def _serving_mps(self) -> Iterator[None]:
-        """Have a supervisor as long as there are daemons to be ended."""
+        """Run a supervisor as long as there are daemons to end."""
         if not self.requests.list():
             yield
             return
@@ -248,7 +249,7 @@ class _Seen:
         return self._inventory
 
     def look_soon(self) -> None:
-        """Do nothing: how they are by now is asked where it is needed."""
+        """Do nothing: their state is read when it is needed."""
 
 
 @contextmanager
@@ -312,7 +313,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
 def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]:
     """Rename a checkpoint of NVIDIA's DRA driver that lists claims, or is damaged; say what stays.
 
-    The CDI specs of its claims go: their pods have ended, or `--force` says so.
+    The CDI specs of its claims are removed: their pods have ended, or `--force` was given.
     """
     left = peer_claims.look(directory, None)
     if left.file is None or (dry_run and left.problem is None and not left.unread):
@@ -329,9 +330,9 @@ def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]
 
 
 def _remains(directory: Path) -> list[Path]:
-    """Return what is to be removed below the driver's directory, or that itself.
+    """Return what to remove below the driver's directory, or the directory itself.
 
-    Beside a checkpoint of NVIDIA's DRA driver its files stay, but for daemons of ended claims.
+    If NVIDIA's DRA driver has a checkpoint there, its files stay, except daemons of ended claims.
     """
     if not directory.is_dir():
         return []
@@ -365,7 +366,7 @@ def _remove(directory: Path, files: list[Path]) -> list[str]:
 
 
 def _remove_groups(groups: list[Path]) -> list[str]:
-    """Remove control groups, whose last processes may be ending; return what could not be."""
+    """Remove control groups, whose last processes may be ending; return which could not be."""
     problems: list[str] = []
     end = time.monotonic() + _EMPTY_SECONDS
     for group in groups:
@@ -384,9 +385,9 @@ def _remove_groups(groups: list[Path]) -> list[str]:
 
 
 def _slices(settings: Cleanup, environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Delete the node's slices; return what is to be said, and what could not be done.
+    """Delete the node's slices; return what to report, and what could not be done.
 
-    A kubelet that runs deletes them 30 s after it has lost the driver; with their Node they go too.
+    A running kubelet deletes them 30 s after it has lost the driver; they also go with their Node.
     """
     name = settings.node_name or "NODE"
     by_hand = (

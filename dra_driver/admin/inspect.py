@@ -2,7 +2,7 @@
 
 In: settings, the driver root and NVML; no cluster. Out: on stdout a table for people, or YAML or
 JSON for programs; with `--cdi` the CDI spec that a claim of all GPUs would get. Nothing is changed.
-It looks the way the driver looks, so what is missing here is missing there.
+It looks in the way the driver looks, so what is missing here is missing there.
 """
 
 import json
@@ -153,7 +153,7 @@ def look(
 
 
 def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]) -> T:
-    """Ask the driver's notes, at a directory and a procfs; who may not read them sees none."""
+    """Read the driver's notes in a directory and a procfs; without permission there are none."""
     directory, proc = at
     try:
         return question(Ownership(directory, read_boot_id(proc)))
@@ -375,7 +375,7 @@ def _published(published: Projection) -> Iterable[str]:
 
 
 def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
-    """Yield for each GPU how many placements of each profile can be made on it, at most."""
+    """Yield for each GPU how many placements of each profile are possible on it, at most."""
     profiles: dict[str, Counter[str]] = {}
     for part in partitions:
         if isinstance(part.device.base, Mig):

@@ -1,8 +1,8 @@
-"""Takes back all that claims have on a node, when this driver leaves it for good.
+"""Undoes everything for the claims of a node, when this driver leaves it permanently.
 
-In: the claims of the node, with nobody else at work. Out: hardware as it was before them, and no
-file of any of them; or why something could not be taken back. The steps are those of an unprepare
-(claims/prepare/cleanup.py), then of what a crash has left (claims/prepare/leftovers.py).
+In: the claims of the node, with nobody else at work. Out: hardware as before the claims, and none
+of their files; or why something could not be undone. The steps are those of an unprepare
+(claims/prepare/cleanup.py), then those after a crash (claims/prepare/leftovers.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -22,18 +22,18 @@ from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import DriverError
 
 _UNDO_SECONDS = 20.0
-"""For hardware, and for an MPS daemon, to take back what was set for one claim."""
+"""Seconds for hardware, and for an MPS daemon, to undo what was set for one claim."""
 
 
 class ClaimsLeft(Struct, frozen=True, kw_only=True):
-    """What is there of claims, for people. `prepared` are those that may be in use."""
+    """The node's claims, for people. `prepared` are those that may be in use."""
 
     prepared: tuple[str, ...]
     things: tuple[str, ...]
 
 
 def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
-    """Return what is there of claims in the driver's directory, changing nothing."""
+    """Return the claims in the driver's directory, without changing anything."""
     stored, ownership = stored_records(directory), Ownership(directory, boot_id)
     prepared = [
         f"{record.ref} ({', '.join(entry.name for entry in record.devices)})"
@@ -53,7 +53,7 @@ def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
 
 
 class Removal:
-    """Takes back what claims have. `clock` is monotonic, in seconds."""
+    """Undoes what was done for claims. `clock` is monotonic, in seconds."""
 
     def __init__(self, claims: NodeClaims, locks: NodeLocks, clock: Callable[[], float]) -> None:
         self._claims = claims
@@ -61,7 +61,7 @@ class Removal:
         self._clock = clock
 
     def run(self) -> list[str]:
-        """Take back what is there; return what could not be, with the reasons, for people."""
+        """Undo everything; return what could not be undone, with the reasons, for people."""
         problems: list[str] = []
         for uid in sorted(self._claims.leftovers.traced()):
             problems += _problems(f"claim UID {uid}", partial(self._take_back, uid))

@@ -1,7 +1,6 @@
-"""Resource names that people write and that nothing serves, with what they most likely mean. Pure.
+"""Resource names that people write and nothing serves, with what they most likely mean. Pure.
 
-Old names stand in manifests for long, and a name that nobody serves keeps a pod Pending without a
-word on it.
+Old names stay in manifests for long, and an unknown name keeps a pod Pending without a message.
 """
 
 import re

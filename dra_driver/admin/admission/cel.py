@@ -1,12 +1,12 @@
 """The rules of the config models as CEL: variables and validations of an admission policy. Pure.
 
 In: the models of `api/`. Out: for each rule one short expression that must hold, with a fixed
-message that names the field and what is allowed there. Kinds that have a field at the same place
-share its rules. Parents come before their fields: of all messages the API server shows the first.
+message that names the field and what is allowed there. Kinds with a field at the same place share
+its rules. Parents come before their fields, because the API server shows only the first message.
 
-No expression here can fail to evaluate, whatever the configs hold: a variable leaves out what is
-not of the shape that its readers need, and the rule on the parent refuses that. Only what is in
-Kubernetes' CEL library up to 1.33 is used, as a new API server accepts only what its predecessor
+No expression here can fail to evaluate, whatever the configs contain: a variable leaves out values
+without the shape that its readers need, and the rule on the parent refuses them. Only Kubernetes'
+CEL library up to 1.33 is used, because a new API server accepts only what its predecessor
 understood.
 """
 
@@ -68,7 +68,7 @@ class Checks(Struct, frozen=True, kw_only=True):
     validations: list[Validation] = []
 
     def refuse(self, path: tuple[str, ...], over: str, unless: str, text: str) -> None:
-        """Add a rule for each value `it` of a variable; `text` says it of the field."""
+        """Add a rule for each value `it` of a variable; `text` describes it for the field."""
         expression = f"variables.{over}.all(it, {unless})"
         message = f"{'.'.join((*PARAMETERS, *path))} {text}"
         self.validations.append(Validation(path=path, expression=expression, message=message))
@@ -187,7 +187,7 @@ def _check_exclusion(made: Checks, part: _Part, exclusion: Exclusion) -> None:
 
 
 def _rule(rule: Rule, it: str) -> tuple[str, str]:
-    """Return (CEL that the value `it` keeps the rule, the rule in words)."""
+    """Return CEL for whether the value `it` keeps the rule, and the rule in words."""
     match rule:
         case OneOf():
             return _in(it, rule.values), f"must be {either(rule.values)}"
@@ -228,7 +228,7 @@ def _says(field: FieldInfo) -> tuple[Rule | None, bool]:
 
 
 def _exclusions(models: Models) -> Iterator[Exclusion]:
-    """Yield each exclusion once; it holds in every kind that has the field."""
+    """Yield each exclusion once; it applies to every kind that has the field."""
     seen: dict[Exclusion, None] = {}
     for model in models.values():
         seen |= dict.fromkeys(model.exclusions)

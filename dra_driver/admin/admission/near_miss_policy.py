@@ -1,9 +1,10 @@
-"""The admission policy that warns of what a cluster takes and was most likely not meant. Pure.
+"""The admission policy that warns of what a cluster accepts but was most likely not meant. Pure.
 
-A user who creates a claim, template or DeviceClass that names gpu.nvidia.org is warned, and is not
-refused: a driver may have that name. So is who creates a claim or template whose config needs what
-some cards cannot do, and whose selectors do not ask for it (admin/validate/card_needs.py). Claims
-that the API server makes for pods of a template are passed over: the template's author was warned.
+A user who creates a claim, template or DeviceClass that names gpu.nvidia.org gets a warning, not a
+refusal, because a driver may have that name. The same applies to a claim or template whose config
+needs what some cards cannot do, and whose selectors do not ask for it
+(admin/validate/card_needs.py). Claims that the API server makes for pods of a template are skipped:
+the template's author was warned.
 """
 
 from dra_driver.admin.admission.cel import Variable, literal
@@ -77,7 +78,7 @@ def near_miss_policy_yaml() -> str:
 
 
 def _is_right(selector: str) -> str:
-    """Return whether no literal of a selector is nearly our name; ours is taken out before."""
+    """Return whether no literal of a selector is close to our name; ours is removed before."""
     text = f"{selector}.?cel.?expression.orValue('')"
     for quote in ('"', "'"):
         text += f".replace({literal(f'{quote}{DRIVER_NAME}{quote}')}, '')"

@@ -1,10 +1,9 @@
 """What this driver's admission policies have in common, as YAML that a person can audit. Pure.
 
-No server of ours takes part (admissionregistration.k8s.io/v1; an object of an older resource.k8s.io
-version is converted first, as matchPolicy is Equivalent by default).
-
-Only new or changed specs are looked at: a claim that is stored already must stay free to lose its
-finalizers, or it could never be deleted.
+No server of ours is involved (admissionregistration.k8s.io/v1; an object of an older
+resource.k8s.io version is converted first, as matchPolicy is Equivalent by default). Only new or
+changed specs are checked: it must stay possible to remove the finalizers of a stored claim, or it
+could never be deleted.
 """
 
 import textwrap
@@ -73,8 +72,8 @@ spec:
 class Policy(Struct, frozen=True, kw_only=True):
     """One policy. `about` is the comment at its head; texts are broken where a reader would.
 
-    `conditions` say which objects it is for, among those that are new or have a changed spec; each
-    of `validations` has the keys that Kubernetes gives it.
+    `conditions` say which objects it applies to, among those that are new or have a changed spec;
+    each of `validations` has the keys that Kubernetes gives it.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""Objects of the cluster as values: slices, nodes, what claims have, pods that are refused."""
+"""Objects of the cluster as values: slices, nodes, what claims have, refused pods."""

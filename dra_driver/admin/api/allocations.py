@@ -1,10 +1,10 @@
 """Which devices of a driver a ResourceClaim has, and who uses them.
 
 In: a ResourceClaim as a dict. Out: one `Allocation` for each device that was allocated to it for
-use. Rules: `status.allocation.devices.results` says so from the scheduler's decision until the
-claim is deallocated; a device that was allocated for admin access stays free for others (KEP-5018);
-with a share id a part of the device was allocated, and what it consumes of each capacity stands
-beside it (KEP-5075). A claim without an allocation, or in a form that is not known, has none. Pure.
+use. `status.allocation.devices.results` has them from the scheduler's decision until the claim is
+deallocated. A device that was allocated for admin access stays free for others (KEP-5018). With a
+share id, a part of the device was allocated, with what it consumes of each capacity (KEP-5075). A
+claim without an allocation, or in an unknown form, has none. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
     Attributes:
         claim: the claim, as namespace/name.
         users: for whom the claim is reserved: pods by name, anything else as resource/name.
-        share_id: tells the part from the others of the device; None for all of the device.
+        share_id: distinguishes parts of a device; None for the whole device.
         consumed: what the part takes of the device's capacities, in billionths of their units.
     """
 

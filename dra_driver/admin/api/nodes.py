@@ -1,9 +1,9 @@
 """Nodes, and whether devices or a pod can be on one.
 
 In: Nodes, node selectors and pods as dicts. Out: values, and the reasons why the scheduler does not
-look at a node for a pod. Rules: those of NodeSelector and of the scheduler's plugins NodeName,
-NodeUnschedulable, TaintToleration and NodeAffinity. What a pod needs of a node besides (CPU and
-memory, ports, volumes, other pods near by) is not looked at. Pure.
+consider a node for a pod. The rules are those of NodeSelector and of the scheduler's plugins
+NodeName, NodeUnschedulable, TaintToleration and NodeAffinity. Other needs of a pod (CPU and memory,
+ports, volumes, other pods nearby) are ignored. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ class Taint(Struct, frozen=True, kw_only=True):
 
     @property
     def blocks(self) -> bool:
-        """Whether it keeps away what does not tolerate it."""
+        """Whether it keeps away everything that does not tolerate it."""
         return self.effect in _BLOCKING
 
 
@@ -57,7 +57,7 @@ class Toleration(Struct, frozen=True, kw_only=True):
         )
 
     def tolerates(self, taint: Taint) -> bool:
-        """Tell whether it is for this taint."""
+        """Tell whether it tolerates this taint."""
         return (
             self.effect in ("", taint.effect)
             and self.key in ("", taint.key)
@@ -79,7 +79,7 @@ class Toleration(Struct, frozen=True, kw_only=True):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A node, as far as pods and devices ask for it.
+    """A node, as far as it matters for pods and devices.
 
     `plugin_resources` has how many it has of each resource name of a device plugin: of those that
     are not Kubernetes' own.
@@ -167,7 +167,7 @@ def _requirement_text(requirement: Object) -> str:
 
 
 def obstacles(pod: Object, node: Node) -> tuple[str, ...]:
-    """Return why a pod cannot be on a node, whatever devices are there; nothing if it can."""
+    """Return why a pod cannot be on a node, with any devices; empty if it can."""
     return tuple(_obstacles(mapping(pod, "spec"), node))
 
 

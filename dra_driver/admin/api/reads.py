@@ -1,4 +1,4 @@
-"""How commands read what the API server has: object by object, or all of a kind page by page."""
+"""How commands read from the API server: one object, or all of a kind page by page."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -6,10 +6,10 @@ from typing import Protocol
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 
 _TIMEOUT_SECONDS = 30.0
-"""For connecting and for each wait for bytes of a page."""
+"""Seconds for connecting, and for each wait for bytes of a page."""
 
 _PAGE = 500
-"""As kubectl has it."""
+"""Objects on a page, as with kubectl."""
 
 _SLICES_OF_A_PAGE = 100
 """A slice has up to 64 devices, and is then some 50 KiB."""

@@ -1,10 +1,10 @@
-"""What events say of pods: that they are refused devices, get no claim, or have too much memory.
+"""What events say about pods: a driver refuses to prepare devices, or they get no claim.
 
-The kubelet says the first in an event of reason FailedPrepareDynamicResources, again at each try;
-the claim stays allocated all the while, so that nobody else gets its devices. The controller that
-makes claims from templates says the second (FailedResourceClaimCreation), and the scheduler for
-those that it makes for resource names: a quota, a policy or a webhook is in the way. This driver
-says the third (usage/over_limit.py). Without the permission to read events nothing is said of any.
+The kubelet reports the first in an event of reason FailedPrepareDynamicResources, again at each
+attempt; the claim stays allocated, so nobody else gets its devices. The controller that makes
+claims from templates reports the second (FailedResourceClaimCreation), and the scheduler for claims
+that it makes for resource names: a quota, a policy or a webhook is in the way. Without the
+permission to read events, neither is known.
 """
 
 from collections.abc import Iterable
@@ -22,23 +22,23 @@ _REASON = "FailedPrepareDynamicResources"
 _NOT_CREATED = "FailedResourceClaimCreation"
 _NOT_SCHEDULED = "FailedScheduling"
 _FORBIDDEN = "is forbidden: "
-"""What the API server says of an object that a quota or a policy refuses."""
+"""What the API server says about an object that a quota or a policy refuses."""
 _LOOKED_AT = 10
-"""So many pods with such events are asked for; each is a request."""
+"""How many pods with such events are read; each is a request."""
 
 PodName = tuple[str, str]
 """Its namespace and name."""
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """A pod, as namespace/name, and what its newest event says."""
+    """A pod, as namespace/name, and the text of its newest event."""
 
     pod: str
     why: str
 
 
 def refusals(api: Reads, asked: Iterable[PodName]) -> tuple[Refusal, ...]:
-    """Return the pods that do not start, of these."""
+    """Return which of these pods do not start."""
     said = _newest(api, _REASON, frozenset(asked))
     refused = []
     for (namespace, name), newest in list(said.items())[:_LOOKED_AT]:
@@ -49,10 +49,9 @@ def refusals(api: Reads, asked: Iterable[PodName]) -> tuple[Refusal, ...]:
 
 
 def why_no_claim(api: Reads, pod: Object) -> str:
-    """Return what is in the way of a claim that is to be made for a pod; empty if nothing is known.
+    """Return what prevents a claim from being made for a pod; empty if nothing is known.
 
-    The scheduler has other reasons, too, for which it does not place a pod; of these nothing is
-    returned.
+    Other reasons of the scheduler for not placing a pod are not returned.
     """
     for reason in (_NOT_CREATED, _NOT_SCHEDULED):
         note = text(_newest_of(api, reason, pod), "note")

@@ -1,10 +1,10 @@
-"""What drivers have published, as the scheduler reads it: any driver's slices.
+"""What drivers have published, as the scheduler reads it: slices of any driver.
 
-In: ResourceSlices and DeviceTaintRules as dicts. Out: `Slice` values. Rules: resource.k8s.io/v1; a
-slice is for one node, for those that a selector selects, for all, or says so device by device; a
+In: ResourceSlices and DeviceTaintRules as dicts. Out: `Slice` values. In resource.k8s.io/v1, a
+slice is for one node, for those that a selector selects, for all, or says so device by device. A
 DeviceTaintRule adds its taint to the devices that it names by driver, pool and device (KEP-5055).
-Amounts are in billionths of their units, which is how exact quantities of the API are; nodes with
-the same GPUs have the same amounts, and each is kept once. Pure.
+Amounts are in billionths of their units, the precision of the API's quantities. Nodes with the same
+GPUs have the same amounts, and each is kept once. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
 
 
 class DeviceId(NamedTuple):
-    """Which device: names of pools are a driver's own, names of devices a pool's."""
+    """A device's key: names of pools are a driver's own, names of devices a pool's."""
 
     driver: str
     pool: str
@@ -62,20 +62,20 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class Capacity(Struct, frozen=True, kw_only=True):
-    """A capacity of a device: how much there is, and what may be asked of it."""
+    """A capacity of a device: how much there is, and how much may be requested."""
 
     total: int
     policy: Policy | None = None
 
     @property
     def default(self) -> int:
-        """What a claim that does not ask consumes of it: without a default, all (KEP-5075)."""
+        """What a claim without a request consumes: the default, or without one, all (KEP-5075)."""
         default = None if self.policy is None else self.policy.default
         return self.total if default is None else default
 
     @property
     def least(self) -> int:
-        """What every claim consumes of it, whatever it asks for."""
+        """What every claim consumes at least."""
         if self.policy is None:
             return 0
         # Values stand in ascending order.
@@ -198,7 +198,7 @@ class TaintRule(Struct, frozen=True, kw_only=True):
 
 
 def readable_slices(things: Iterable[Object], rules: Iterable[TaintRule] = ()) -> Iterator[Slice]:
-    """Yield the slices that can be read; without the others their pools are incomplete."""
+    """Yield the slices that can be read; pools that lack others are incomplete."""
     rules = tuple(rules)
     for thing in things:
         with suppress(ValueError):

@@ -1,8 +1,8 @@
-"""What to write instead of a selector that fails, by what the devices have. Pure.
+"""What to write instead of a selector that fails, based on what the devices have. Pure.
 
-In: the evaluator's error, the selector, and devices. Out: a sentence, or nothing. Mistakes that
-tutorials spread are known: memory as an attribute, `index`, a version compared with a number, and
-quantities compared by operators.
+In: the evaluator's error, the selector, and devices. Out: a sentence, or nothing. It knows mistakes
+from tutorials: memory as an attribute, `index`, a version compared with a number, and quantities
+compared by operators.
 """
 
 import re
@@ -22,7 +22,7 @@ _MOST_NAMED = 12
 
 
 def advice(error: str, selector: str, subjects: Iterable[Subject]) -> str:
-    """Return what to change; empty where nothing is known."""
+    """Return what to change; empty if nothing is known."""
     devices = list(subjects)
     if missing := _NO_KEY.search(error):
         return _of_key(missing["key"].strip("'\""), devices)
@@ -78,6 +78,6 @@ def _of_types(selector: str, subjects: list[Subject]) -> str:
 
 
 def _own(subject: Subject, name: str) -> str:
-    """Return a name without the domain, if it is that of the driver; else all of it."""
+    """Return a name without the driver's domain; other domains stay."""
     domain, _, own = name.rpartition("/")
     return own if domain in ("", subject.driver) else name

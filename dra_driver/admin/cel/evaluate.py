@@ -1,8 +1,8 @@
-"""What an expression is worth.
+"""The value of an expression.
 
-Rules: `&&` and `||` look at their terms in order, and an error counts only if no other term
-decides; `?:` evaluates the branch it takes; a field of an optional value is optional itself. An
-evaluation takes a limited number of steps, as the scheduler's does. Pure.
+`&&` and `||` look at their terms in order, and an error counts only if no other term decides; `?:`
+evaluates only one branch; a field of an optional value is optional, too. As in the scheduler, an
+evaluation has a limited number of steps. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,10 +27,10 @@ from dra_driver.admin.cel.values import (
 from resource_nvidia_com.quantity import Quantity
 
 _MOST_STEPS = 100_000
-"""Steps of an evaluation. To read or make a list or string takes as many as it has parts."""
+"""Steps of an evaluation. Reading or making a list or string takes as many as it has parts."""
 
 _MATCH = 20
-"""Steps for each character that is held against a regular expression."""
+"""Steps for each character that is matched with a regular expression."""
 
 _NAMESPACES = frozenset({"sets", "optional"})
 
@@ -210,9 +210,9 @@ def _selected(operand: object, key: object, optional: bool) -> object:
 
 
 def _is_set(node: syntax.Binary) -> bool:
-    """Tell whether this is `in` a list of constants, which is a set of hashes to cel-go.
+    """Tell whether this is `in` a list of constants, which is a set of hashes in cel-go.
 
-    There is no hash of a version, and so not even `x in ['a']` has a value for one.
+    A version has no hash, so not even `x in ['a']` has a value for one.
     """
     return (
         node.operator == "in"
@@ -223,7 +223,7 @@ def _is_set(node: syntax.Binary) -> bool:
 
 
 def _first_decisive(terms: Iterable[Callable[[], bool]], *, decisive: bool) -> bool:
-    """Return whether a term decides; errors count only where none does, as CEL has it."""
+    """Return whether a term decides; errors count only if none does."""
     error: EvaluationError | None = None
     for term in terms:
         try:

@@ -1,8 +1,8 @@
 """The functions of CEL that selectors of devices may call.
 
 They are CEL's standard functions, those for strings, sets and optional values, and Kubernetes' for
-quantities, versions and lists. A type that a function does not take is CEL's error "no such
-overload"; a function that is not here is one that is not known. Pure.
+quantities, versions and lists. A wrong type is CEL's error "no such overload"; a function that is
+missing here is unknown. Pure.
 """
 
 import math
@@ -40,7 +40,7 @@ _FRACTION = re.compile(r"[.mun]|[eE]-")
 def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
     """Return what a function returns; the target of a member comes first.
 
-    Raises EvaluationError where CEL has an error, NotUnderstoodError if the function is not known.
+    Raises EvaluationError for CEL's errors, NotUnderstoodError if the function is not known.
     """
     function = (_MEMBERS if is_member else _GLOBALS).get(name)
     if function is None:
@@ -52,7 +52,7 @@ def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
 
 
 def checked(value: int) -> int:
-    """Return an integer as CEL has it."""
+    """Return an integer within CEL's limits."""
     low, high = (0, 2**64) if isinstance(value, Uint) else (-(2**63), 2**63)
     if not low <= value < high:
         raise EvaluationError("integer overflow")
@@ -71,7 +71,7 @@ def compare(left: Any, right: Any) -> int:
 
 
 def contains(container: Any, value: Any) -> bool:
-    """Return what `value in container` is worth."""
+    """Return the value of `value in container`."""
     if isinstance(container, dict):
         return _is_key(value) and value in container
     if not isinstance(container, list):

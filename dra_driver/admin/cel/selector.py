@@ -1,9 +1,9 @@
-"""A selector of devices: whether it holds for one, and if not, because of what.
+"""A selector of devices: whether it selects one, and if not, why.
 
-In: the text of a selector, and a published device. Out: whether it selects the device; else the
-smallest parts of the text that make it false, each with the attributes it reads and what they are.
-Rules (KEP-4381): names without a domain have that of the driver; a domain of which the device has
-nothing is an empty map, and what is not in a map is an error. Pure.
+In: the text of a selector, and a published device. Out: whether it selects the device; otherwise
+the smallest parts of the text that make it false, each with the attributes that it reads and their
+values. As in KEP-4381, names without a domain have that of the driver; a domain of which the device
+has nothing is an empty map, and reading a missing key of a map is an error. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _SHOWN = 60
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """What a selector can know of a device, by qualified names; `attributes` are values of CEL."""
+    """What a selector can read of a device, by qualified names; `attributes` are CEL values."""
 
     driver: str
     attributes: Mapping[str, object] = {}
@@ -37,7 +37,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     allows_multiple: bool = False
 
     def variables(self) -> Variables:
-        """Return what `device` is in an expression."""
+        """Return the value of `device` in an expression."""
         return {
             "device": {
                 "driver": self.driver,
@@ -79,7 +79,7 @@ class Selector(Struct, frozen=True):
         return cls(text, _tree(text))
 
     def selects(self, subject: Subject) -> bool:
-        """Tell whether it holds.
+        """Tell whether it selects a device.
 
         Raises EvaluationError if it has no value (the scheduler gives up), or NotUnderstoodError.
         """
@@ -89,7 +89,7 @@ class Selector(Struct, frozen=True):
         return answer
 
     def faults(self, subject: Subject) -> tuple[Fault, ...]:
-        """Return what makes it false, or what it fails at."""
+        """Return what makes it false, or where it fails."""
         search = _Faults(self.text, subject)
         faults = search.of(self.tree, search.scope, wanted=True)
         return tuple(dict.fromkeys(faults))
@@ -111,7 +111,7 @@ class _Scope(Struct, frozen=True):
 
 
 class _Faults:
-    """Looks for what makes an expression something else than it ought to be."""
+    """Finds what makes an expression differ from its wanted value."""
 
     def __init__(self, text: str, subject: Subject) -> None:
         self._text = text
@@ -188,7 +188,7 @@ def _reads(node: syntax.Node, scope: _Scope) -> Iterator[tuple[str, ...]]:
 
 
 def _path(node: syntax.Node, scope: _Scope) -> tuple[str, ...] | None:
-    """Return which part of the device an expression is, by the keys that lead there."""
+    """Return which part of the device an expression is, by the keys that lead to it."""
     match node:
         case syntax.Name() if node.name in scope.paths:
             return scope.paths[node.name]

@@ -17,19 +17,19 @@ from resource_nvidia_com.quantity import Quantity
 
 
 class EvaluationError(Exception):
-    """What CEL itself calls an error: the scheduler gives up on a claim because of it."""
+    """An error of CEL itself: the scheduler gives up on a claim because of it."""
 
 
 class AbortError(EvaluationError):
-    """An error that ends an evaluation even where `||` or `&&` would go on: one of cel-go's own."""
+    """An error that also ends `||` and `&&`: one of cel-go's own."""
 
 
 class NotUnderstoodError(Exception):
-    """This is more of CEL than is known here, so nobody knows what the scheduler finds."""
+    """CEL that is not known here, so what the scheduler finds is unknown."""
 
 
 class NotCelError(NotUnderstoodError):
-    """This is no CEL: its author has made a mistake, and every API server refuses it."""
+    """Not CEL: its author has made a mistake, and every API server refuses it."""
 
 
 class Uint(int):
@@ -41,9 +41,9 @@ class Double(float):
 
 
 class Fine(Quantity):
-    """A quantity with a fraction in it, as written or added up, although its value may be whole.
+    """A quantity with a fraction in it, as written or summed, although its value may be whole.
 
-    Whether apimachinery takes it for an integer depends on how it keeps it, not on the value.
+    Whether apimachinery treats it as an integer depends on how it is stored, not on the value.
     """
 
 
@@ -56,7 +56,7 @@ _SEMVER = re.compile(
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """A semantic version. What was built from it plays no part in comparisons."""
+    """A semantic version. What it was built from is ignored in comparisons."""
 
     numbers: tuple[int, int, int]
     before: tuple[str, ...]
@@ -114,7 +114,7 @@ NONE = Optional()
 
 
 class Defaulting(dict[str, object]):
-    """A map that has an empty map wherever nothing is: attributes and capacities by domain."""
+    """A map with an empty map for every missing key: attributes and capacities by domain."""
 
     def __missing__(self, key: str) -> object:
         return {}
@@ -147,7 +147,7 @@ def is_number(value: object) -> bool:
 
 
 def no_overload() -> EvaluationError:
-    """Return CEL's error for types that do not go together."""
+    """Return CEL's error for types that do not fit together."""
     return EvaluationError("no such overload")
 
 
@@ -158,7 +158,7 @@ def need(value: object, *kinds: type) -> None:
 
 
 def equal(left: object, right: object) -> bool:
-    """Tell whether two values are equal. Raises EvaluationError where CEL has no answer."""
+    """Tell whether two values are equal. Raises EvaluationError if CEL has no answer."""
     if isinstance(left, Quantity) and isinstance(right, Quantity):
         left, right = left.nanos, right.nanos
     if is_number(left) and is_number(right):

@@ -1,1 +1,1 @@
-"""What the cluster offers of this driver's devices, what of it is used, and what is free."""
+"""What the cluster offers of this driver's devices, what is used, and what is free."""

@@ -1,9 +1,9 @@
-"""`dra-driver status --cluster`: asks the API server for what the cluster offers, and shows it.
+"""`dra-driver status --cluster`: asks the API server what the cluster offers, and shows it.
 
-In: how to reach the API server, and which node is asked about. Out: the text to print. Slices,
-claims and events are read, page by page, and nothing is written. Slices are asked for by driver and
-node, claims are not, because the API selects them by name and namespace only. They come second, so
-that of what happens between the two lists nothing that is given out counts as free.
+In: how to reach the API server, and which node to show. Out: the text to print. It reads slices,
+claims and events page by page, and writes nothing. Slices are selected by driver and node, but
+claims cannot be, because the API selects them only by name and namespace. They are read second, so
+that nothing allocated between the two lists counts as free.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def shown(
     output: WideOutput,
     environment: Mapping[str, str],
 ) -> str:
-    """Return what is to be printed of a node, or of all of them where it is empty."""
+    """Return the text for a node, or for all nodes if the name is empty."""
     with closing(connect(kubeconfig, context, environment=environment)) as client:
         usage = look(client, node=node)
     if is_for_programs(output):
@@ -45,7 +45,7 @@ def look(api: Reads, *, node: str) -> ClusterUsage:
     """Return what is offered, used and free on one node, or with an empty name on all.
 
     Raises SetupError if this driver has published nothing there, UnavailableError if the API server
-    cannot be reached, and ApiError if it refuses, for lack of a permission or of the API.
+    cannot be reached, and ApiError if it refuses, because a permission or the API is missing.
     """
     selector = f"spec.driver={DRIVER_NAME}" + (f",spec.nodeName={node}" if node else "")
     pools = read_pools(read_all(api, RESOURCE_SLICES, selector))

@@ -1,10 +1,9 @@
-"""What claims consume of devices that several of them can have, and what is left.
+"""What claims consume of devices that several claims can have, and what is left.
 
-Rules (KEP-5075): what claims consume of a capacity sums up to its total at most; a claim consumes
-something of every capacity of a device, if it does not ask for it the default. So a device of which
-one capacity is used up has nothing free, unless claims can do without that one; and of a device
-whose defaults are all zero there is no end of parts. Amounts are in billionths of their units.
-Pure.
+As in KEP-5075, what claims consume of a capacity adds up to at most its total, and a claim consumes
+something of every capacity of a device, by default the default. So a device with one used-up
+capacity has nothing free, unless claims need nothing of that one; and a device whose defaults are
+all zero has any number of parts. Amounts are in billionths of their units. Pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +18,7 @@ class CapacityUsage(Struct, frozen=True, kw_only=True):
     """A capacity of some devices, in billionths of its unit.
 
     Attributes:
-        total: what claims can have together with nothing allocated, tainted devices among them.
+        total: what claims can have together if nothing is allocated, including tainted devices.
         free: what they can still have.
         most: what one claim can still have of one of the devices.
     """
@@ -34,9 +33,9 @@ class Consumed(Struct, frozen=True, kw_only=True):
     """What the claims of a pool have.
 
     Attributes:
-        whole: the devices that claims have, and not only parts of them.
-        closed: those of which nobody gets anything any more: they are had as a whole, or parts of
-            them are had and they are published for one claim by now.
+        whole: the devices that claims have as a whole.
+        closed: those of which nobody gets anything any more: they are allocated as a whole, or
+            parts of them are allocated and they are now published for one claim.
         parts: how many parts claims have, by device.
         amounts: what these consume, by device and capacity.
     """
@@ -71,17 +70,17 @@ class Consumed(Struct, frozen=True, kw_only=True):
         return device.name in self.whole or device.name in self.parts
 
     def is_closed(self, device: Device) -> bool:
-        """Tell whether nobody gets anything of the device, whatever is left of it."""
+        """Tell whether nobody gets anything of the device, whatever is left."""
         return device.name in self.closed
 
     def count(self, device: Device) -> int:
-        """Return how often claims have the device, or a part of it."""
+        """Return how many claims have the device, or a part of it."""
         return self.parts.get(device.name, 0) + (device.name in self.whole)
 
     def used(self, device: Device) -> int:
-        """Return how many fewer claims can have it that ask for no capacity, for those that do.
+        """Return by how many the existing claims reduce those without a capacity request that fit.
 
-        Where any number can, it is how many have it.
+        If any number fits, it is how many claims have the device.
         """
         if not self.is_taken(device):
             return 0
@@ -89,9 +88,9 @@ class Consumed(Struct, frozen=True, kw_only=True):
         return self.count(device) if room is None else room - (self.room(device) or 0)
 
     def sums(self, device: Device) -> dict[str, int]:
-        """Return what claims have of a device's capacities; all of it if one has it as a whole.
+        """Return what claims have of a device's capacities; all of it if one has the whole device.
 
-        It is more than there is where the device has come to have less since.
+        It is more than the total if the device has become smaller since.
         """
         if device.name in self.whole:
             return {name: cap.total for name, cap in device.capacities.items()}
@@ -106,9 +105,10 @@ class Consumed(Struct, frozen=True, kw_only=True):
         }
 
     def room(self, device: Device) -> int | None:
-        """Return how many more claims can have the device that ask for no capacity.
+        """Return how many more claims without a capacity request can have the device.
 
-        Whether its counters allow for the first of them is another's concern. None: any number.
+        Whether its counters are enough for the first of them is decided elsewhere. None: any
+        number.
         """
         if self.is_closed(device):
             return 0
@@ -123,7 +123,7 @@ class Consumed(Struct, frozen=True, kw_only=True):
     def free(self, device: Device) -> dict[str, int]:
         """Return what claims can still have of each capacity, whichever they ask for.
 
-        That is what is left, where there is enough of all the others for one claim more.
+        That is what is left, if enough of all the others is left for one more claim.
         """
         left = self.left(device)
         if self.is_closed(device) or any(
@@ -135,10 +135,10 @@ class Consumed(Struct, frozen=True, kw_only=True):
     def capacities(
         self, devices: Iterable[Device], *, offered: Collection[str], open_to: Collection[str]
     ) -> dict[str, CapacityUsage]:
-        """Return each capacity of some devices together.
+        """Return the sum of each capacity of some devices.
 
-        `offered` are those that could all be given out if nothing were allocated, `open_to` those
-        that are free now. A device that a claim has as a whole counts as used with all it has.
+        `offered` are those that could all be allocated if nothing were, `open_to` those that are
+        free now. A device that a claim has as a whole counts as fully used.
         """
         usages: dict[str, CapacityUsage] = {}
         for device in devices:

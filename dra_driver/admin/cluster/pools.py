@@ -1,10 +1,9 @@
-"""The devices that a driver has published, pool by pool.
+"""The devices that a driver has published, pool by pool, in the scheduler's order.
 
-Devices are in the order in which the scheduler takes them. Rules: of a pool its newest generation
-alone counts, and only once as many slices of it are there as each of them says; a node's slices are
-not another's, whatever pool they say they are of; slices come in order of their names; counters
-that do not exist and device names that come twice make a pool invalid (KEP-4381, KEP-4815). Which
-resource name a device serves is said by its attributes. Pure.
+Only the newest generation of a pool counts, and only once it has as many slices as each of them
+says. A node's slices are not another's, whatever pool they claim to belong to. Slices come in order
+of their names. Missing counters and duplicate device names make a pool invalid (KEP-4381,
+KEP-4815). A device's attributes say which resource name it serves. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +33,7 @@ class Device(Struct, frozen=True, kw_only=True):
             get it.
         consumes: what it takes of its pool's counters.
         taints: those that keep new claims away, as kubectl writes them: key=value:effect.
-        capacities: what these consume together, by name; none of a device for one claim.
+        capacities: what all claims together can consume, by name; empty for a device for one claim.
     """
 
     name: str
@@ -51,8 +50,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     Attributes:
         node: the node whose devices these are; empty if it is no single one.
         devices: in the scheduler's order.
-        counters: what there is of each counter with nothing allocated.
-        problem: why the scheduler gives out nothing of it; None if nothing is wrong.
+        counters: the total of each counter.
+        problem: why the scheduler allocates nothing of it; None if nothing is wrong.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Pool(Struct, frozen=True, kw_only=True):
 
 
 class _Draft(Struct):
-    """A generation of a pool as its slices come in; `contents` are by the names of the slices."""
+    """A generation of a pool while its slices are read; `contents` are by slice name."""
 
     generation: int
     slices: int
@@ -71,7 +70,7 @@ class _Draft(Struct):
 
 
 def read_pools(slices: Iterable[Object]) -> list[Pool]:
-    """Return the pools that these slices make up, by node and name."""
+    """Return the pools of these slices, by node and name."""
     drafts: dict[tuple[str, str], _Draft] = {}
     for slice_ in slices:
         spec = mapping(slice_, "spec")
@@ -122,7 +121,7 @@ def _problem(draft: _Draft, devices: list[Device], counters: Amounts) -> str | N
 
 
 def _contents(spec: Object) -> tuple[list[Device], Amounts]:
-    """Return what a slice holds: devices, and what there is of each counter."""
+    """Return what a slice has: devices, and the total of each counter."""
     counters = {
         CounterId(counter_set, name): amount
         for counter_set, amounts in shared_counters(spec)
@@ -149,8 +148,8 @@ def _device(entry: Object) -> Device:
 def resource_name(attributes: Object) -> str | None:
     """Return the extended resource name that a device serves, by its attributes.
 
-    A share serves the name that it says. A whole GPU or MIG device that is divided into shares
-    serves none: only a claim that asks for its class gets it.
+    A share names it. A whole GPU or MIG device that is divided into shares serves none: only a
+    claim for its class gets it.
     """
     if _attribute(attributes, "sharedAs"):
         return None

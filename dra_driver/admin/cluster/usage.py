@@ -1,14 +1,15 @@
 """How many devices of each resource name a node offers, how many are used, how many are free.
 
 In: pools, and the devices that claims have. Out: numbers for each node and resource name that add
-up, what is used and free of capacities that claims consume together, and what all of it leaves out.
-Rule: the scheduler takes the first device that nobody has, that no taint keeps away and whose
-counters are all left (KEP-4815); one that several claims can have it gives again as long as
-capacity is left, and its counters once (KEP-5075). The unit of a line is a pod that asks for this
-resource name alone, for one device and none of its capacities: `offered` and `free` are how many of
-these would get one, and `used` is how many fewer they are for what claims have of these devices.
-Names that share GPUs share them here too: lines do not add up. Pure, and linear in devices and
-claims.
+up, what is used and free of capacities that several claims consume, and everything that is not
+counted. The scheduler takes the first device that nobody has, that no taint keeps away and whose
+counters are all left (KEP-4815). A device that several claims can have is allocated again as long
+as capacity is left, and takes its counters once (KEP-5075).
+
+The unit of a line is a pod that asks only for this resource name, for one device and none of its
+capacities: `offered` and `free` are how many such pods would get one, and `used` is by how many the
+existing claims on these devices reduce that. Names that share GPUs share them here, too: lines do
+not add up. Pure, and linear in devices and claims.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,10 +28,10 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
 
     Attributes:
         resource: the extended resource name; None for devices that only claims get.
-        offered: how many can be allocated with nothing allocated, tainted ones among them; None for
-            any number, of devices that several claims can have.
-        used: how many are allocated; of a device that several claims can have, how many pods that
-            ask for none of its capacities would have what they have, or the number of parts where
+        offered: how many can be allocated if nothing is, including tainted ones; None for any
+            number, of devices that several claims can have.
+        used: how many are allocated; for a device that several claims can have, how many pods
+            without a capacity request would have what they have, or the number of parts if
             `offered` is any number.
         free: how many more can be allocated now; None as for `offered`.
         capacities: what claims consume of devices that several can have, by name.
@@ -45,7 +46,7 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
 
     @property
     def blocked(self) -> int | None:
-        """How many are neither used nor free: tainted, or other names use what they take."""
+        """How many are neither used nor free: tainted, or used under other names."""
         return None if self.offered is None else self.offered - self.used - (self.free or 0)
 
 
@@ -57,13 +58,13 @@ class AllocatedDevice(Struct, frozen=True, kw_only=True):
 
 
 class PoolUsage(Struct, frozen=True, kw_only=True):
-    """What there is of a pool.
+    """The usage of a pool.
 
     Attributes:
         resources: one entry for each resource name, in order; none if the pool has a problem.
         allocated: the devices that claims have, in the order of the claims.
-        not_published: what claims have that the pool does not hold any more. Nothing of it counts
-            as used: neither does the scheduler count what it takes of the hardware.
+        not_published: what claims have that the pool does not contain any more. It does not count
+            as used, because the scheduler does not count its use of the hardware either.
     """
 
     pool: Pool
@@ -78,7 +79,7 @@ class PoolUsage(Struct, frozen=True, kw_only=True):
 
 
 class ClusterUsage(Struct, frozen=True, kw_only=True):
-    """What there is of all pools.
+    """The usage of all pools.
 
     Attributes:
         stray: what claims have of pools that are not published at all.
@@ -167,7 +168,7 @@ def _usage_of_resource(
 def _given_out(devices: Iterable[Device], counters: Amounts, consumed: Consumed) -> list[Device]:
     """Return which of these devices can be allocated one after the other, first fit.
 
-    Of one that several claims can have, and some have, the counters are taken already.
+    If several claims can have a device, and some have it, its counters are taken already.
     """
     left = dict(counters)
     fitting = []

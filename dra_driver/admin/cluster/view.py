@@ -1,6 +1,6 @@
 """What the cluster offers, as a table for people and as JSON for programs.
 
-Nothing is left out in silence: below the numbers stands what they do not count, and why. Pure.
+Below the numbers is what they do not count, and why. Pure.
 """
 
 import json
@@ -26,11 +26,11 @@ _CAPACITY_COLUMNS = (
 )
 _CONSUMES = "CONSUMES"
 _BY_CLAIM = "(by claim)"
-"""Stands for the resource name of devices that serve none."""
+"""The resource name shown for devices that serve none."""
 
 _NONE = "-"
 _ANY = "any"
-"""Stands for any number."""
+"""Shown for any number."""
 
 _NANO = 10**9
 _MIB = 1024**2
@@ -42,7 +42,7 @@ _WORDS: Mapping[str, Callable[[int], str]] = MappingProxyType(
         SHARES: str,
     }
 )
-"""The capacities that people are shown, and how: by no other one is a claim limited."""
+"""The capacities that people see, and how: only these limit a claim."""
 
 
 def table(usage: ClusterUsage, *, wide: bool = False) -> str:
@@ -146,7 +146,7 @@ def _allocated_rows(usage: ClusterUsage) -> Iterable[Sequence[str]]:
 
 
 def _consumption(given: AllocatedDevice) -> str:
-    """Return what a part of a device consumes; of a device that a claim has alone, nothing."""
+    """Return what a part of a device consumes; empty for a device that a claim has alone."""
     if given.allocation.share_id is None:
         return _NONE
     amounts = given.allocation.consumed

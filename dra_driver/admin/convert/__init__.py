@@ -1,1 +1,1 @@
-"""`dra-driver convert`: objects of older APIs as this driver and today's clusters take them."""
+"""`dra-driver convert`: objects of older APIs in the form of this driver and today's clusters."""

@@ -1,9 +1,9 @@
 """Claims, templates and DeviceClasses that ask for devices, v1alpha3 to v1, as those of v1. Pure.
 
 Up to v1beta1 a request had its fields beside its name; since v1beta2 they are under `exactly`. All
-other fields have their names since v1alpha3, whose first form alone had `controller` and
+other fields have had their names since v1alpha3; only its first form had `controller` and
 `suitableNodes` (k8s.io/api/resource). Configs of gpu.nvidia.com/v1alpha1 have the fields of
-resource.nvidia.com/v1beta1: NVIDIA's DRA driver renamed the group alone.
+resource.nvidia.com/v1beta1: NVIDIA's DRA driver only renamed the group.
 """
 
 import re
@@ -40,7 +40,7 @@ ATTRIBUTES: Mapping[str, str] = {
     "parentIndex": "use parentUUID",
     "pcieBusID": "use device.attributes['resource.kubernetes.io'].pciBusID",
 }
-"""Attributes that earlier releases of NVIDIA's DRA driver published, and this one does not."""
+"""Attributes that earlier releases of NVIDIA's DRA driver published, and this driver does not."""
 
 _READ = re.compile(
     rf"attributes\[(['\"]){re.escape(DRIVER_NAME)}\1\]\.\??({'|'.join(ATTRIBUTES)})\b"
@@ -110,7 +110,7 @@ def _config(entry: object, path: Path, losses: list[Problem]) -> object:
 
 
 def _gone_attributes(value: object, path: Path) -> Iterable[Problem]:
-    """Yield the attributes that a spec reads and no device has."""
+    """Yield the attributes that a spec reads but no device has."""
     for where, part in parts(value, path):
         if isinstance(part, str) and where[-1] in ("expression", "matchAttribute"):
             for name in dict.fromkeys(match[2] or match[3] for match in _READ.finditer(part)):

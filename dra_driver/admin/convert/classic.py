@@ -1,8 +1,8 @@
 """Claims, templates and classes of v1alpha1 and v1alpha2, which drivers allocated themselves. Pure.
 
 A claim named a ResourceClass, which named a driver, and an object of that driver with parameters.
-In v1 it asks for devices of a DeviceClass. Those of other drivers stay as they are: only they know
-their parameters.
+In v1 it asks for devices of a DeviceClass. Claims for other drivers stay as they are, because only
+those drivers know their parameters.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ Key = tuple[str, str, str]
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """What the files have that claims refer to: drivers by their class, and parameters."""
+    """What the files contain that claims refer to: drivers by their class, and parameters."""
 
     drivers: Mapping[str, str]
     asked: Mapping[Key, Asked]
@@ -66,18 +66,18 @@ def known(values: list[Object]) -> Known:
 
 
 def is_parameters(value: Object) -> bool:
-    """Tell whether an object is of the parameters that are read."""
+    """Tell whether an object contains parameters that are read here."""
     group = str(value.get("apiVersion")).partition("/")[0]
     return group in GROUPS and value.get("kind") in KINDS
 
 
 def key(value: Object) -> Key:
-    """Return by what parameters are found."""
+    """Return the key of parameters."""
     return str(value.get("kind")), _namespace(value), _name(value)
 
 
 def parameters(value: Object, context: Known) -> Outcome:
-    """Return what is lost of parameters: they themselves are in the claims that refer to them."""
+    """Return what is lost of parameters, which are now in the claims that refer to them."""
     losses = context.asked[key(value)].losses
     if key(value) not in context.referred:
         text_ = "left out: nothing in these files refers to it: pass the file with the claim, too"
@@ -129,7 +129,7 @@ def claim(value: Object, context: Known) -> Outcome:
 
 
 def _asked(value: Object, path: Path, context: Known) -> Asked | Problem:
-    """Return what a claim asks for, or why nothing can take its place."""
+    """Return what a claim asks for, or why nothing can replace it."""
     if not mapping(value, *path, _REFERENCE):
         return read("GpuClaimParameters", {})
     asked = context.asked.get(_referred(value, path))

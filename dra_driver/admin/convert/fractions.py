@@ -1,6 +1,6 @@
 """Parts of GPUs by the resource names of HAMi, Volcano and vgpu-manager. Pure.
 
-They ask for a number of GPUs, and for so much memory and so many percent of the SMs of each. Here a
+They ask for a number of GPUs, and an amount of memory and a percentage of the SMs of each. Here a
 claim asks for such a part by consumable capacity, and MPS limits it.
 """
 
@@ -30,11 +30,11 @@ NO_COUNTERPART: Mapping[str, str] = {
     "volcano.sh/vgpu-memory with the MiB, and convert again",
     "nvidia.com/priority": "tasks of a GPU have no priority here: remove it",
 }
-"""Limits for which there is nothing to write, and what to do."""
+"""Limits that cannot be converted, and what to do."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a container's limits ask for: devices, and of each a part (0: all) in MiB and percent.
+    """What a container's limits ask for: devices, and the part of each (0: all) in MiB and percent.
 
     `names` are the limits that say so.
     """
@@ -47,7 +47,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What the name of a template says after the resource."""
+        """The end of a template's name, after the resource."""
         parts = (f"{self.memory_mib}mi", self.memory_mib), (f"{self.cores}-percent", self.cores)
         return "-".join((str(self.amount), *(text for text, is_said in parts if is_said)))
 

@@ -1,9 +1,8 @@
 """What the manifests of some files become: text for kubectl, and what was lost, with its place.
 
 In: texts by the names of their files. Out: one text of YAML. A document that needs no change is
-printed as it is written; one that is changed is written from its values, without its comments.
-All of it is looked at as `validate` does, so that nothing is printed in silence that a cluster
-refuses.
+printed as it is; one that changes is written from its values, without its comments. Everything is
+checked as by `validate`, so that nothing that a cluster refuses is printed without a message.
 """
 
 import re
@@ -36,7 +35,7 @@ LEFT_OUT: Mapping[str, str] = {
     "ResourceClassParameters": "left out: a driver generated it from its own parameters: write a "
     "DeviceClass with selectors",
 }
-"""Kinds of older versions for which there is nothing to write."""
+"""Kinds of older versions that cannot be converted."""
 
 _OTHERS = (
     "unchanged: this driver has no such kind; if it is for NVIDIA's compute domains, see the "
@@ -90,7 +89,7 @@ class _Run:
         )
 
     def printed(self, document: Document, findings: list[Finding]) -> list[str]:
-        """Return the texts that take a document's place; add what is lost to `findings`."""
+        """Return the texts that replace a document; add what is lost to `findings`."""
         objects: list[Object] = []
         is_changed = False
         for where, value in _objects(document.value):
@@ -133,7 +132,7 @@ class _Run:
 
 
 def _nowhere(value: Object) -> Outcome:
-    """Say why nothing takes an object's place."""
+    """Say why nothing replaces an object."""
     kind = str(value.get("kind"))
     why = loss(("kind",), LEFT_OUT.get(kind, _OTHERS))
     return Outcome(objects=() if kind in LEFT_OUT else (value,), losses=(why,))
@@ -165,7 +164,7 @@ def _is_list(value: object) -> bool:
 def _refused(
     document: Document, value: Object, where: Path, written: tuple[Object, ...]
 ) -> Iterator[Finding]:
-    """Yield what a cluster refuses of what takes an object's place."""
+    """Yield what a cluster refuses of an object's replacement."""
     for problem in doubled(value):
         yield _finding(document, value, (*where, *problem.path), _below(where, problem.text))
     for made in written:
@@ -175,7 +174,7 @@ def _refused(
 
 
 def _below(where: Path, said: str) -> str:
-    """Return a text that begins with a path, behind the place of its object in a list."""
+    """Return a text that begins with a path, after the place of its object in a list."""
     return f"{dotted(where)}.{said}" if where else said
 
 
@@ -190,7 +189,7 @@ def _written(value: Object) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text so that any reader of YAML takes it for text, and what occurs twice twice."""
+    """Writes text that every YAML reader reads as text, and repeats instead of references."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

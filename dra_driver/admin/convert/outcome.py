@@ -1,4 +1,4 @@
-"""What becomes of one object: the objects that take its place, and what they do not carry over."""
+"""What becomes of one object: the objects that replace it, and what they do not carry over."""
 
 from collections.abc import Mapping
 
@@ -16,13 +16,13 @@ SPECS: Mapping[str, Path] = {
     "ResourceClaimTemplate": ("spec", "spec"),
     "DeviceClass": ("spec",),
 }
-"""Where objects of each kind say what devices they are about."""
+"""Where objects of each kind name their devices."""
 
 UNKNOWN_FIELD = "no version of this API has this field: check its spelling"
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The objects that take an object's place, none where it is left out, and what is lost."""
+    """The objects that replace an object, none if it is left out, and what is lost."""
 
     objects: tuple[Object, ...] = ()
     losses: tuple[Problem, ...] = ()
@@ -34,7 +34,7 @@ def loss(path: Path, text: str) -> Problem:
 
 
 def replaced(holder: object, path: Path, value: object) -> dict[str, object]:
-    """Return an object in which another value stands at a path of keys."""
+    """Return an object with another value at a path of keys."""
     fields = dict(holder) if isinstance(holder, Mapping) else {}
     key, *rest = path
     fields[str(key)] = replaced(fields.get(str(key)), tuple(rest), value) if rest else value

@@ -1,7 +1,7 @@
 """Parameters of NVIDIA's first driver: what they ask for, as a request and a config. Pure.
 
-In: GpuClaimParameters and its like, of gpu.resource.nvidia.com/v1alpha1. Out: what a claim that
-refers to them has to say now. Fields by the names they had until October 2023 are read, too.
+In: GpuClaimParameters and similar kinds of gpu.resource.nvidia.com/v1alpha1. Out: what a claim that
+refers to them has to say now. The field names used until October 2023 are read, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.v1beta1.names import API_VERSION
 
 GROUPS = ("gpu.resource.nvidia.com", "gpu.nvidia.com")
-"""The group of the parameters, and that of the configs that came after them."""
+"""The group of the parameters, and that of the later configs."""
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "GpuClaimParameters": ("count", "selector", "sharing"),
@@ -36,7 +36,7 @@ LOST: Mapping[str, str] = {
     "maxConnections": "an MPS daemon has no setting for the number of its clients: set "
     "defaultActiveThreadPercentage and memory limits",
 }
-"""Fields for which there is nothing to write, and what to do."""
+"""Fields that cannot be converted, and what to do."""
 
 _RENAMED: Mapping[str, str] = {
     "timeSlicingSettings": "timeSlicingConfig",
@@ -44,13 +44,13 @@ _RENAMED: Mapping[str, str] = {
     "activeThreadPercentage": "defaultActiveThreadPercentage",
     "pinnedDeviceMemoryLimit": "defaultPerDevicePinnedMemoryLimit",
 }
-"""Fields of `sharing` by the names they had."""
+"""Earlier names of the fields of `sharing`."""
 
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What a claim asks for; no request where nothing can be asked for in its place."""
+    """What a claim asks for; no request if nothing can replace it."""
 
     request: Object | None = None
     config: Object | None = None

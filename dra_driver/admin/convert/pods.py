@@ -1,10 +1,9 @@
-"""Pods and workloads: claims where they stand now, and templates for resources of a device plugin.
+"""Pods and workloads: claims in their new place, and templates for a device plugin's resources.
 
 In: a pod, or a workload with a template of one. Out: the same with its claims as core/v1 has them
 since Kubernetes 1.31, and with a claim for each `nvidia.com/gpu` or `nvidia.com/mig-…` in a
-container's limits, and for parts of GPUs by the names of other projects. An init container has the
-devices of a container that asks for the same, as with the device plugin; one that goes on beside
-the containers has its own.
+container's limits, and for parts of GPUs by the names of other projects. As with the device plugin,
+an init container uses the devices of a container that asks for the same; a sidecar has its own.
 """
 
 import copy
@@ -34,7 +33,7 @@ _NO_LABEL = re.compile(r"[^a-z0-9-]")
 
 
 class Templates(Struct, kw_only=True):
-    """The templates that pods of the files need, and the names that are taken."""
+    """The templates that pods of the files need, and the names in use."""
 
     taken: set[tuple[str, str]]
     made: dict[tuple[str, str], str] = {}
@@ -99,7 +98,7 @@ def _labels(spec: object, path: Path) -> Iterator[Problem]:
 
 
 def _lift(claim: object) -> None:
-    """Put what stood under `source` up to Kubernetes 1.30 beside the claim's name."""
+    """Move the fields under `source`, used up to Kubernetes 1.30, beside the claim's name."""
     source = at(claim, "source")
     if isinstance(claim, dict) and isinstance(source, Mapping) and source.keys() <= {*_BY_NAME}:
         del claim["source"]
@@ -107,7 +106,7 @@ def _lift(claim: object) -> None:
 
 
 def _claimed(spec: Any, path: Path, losses: list[Problem]) -> list[tuple[str, Wanted]]:
-    """Put claims in the place of resources; return (claim, what it asks for) of each."""
+    """Replace resources by claims; return (claim, what it asks for) of each."""
     taken = {text(entry, "name") for entry in entries(spec, "resourceClaims")}
     reusable: dict[Wanted, str] = {}
     made = []
@@ -131,14 +130,14 @@ def _claimed(spec: Any, path: Path, losses: list[Problem]) -> list[tuple[str, Wa
 
 
 def _containers(spec: Any, path: Path) -> Iterator[tuple[Any, Path]]:
-    """Yield (container, its place); init containers last, as they may have what others have."""
+    """Yield (container, its place); init containers last, because they may share devices."""
     for part in ("containers", "initContainers"):
         for index, container in enumerate(entries(spec, part)):
             yield container, (*path, part, index)
 
 
 def _plugin_resources(container: Any, path: Path, losses: list[Problem]) -> Iterator[Wanted]:
-    """Yield what can be claimed of the resources of a device plugin."""
+    """Yield which resources of a device plugin can be claimed."""
     limits = at(container, "resources", "limits")
     if not isinstance(limits, Mapping):
         return
@@ -161,7 +160,7 @@ def _plugin_resources(container: Any, path: Path, losses: list[Problem]) -> Iter
 
 
 def _asked(resource: str) -> Object:
-    """Return what is asked for in place of a resource; nothing if that is not known."""
+    """Return the request that replaces a resource; nothing if unknown."""
     if resource in (GPU, _SHARED):
         return {"deviceClassName": class_name(resource)}
     profile = None if resource.endswith(".shared") else mig_profile(resource)

@@ -2,9 +2,9 @@
 
 In: a selector as gpu.resource.nvidia.com/v1alpha1 defines it: one property of a GPU, or a list of
 selectors under `andExpression` or `orExpression`. Out: what a claim's selector says now. Some
-properties are true or false of all GPUs now, and then the terms around them are folded; some cannot
-be asked for, and are left out with the reason. A pattern of the first driver could match anywhere
-in a name, in capitals or not.
+properties are now true or false for all GPUs, and then the terms around them are simplified. Others
+cannot be expressed, and are left out with the reason. The first driver's patterns matched anywhere
+in a name, ignoring case.
 """
 
 import re
@@ -18,7 +18,7 @@ from resource_nvidia_com.problems import Path, Problem
 from resource_nvidia_com.quantity import Quantity
 
 Term = str | bool | None
-"""CEL; or true or false of every GPU; or nothing, where there is no way to say it."""
+"""CEL; or true or false for every GPU; or nothing, if it cannot be expressed."""
 
 _ATTRIBUTES = f"device.attributes['{DRIVER_NAME}']"
 _CAPACITY = f"device.capacity['{DRIVER_NAME}']"
@@ -40,7 +40,7 @@ _KNOWN = "write one property of a GPU, andExpression or orExpression"
 
 
 def expression(selector: object, path: Path, losses: list[Problem]) -> Term:
-    """Return the CEL of a selector that stands at `path`."""
+    """Return the CEL of the selector at `path`."""
     if not isinstance(selector, Mapping) or len(selector) != 1:
         losses.append(loss(path, f"cannot be read: {_KNOWN}"))
         return None

@@ -1,1 +1,1 @@
-"""`dra-driver doctor`: what on a node, and in its cluster, stands in the way of GPUs for pods."""
+"""`dra-driver doctor`: what keeps pods from their GPUs, on a node and in its cluster."""

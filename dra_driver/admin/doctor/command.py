@@ -1,6 +1,6 @@
-"""`dra-driver doctor`: looks at node and cluster, and says what stands in the way of GPUs.
+"""`dra-driver doctor`: checks node and cluster, and reports what keeps pods from their GPUs.
 
-In: settings, the node's files and NVML, the API server; what is not there is left out, and said.
+In: settings, the node's files and NVML, the API server; missing parts are skipped, with a message.
 Out: on stdout findings for people or JSON for programs. Nothing is changed.
 """
 
@@ -160,5 +160,5 @@ def examined(sources: Sources, missing: dict[Place, str], seconds: float) -> lis
 
 
 def is_silent(finding: Finding) -> bool:
-    """Whether a finding says that what was asked does not answer, or not to us."""
+    """Whether a finding says that the server does not answer, or not to us."""
     return finding.severity is Severity.ERROR and not finding.is_answer

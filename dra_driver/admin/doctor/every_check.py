@@ -1,8 +1,8 @@
 """The checks of `dra-driver doctor`: what each looks at, why that matters, and how it is judged.
 
-Each check is a question to the sources and a pure judgement of the answer, so that one that fails
-takes no other along. An id never changes: programs go by it, and docs/troubleshooting.md has a row
-for each.
+Each check is a question to the sources and a pure judgement of the answer, so the failure of one
+affects no other. An id never changes, because programs use it, and docs/troubleshooting.md has a
+row for each.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,12 +26,12 @@ _CLUSTER = frozenset({Place.CLUSTER})
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One question, and how it is answered from the sources there are.
+    """One question, and how it is answered from the available sources.
 
     Attributes:
-        needs: what has to be there, node or cluster; with both, either will do.
+        needs: what has to be available, node or cluster; with both, either is enough.
         look: answers it; may raise anything.
-        silence: how grave it is that there is no answer in time.
+        silence: how severe it is if there is no answer in time.
     """
 
     id: str
@@ -49,7 +49,7 @@ SERVER: Check = Check(
     look=lambda sources: cluster_checks.server(sources.cluster.server()),
     silence=Severity.ERROR,
 )
-"""Made before all others that need the cluster: they can be left out if it does not answer."""
+"""Made before all others that need the cluster, which are skipped if it does not answer."""
 
 OF_NODES: tuple[Check, ...] = (
     Check(

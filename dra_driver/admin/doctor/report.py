@@ -1,7 +1,7 @@
-"""What was found, for people and for programs. Pure: outcomes in, text out.
+"""Findings, for people and for programs. Pure: outcomes in, text out.
 
-What comes from files and from the cluster may be anything: control characters, by which a text
-could write over a terminal, are shown as what they are.
+Texts from files and from the cluster may contain anything: control characters, which could write
+over a terminal, are escaped.
 """
 
 import json
@@ -32,10 +32,10 @@ def status_of(outcomes: Iterable[Outcome]) -> int:
 
 
 def as_text(outcomes: Sequence[Outcome], *, verbose: bool = False, width: int = WIDTH) -> str:
-    """Return it for people: what is wrong, with reason and advice, and how much there is of it.
+    """Return the findings for people, with reason and advice, and how many there are.
 
-    What is worst comes last, just above the prompt. What is fine is counted, and shown only if
-    `verbose`. Checks that would need the rights of an admin share a line above.
+    The most severe come last, just above the prompt. What is fine is counted, and shown only if
+    `verbose`. Checks that need the rights of an admin share one line above.
     """
     given = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     findings = sorted(given, key=lambda finding: _ORDER.index(finding.severity))
@@ -119,7 +119,7 @@ def _wrapped(line: str, width: int, *, below: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text without what a terminal would act on, on one line."""
+    """Return a text on one line, without anything that a terminal would act on."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return printable(" ".join(short.split()))
 

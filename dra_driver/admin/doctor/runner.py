@@ -1,8 +1,7 @@
-"""Makes the checks, side by side, each with so much time and no more.
+"""Makes the checks, in parallel, each with a time limit.
 
-Each check runs on a thread of its own: one that fails is a finding of its own, and one that hangs,
-in NVML or on a dead file system, is told as such while the others are told as ever. Its thread is
-left where it is.
+Each check runs on its own thread. If one fails, that is a finding. If one hangs, in NVML or on a
+dead file system, that is reported, and the others are reported as usual; its thread is abandoned.
 """
 
 import time

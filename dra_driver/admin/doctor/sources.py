@@ -1,7 +1,7 @@
-"""What the checks ask: the node and the cluster, as far as they are there, each thing once.
+"""What the checks ask: the node and the cluster, as far as available, each thing once.
 
-In: `Places`, `Cluster`, or one of them. Out: facts for the checks' table. The two meet here: which
-ServiceAccount the driver has is said by its DaemonSet, and a node's labels by its Node.
+In: `Places`, `Cluster`, or one of them. Out: facts for the checks' table. The two are combined
+here: the DaemonSet names the driver's ServiceAccount, and the Node has a node's labels.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,13 +34,13 @@ from dra_driver.kube.server_version import version_numbers
 from dra_driver.shares.notes import read_notes
 
 _MOST_NODES = 50
-"""Of so many nodes with GPUs the pods are looked at; each is a request."""
+"""The number of nodes with GPUs whose pods are checked; each is a request."""
 
 
 class Sources:
-    """Where facts come from; for any thread. `places` or `cluster` is None where there is none.
+    """Where facts come from; for any thread. `places` or `cluster` is None if not available.
 
-    `own_node` is the name of this node's Node, as far as it is known.
+    `own_node` is the name of this node's Node, if known.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""What claims have already, as the scheduler counts it, and whose they are.
+"""What claims have already, as the scheduler counts it, and who has it.
 
-What was allocated for admin access counts as free (KEP-5018); with a share id a part of a device
-was allocated (KEP-5075). Pure.
+A device that was allocated for admin access counts as free (KEP-5018); with a share id, a part of a
+device was allocated (KEP-5075). Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from dra_driver.fields import Object, objects, text
 
 _GROUP = "podgroups/"
 _NAMED = 3
-"""So many claims are named; the others are counted."""
+"""How many claims are named; the others are counted."""
 
 
 class AllocatedState(Struct, frozen=True, kw_only=True):

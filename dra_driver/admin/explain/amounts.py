@@ -1,8 +1,8 @@
-"""What a request consumes of a device's capacities, and whether there is as much.
+"""What a request consumes of a device's capacities, and whether enough is left.
 
-Rules (KEP-5075): of every capacity something is consumed: what was asked for, rounded up to what
-the policy allows; without a request its default, or else all there is. Of a device for one claim
-alone the same is compared, and nothing is kept. Amounts are in billionths of their units. Pure.
+As in KEP-5075, every capacity is consumed: the requested amount, rounded up to what the policy
+allows; without a request the default, or else everything. For a device for one claim, the same
+amounts are compared, but nothing is kept. Amounts are in billionths of their units. Pure.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Shortage(Struct, frozen=True, kw_only=True):
         wanted: how much is consumed; 0 if the device has no such capacity.
         total: how much there is; None if the device has no such capacity.
         taken: what others consume of it.
-        refused: whether its policy knows no such amount.
+        refused: whether its policy does not allow the amount.
     """
 
     name: str
@@ -47,7 +47,7 @@ def shortage(
     asked: Mapping[str, int],
     *taken: Mapping[str, int],
 ) -> Shortage | None:
-    """Return the first capacity that does not suffice; None if all do. Raises NotCountableError."""
+    """Return the first capacity that is not enough; None if all are. Raises NotCountableError."""
     for name in asked:
         if name not in capacities:
             return Shortage(name=name, wanted=asked[name], total=None)
@@ -107,7 +107,7 @@ def _allows(policy: Policy, amount: int) -> bool:
 
 
 def _unit(policy: Policy) -> int:
-    """Return in which unit a range is counted: thousandths if all of it is a multiple of these."""
+    """Return the unit for counting a range: thousandths if all of it is a multiple of these."""
     bounds = [bound for bound in (policy.least, policy.most, policy.step) if bound is not None]
     fine = all(bound % _MILLI == 0 and bound // _MILLI <= _INT64_MAX for bound in bounds)
     return _MILLI if fine and policy.step else _NANO

@@ -1,4 +1,4 @@
-"""What comes of a pod's claims on each node. Pure."""
+"""Whether a pod's claims fit on each node, and why not. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from dra_driver.admin.explain.search import (
 from dra_driver.words import count
 
 _VALUES = 4
-"""So many values of an attribute are shown, those of most devices."""
+"""How many values of an attribute are shown, the most frequent ones."""
 
 _TOO_LONG = "there are too many ways to give out its devices to try them all"
 
@@ -48,7 +48,7 @@ class RequestAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def selected(self) -> tuple[DeviceAnswer, ...]:
-        """Those that are asked for, whether they can be had or not."""
+        """The matching devices, available or not."""
         return tuple(
             device
             for device in self.devices
@@ -57,7 +57,7 @@ class RequestAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> tuple[DeviceAnswer, ...]:
-        """Those with which nothing is in the way."""
+        """The devices that the request could get."""
         return tuple(device for device in self.devices if device.reason is None)
 
     @property
@@ -67,7 +67,7 @@ class RequestAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def suffices(self) -> bool:
-        """Whether there are enough for this request, were it the only one."""
+        """Whether there are enough for this request alone."""
         # One claim can have several parts of a device.
         shared = any(usable.device.shared for usable in self.usable)
         return bool(self.usable) and (len(self.usable) >= self.needed or shared)
@@ -81,15 +81,15 @@ class Conflict(Struct, frozen=True):
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
-    """What comes of all claims on a node.
+    """The result for all claims on a node.
 
     Attributes:
-        obstacles: why the pod cannot be there, whatever devices it has.
+        obstacles: why the pod cannot be there, with any devices.
         picks: the devices that it would get; None if it does not fit.
         given_up: why the scheduler gives up on the pod, on all nodes.
         unknown: why it is not known whether it fits.
-        together: why it does not fit although each request has enough for itself, if it is so.
-        problems: the pools of which nothing is given out, and why.
+        together: why it does not fit although each request alone has enough, if that is so.
+        problems: the pools of which nothing is allocated, and why.
     """
 
     node: Node
@@ -108,7 +108,7 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """What there is: nodes, pools, the selectors of each DeviceClass, what claims have."""
+    """The cluster's state: nodes, pools, the selectors of each DeviceClass, what claims have."""
 
     nodes: Sequence[Node]
     pools: Pools
@@ -123,7 +123,7 @@ def answer_on(
     obstacles: Sequence[str],
     selectors: SelectorCache,
 ) -> NodeAnswer:
-    """Return what comes of claims on a node."""
+    """Return the result for claims on a node."""
     scene = Scene(
         node=node,
         pools=cluster.pools.on(node),
@@ -281,7 +281,7 @@ def _by_value(
     concerned: Sequence[RequestAnswer],
     counts: Callable[[DeviceAnswer], bool],
 ) -> dict[str | None, dict[DeviceId, DeviceAnswer]]:
-    """Return the devices that count, by their value in words; None is for those without."""
+    """Return the devices that count, by value in words; None is for those without one."""
     by_text: dict[str | None, dict[DeviceId, DeviceAnswer]] = {}
     for request in concerned:
         for answer in filter(counts, request.devices):

@@ -1,8 +1,8 @@
 """`dra-driver explain KIND/NAME`: why it does not fit, and what to change.
 
-In: settings, and the API server. Out: on stdout an explanation for people or JSON for programs.
-Eight kinds of objects are read and nothing is written. Claims come last, so that of what happens in
-between nothing that is given out counts as free.
+In: settings, and the API server. Out: on stdout an explanation for people or JSON for programs. It
+reads eight kinds of objects and writes nothing. Claims come last, so that nothing allocated
+meanwhile counts as free.
 """
 
 import os
@@ -55,7 +55,7 @@ _KINDS: Final = MappingProxyType(
     dict.fromkeys(("pod", "pods", "po"), "pod")
     | dict.fromkeys(("claim", "claims", "resourceclaim", "resourceclaims"), "claim")
 )
-"""What people call them on the command line, as kubectl takes it."""
+"""The kinds' names on the command line, as kubectl accepts them."""
 
 
 class Explain(CommandSettings):
@@ -121,11 +121,11 @@ def named(words: Sequence[str]) -> tuple[str, str]:
 
 
 def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanation:
-    """Return what there is to say of a pod or claim.
+    """Return the explanation of a pod or claim.
 
-    Raises NotFoundError if there is no such pod or claim, SetupError if an object in the way cannot
-    be read, UnavailableError if the API server cannot be reached, and ApiError if it refuses, for
-    lack of a permission or of the API.
+    Raises NotFoundError if there is no such pod or claim, SetupError if an object cannot be read,
+    UnavailableError if the API server cannot be reached, and ApiError if it refuses, because a
+    permission or the API is missing.
     """
     pod = read(api, PODS, name, namespace) if kind == "pod" else {}
     classes = list(read_all(api, DEVICE_CLASSES))
@@ -171,7 +171,7 @@ def _own(demand: Demand) -> Iterator[PodName]:
 
 
 def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[PodName]:
-    """Yield the pods that have devices for want of which it does not fit."""
+    """Yield the pods whose devices are missing for it to fit."""
     if any(each.given_up or each.fits for each in answers):
         return
     for answer in answers:
@@ -183,7 +183,7 @@ def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[PodName]:
 
 
 def answers_to(demand: Demand, cluster: Cluster) -> Iterator[NodeAnswer]:
-    """Yield what comes of a demand on each node; nothing if there is nothing to be allocated."""
+    """Yield the result of a demand on each node; nothing if there is nothing to allocate."""
     if demand.on_node or demand.blocked or (demand.is_empty and not demand.pod):
         return
     selectors = SelectorCache()

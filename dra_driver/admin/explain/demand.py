@@ -1,10 +1,10 @@
 """What a pod asks for: its claims, and those that the scheduler would make for resource names.
 
-In: a pod, and how to find its claims, templates and DeviceClasses. Out: a `Demand`: what is still
-to be allocated on a node, and what stands in the way before any device is looked at. Rules: a claim
-is named by the pod, or was made for it from a template; for resource names (KEP-5004) the scheduler
-makes one where no device plugin has them: each container gets its own devices, and init containers
-that end before others start may have those of later ones. Pure.
+In: a pod, and how to find its claims, templates and DeviceClasses. Out: a `Demand`: what still has
+to be allocated on a node, and what is in the way before any device is considered. A claim is named
+by the pod, or was made for it from a template. For resource names (KEP-5004) the scheduler makes
+one where no device plugin has them: each container gets its own devices, and init containers that
+end before others start may use those of later ones. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from dra_driver.fields import Object, at, full_name, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 
 NOT_MADE = "its ResourceClaim does not exist yet"
-"""What is said of a claim that a controller is to make from its template."""
+"""The text for a claim that a controller will make from its template."""
 
 BYPASSED_ADVICE = (
     "delete the pod, and choose its node by a nodeSelector or affinity on kubernetes.io/hostname "
@@ -56,17 +56,17 @@ class AllocatedClaim(Struct, frozen=True, kw_only=True):
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """What is asked for.
+    """The demand of a pod or claim.
 
     Attributes:
         name: `pod team/train`.
         pod: the pod; empty for a claim alone.
         blocked: what has to change before any device is looked for.
-        resources: the DeviceClass behind each resource name in the pod's containers; empty where
-            there is none.
+        resources: the DeviceClass behind each resource name in the pod's containers; empty if there
+            is none.
         on_node: the node that the pod was bound to.
-        bypassed: what it does not have there, since no scheduler that allocates devices put it
-            there; empty if it has all.
+        bypassed: what it lacks there, because it was not placed by a scheduler that allocates
+            devices; empty if it has everything.
     """
 
     name: str
@@ -85,11 +85,11 @@ class Demand(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_claims(self) -> bool:
-        """Whether a claim is still to be made for it."""
+        """Whether a claim still has to be made for it."""
         return bool(self.resources) or any(claim.why == NOT_MADE for claim in self.claims)
 
     def obstacles_on(self, node: Node) -> Iterator[str]:
-        """Yield why its claims and resource names keep it from a node."""
+        """Yield why its claims and resource names keep it off a node."""
         for claim in self.allocated:
             if claim.selector is not None and not selects(claim.selector, node):
                 yield f"claim {claim.name} has devices of {term_text(claim.selector)}"
@@ -98,7 +98,7 @@ class Demand(Struct, frozen=True, kw_only=True):
                 yield f"nothing offers {name}: {_why_nothing(name)}"
 
     def unknown_on(self, node: Node) -> str:
-        """Return what of it is not looked at here on a node."""
+        """Return what of it is not considered here on a node."""
         names = [name for name in self.resources if node.plugin_resources.get(name)]
         return (
             f"the node has {', '.join(names)} by a device plugin, which is not considered here"
@@ -186,11 +186,11 @@ def of_pod(
 
 
 def bypassing(demand: Demand, node: Node | None) -> str:
-    """Return what a pod does not have of the node that it was put on; empty if it has all of it.
+    """Return what a pod lacks on the node that it was put on; empty if it has everything.
 
     The scheduler allocates before it binds. So what is not allocated by then never will be: the pod
-    named its node itself, or something else bound it. The kubelet waits for claims, and does not
-    look at resource names behind which a DeviceClass is (KEP-5004).
+    named its node itself, or something else bound it. The kubelet waits for claims, but ignores
+    resource names with a DeviceClass (KEP-5004).
     """
     is_over = text(demand.pod, "status", "phase") in ("Succeeded", "Failed")
     if not demand.on_node or is_over or at(demand.pod, "metadata", "deletionTimestamp"):
@@ -245,7 +245,7 @@ def _full(thing: Object, pod: Object) -> Iterator[str]:
 
 
 def _name_of(pod: Object, entry: Object) -> str | None:
-    """Return the name of a pod's claim; None if it is not made yet, empty if none is needed."""
+    """Return the name of a pod's claim; None if not made yet, empty if none is needed."""
     if name := text(entry, "resourceClaimName"):
         return name
     for status in objects(pod, "status", "resourceClaimStatuses"):

@@ -1,8 +1,8 @@
 """The pools whose devices a node has, as the scheduler gathers them.
 
-Of a pool the newest generation counts, and only once all its slices are there; two devices or two
-counter sets of one name, or a counter that does not exist, make a pool invalid (KEP-4381,
-KEP-4815). Pools with devices that a pod has to wait for come last. Pure.
+Only the newest generation of a pool counts, and only once all its slices exist. Two devices or two
+counter sets with one name, or a missing counter, make a pool invalid (KEP-4381, KEP-4815). Pools
+with devices that a pod has to wait for come last. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from dra_driver.admin.api.slices import CounterId, Device, Slice
 
 
 class Fault(StrEnum):
-    """What keeps the scheduler from giving out anything of a pool."""
+    """What keeps the scheduler from allocating anything of a pool."""
 
     INCOMPLETE = "incomplete"
     INVALID = "invalid"
@@ -25,11 +25,11 @@ class Pool(Struct, frozen=True, kw_only=True):
     """A pool, as a node sees it.
 
     Attributes:
-        devices: those for this node, in order; whether one of a slice that says so device by device
-            is for the node is asked of the device.
+        devices: those for this node, in order; in a slice that says so device by device, ask the
+            device whether it is for the node.
         others: those of other nodes, which use the same counters.
-        counters: what there is of each with nothing allocated.
-        fault: why nothing of it is given out; None if all is well.
+        counters: the total of each counter.
+        fault: why nothing of it is allocated; None if all is well.
         problem: the same in words.
     """
 
@@ -62,7 +62,7 @@ class Pools:
         return tuple(sorted({driver for driver, _ in self._by_pool}))
 
     def on(self, node: Node) -> list[Pool]:
-        """Return the pools of which a node has devices."""
+        """Return the pools with devices for a node."""
         newest: dict[tuple[str, str], list[Slice]] = {}
         for slice_ in (*self._by_node.get(node.name, ()), *self._anywhere):
             if not slice_.concerns(node):
@@ -80,7 +80,7 @@ class Pools:
         )
 
     def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
-        """Return a pool; None if a newer generation of it has nothing for the node."""
+        """Return a pool; None if its newest generation has nothing for the node."""
         driver, name = key
         generation, count = slices[0].generation, slices[0].count
         rest: list[Slice] = []

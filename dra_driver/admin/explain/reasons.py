@@ -1,8 +1,8 @@
 """The first reason why a request does not get a device.
 
-What a person would ask first comes first: is it such a device at all, does somebody have it, is
-enough of it left, may the request have it. (The scheduler asks in another order; the answer is the
-same.) Pure.
+The order is that of a person's questions: is it such a device, does somebody have it, is enough of
+it left, may the request have it. (The scheduler asks in another order; the answer is the same.)
+Pure.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from resource_nvidia_com.quantity import Format, Quantity
 
 
 class Kind(StrEnum):
-    """What kind of reason it is, in the order in which they are asked for."""
+    """The kinds of reasons, in the order in which they are checked."""
 
     CLASS = "class"
     CLASS_FAILS = "class fails"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 UNSELECTED = frozenset(
     {Kind.CLASS, Kind.CLASS_FAILS, Kind.SELECTOR, Kind.FAILS, Kind.UNKNOWN, Kind.NODE}
 )
-"""The device is none of those that are asked for."""
+"""The device does not match the request."""
 
 
 class Reason(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 
 
 def first_reason(scene: Scene, pool: Pool, request: DeviceRequest, device: Device) -> Reason | None:
-    """Return why a request does not get a device; None if nothing stands in the way."""
+    """Return why a request does not get a device; None if nothing is in the way."""
     return next(_reasons(scene, pool, request, device), None)
 
 

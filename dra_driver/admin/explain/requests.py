@@ -13,7 +13,7 @@ from dra_driver.fields import Object, full_name, mapping, nanos, number, objects
 
 EXACT, ALL = "ExactCount", "All"
 MOST_DEVICES = 32
-"""So many devices has a claim at most."""
+"""The most devices that a claim can have."""
 
 
 class DeviceRequest(Struct, frozen=True, kw_only=True):
@@ -22,10 +22,10 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
     Attributes:
         parent: the name of the claim's request.
         alternative: the name of the alternative; empty if there are none.
-        called: what people call it, where its name is none that they gave.
+        called: a description for people, if they did not choose the name.
         selectors: expressions that a device must fulfil besides those of the class.
         mode: ExactCount or All.
-        admin: whether it is for devices that others have, to look after them.
+        admin: whether it is for monitoring devices that others have.
     """
 
     parent: str
@@ -46,7 +46,7 @@ class DeviceRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Return it as people know it."""
+        """Return it in people's words."""
         return self.called or self.name
 
 
@@ -71,11 +71,11 @@ class Constraint(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A claim that is to be allocated.
+    """A claim that has to be allocated.
 
     Attributes:
-        name: namespace and name, or what it is called where there is none yet.
-        why: where its requests are from, if it is no object of its own yet.
+        name: namespace and name, or a description if there is none yet.
+        why: where its requests come from, if it does not exist yet.
     """
 
     name: str

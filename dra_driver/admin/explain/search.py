@@ -1,11 +1,10 @@
 """Which devices of a node claims would get: the scheduler's search, step by step.
 
 Devices are tried in their order, and the first solution is taken; of alternatives the first that
-leads to one. What the scheduler cannot work out (a selector that fails, a class that does not
-exist) ends the search, and ends it for the pod on every node: a GivenUpError. So an error counts
-only where the scheduler would come across it: hence the same order of the same questions. Pure;
-gives up after a number of steps with an UndecidedError. More of CEL than is known here is a
-NotUnderstoodError.
+leads to one. If the scheduler cannot work something out (a selector that fails, a class that does
+not exist), the search ends, for the pod on every node: a GivenUpError. So an error counts only if
+the scheduler would come across it, and the order of questions is the same. Pure; gives up after a
+number of steps with an UndecidedError. Unknown CEL is a NotUnderstoodError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from dra_driver.admin.explain.requests import (
 )
 
 _MOST_STEPS = 100_000
-"""So many devices are tried: some seconds. The scheduler itself gives up after ten."""
+"""How many devices are tried, which takes some seconds. The scheduler gives up after ten."""
 
 Classes = Mapping[str, tuple[str, ...]]
 """The selectors of each DeviceClass."""
@@ -38,7 +37,7 @@ Classes = Mapping[str, tuple[str, ...]]
 class GivenUpError(Exception):
     """The scheduler gives up on the pod, on all nodes.
 
-    `where` is the device and `selector` the selector that fails, if it is because of one.
+    `where` is the device and `selector` the selector that fails, if one does.
     """
 
     def __init__(self, cause: str, *, where: str = "", selector: str = "") -> None:
@@ -65,7 +64,7 @@ class Pick(Struct, frozen=True, kw_only=True):
 
 
 class Scene(Struct, frozen=True, kw_only=True):
-    """What a search is about."""
+    """The input of a search."""
 
     node: Node
     pools: Sequence[Pool]
@@ -75,7 +74,7 @@ class Scene(Struct, frozen=True, kw_only=True):
 
 
 class SelectorCache:
-    """Selectors, and for which devices they hold."""
+    """Selectors, and which devices they select."""
 
     def __init__(self) -> None:
         self._selectors: dict[str, Selector] = {}
@@ -89,7 +88,7 @@ class SelectorCache:
         return selector
 
     def hold(self, text: str, device: Device) -> bool:
-        """Tell whether a selector holds for a device. Raises as `Selector.selects` does."""
+        """Tell whether a selector selects a device. Raises as `Selector.selects` does."""
         key = (text, device.id)
         answer = self._answers.get(key)
         if answer is None:
@@ -109,7 +108,7 @@ def picks(scene: Scene, claims: Sequence[Claim]) -> list[Pick] | None:
 
 
 class _Bound(Struct):
-    """What a constraint knows of the devices that were picked so far."""
+    """What a constraint knows about the devices picked so far."""
 
     constraint: Constraint
     values: list[object] = []
@@ -136,14 +135,14 @@ class _Bound(Struct):
 
 
 def same(left: object, right: object) -> bool:
-    """Tell whether two attributes have one value, of one type."""
+    """Tell whether two attributes have the same value and type."""
     if isinstance(left, Semver) and isinstance(right, Semver):
         return left.text == right.text
     return type(left) is type(right) and left == right
 
 
 class _Prepared(Struct, frozen=True, kw_only=True):
-    """A request, and how many devices it needs; `devices` are those where it is for all."""
+    """A request, and how many devices it needs; `devices` are those of a request for all."""
 
     request: DeviceRequest
     count: int
@@ -151,7 +150,7 @@ class _Prepared(Struct, frozen=True, kw_only=True):
 
 
 class _Search:
-    """One search. What was picked is taken back when it leads nowhere."""
+    """One search. Picks that lead nowhere are undone."""
 
     def __init__(self, scene: Scene, claims: Sequence[Claim]) -> None:
         self._scene = scene
@@ -299,7 +298,7 @@ class _Search:
         where: tuple[int, int],
         picked: tuple[Pool, Device],
     ) -> bool:
-        """Pick the next device; take this one back if that leads nowhere."""
+        """Pick the next device; undo this pick if that leads nowhere."""
         nth, start = where
         try:
             done = self._device(number, place, chosen, nth + 1, start)
@@ -385,7 +384,7 @@ class _Search:
             self._uncount(pool, device)
 
     def _count(self, pool: Pool, device: Device) -> bool:
-        """Take a device's counters, if there are enough of all of its pool's."""
+        """Take a device's counters, if its pool has enough of all of them."""
         used = self._counters.setdefault(id(pool), {})
         for counter, amount in device.consumes.items():
             used[counter] = used.get(counter, 0) + amount
@@ -404,7 +403,7 @@ class _Search:
 
 
 def counters_left(pool: Pool, allocated: AllocatedState) -> dict[CounterId, int]:
-    """Return what is left of a pool's counters; less than nothing if too much was given out."""
+    """Return what is left of a pool's counters; negative if too much was allocated."""
     left = dict(pool.counters)
     for device in (*pool.devices, *pool.others):
         if allocated.has(device.id):

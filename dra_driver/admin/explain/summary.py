@@ -1,7 +1,7 @@
-"""What the answers of all nodes come to: why nothing fits, and what to change.
+"""The summary of all nodes' answers: why nothing fits, and what to change.
 
-What is said counts for every node on which the pod could be; a request for which one of them has
-enough is not spoken of. Pure.
+A statement applies to every node on which the pod could be; a request for which one of them has
+enough is not mentioned. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,17 +50,17 @@ _WITHOUT_MIG = frozenset({"Maxwell", "Pascal", "Volta", "Turing", "Ada Lovelace"
 
 
 _LONGEST = 300
-"""So many characters of a selector are shown; it may have 10,000."""
+"""How many characters of a selector are shown; it may have 10,000."""
 
 _NAMED = 4
-"""So many devices or reasons of a kind are named."""
+"""How many devices or reasons of a kind are named."""
 
 
 _ByKind = Mapping[Kind, list[DeviceAnswer]]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """Something that is in the way. `advice` is what to change, any of it."""
+    """An obstacle. `advice` lists possible changes; any one helps."""
 
     title: str
     details: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
-    """Return what is in the way of a pod or claim; nothing where it fits."""
+    """Return the obstacles for a pod or claim; empty if it fits."""
     if demand.bypassed:
         return [Finding(title=demand.bypassed, advice=(BYPASSED_ADVICE,))]
     if demand.on_node:
@@ -161,7 +161,7 @@ def _no_devices(answers: Sequence[NodeAnswer]) -> Finding:
 
 
 def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[RequestAnswer]]]:
-    """Yield for each request its alternatives, and for each of them the answer of each node."""
+    """Yield for each request its alternatives, and for each of them every node's answer."""
     by_claim: dict[tuple[str, str], dict[str, list[RequestAnswer]]] = {}
     for node in answers:
         for request in node.requests:
@@ -247,7 +247,7 @@ def _unselected(
 
 
 def _shared_advice(refused: Sequence[DeviceAnswer]) -> tuple[str, ...]:
-    """Return the names by which the devices can be had that a resource name's class refuses."""
+    """Return the names that would get the devices that a resource name's class refuses."""
     names = {
         str(name)
         for device in refused
@@ -261,7 +261,7 @@ def _shared_advice(refused: Sequence[DeviceAnswer]) -> tuple[str, ...]:
 
 
 def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
-    """Yield why there may be no MIG devices where GPUs are: they are published whole."""
+    """Yield why there may be no MIG devices although there are GPUs: they are published whole."""
     gpus = [
         device.device
         for device in refused

@@ -31,11 +31,10 @@ _OF_CLAIM = "Its pod's choice of nodes is not considered: explain the pod."
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """What is said of a pod or claim.
+    """The explanation of a pod or claim.
 
     `refused` are pods that have their devices and do not start: its own, and those in its way;
-    `own` is the pod itself, or those that use the claim. `over_limit` is what was said last of its
-    memory, if that was more than its limit.
+    `own` is the pod itself, or those that use the claim.
     """
 
     demand: Demand
@@ -52,7 +51,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits, or has its devices already; None where that is not known."""
+        """Whether it fits, or has its devices already; None if unknown."""
         demand = self.demand
         if demand.on_node:
             return not demand.bypassed
@@ -132,7 +131,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def _node_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
-    """Yield a row for each node, or for all nodes of which the same is to be said."""
+    """Yield a row for each node, or for all nodes with the same answer."""
     alike: dict[tuple[str, str], list[str]] = {}
     for answer in answers:
         name, fits, why = _node_row(answer)

@@ -1,1 +1,1 @@
-"""What a node is, in one archive: for issues, and for the simulator to play."""
+"""A description of a node in one archive: for issues, and for the simulator."""

@@ -1,8 +1,8 @@
-"""`dra-driver gather`: writes what this node is into one archive, for issues and the simulator.
+"""`dra-driver gather`: describes this node in one archive, for issues and the simulator.
 
 In: settings, the node's files and NVML, and the API server if one is known. Out: an archive
-(dra_driver/gathered.py) in a file or on stdout, and on stderr what could not be had. Nothing on the
-node is changed. Exit status: 0 if an archive was written, whatever it lacks.
+(dra_driver/gathered.py) in a file or on stdout, and on stderr what is missing. Nothing on the node
+is changed. Exit status: 0 if an archive was written, even if parts are missing.
 """
 
 import os
@@ -36,10 +36,10 @@ from dra_driver.kube.connect import connect
 from dra_driver.ops.logs import configure_logs
 
 _SHARE_OF_A_GPU = 6
-"""A GPU that hangs has this part of the time; the others are asked after it."""
+"""A GPU that hangs takes at most this part of the time."""
 
 _OF_TEXTS = (gathered.CONFIG, gathered.STATE, gathered.LOG, gathered.SLICES)
-"""Documents with words that people chose."""
+"""Documents with text that people wrote."""
 
 
 class Gather(CommandSettings):
@@ -92,7 +92,7 @@ class Gather(CommandSettings):
         sys.stderr.write(f"{len(data)} bytes written to {place}\n")
 
     def gathered(self, missing: Missing) -> bytes:
-        """Return the archive; what could not be had is added to `missing`."""
+        """Return the archive; missing parts are added to `missing`."""
         stand_ins = StandIns(identify=self.identify)
         for name in (self.node_name, platform.node(), platform.node().lower()):
             stand_ins.learn("node", name)
@@ -119,7 +119,7 @@ class Gather(CommandSettings):
     def _parts(
         self, names: Mapping[str, list[tuple[str, str]]], missing: Missing
     ) -> Mapping[str, Callable[[], object]]:
-        """Return the parts; each adds the names that it meets to its own list."""
+        """Return the parts; each adds the names that it finds to its own list."""
 
         def learner(part: str) -> Callable[[str, str], object]:
             return lambda kind, name: names[part].append((kind, name))

@@ -1,7 +1,7 @@
-"""What kernel and GPU driver show of a node in files: PCI devices, /proc, device nodes, versions.
+"""What the kernel and the GPU driver show of a node in files: PCI, /proc, device nodes, versions.
 
-In: the node's places. Out: documents of plain values. Of each file only what has a known form is
-taken, never its text.
+In: the node's places. Out: documents of plain values. Only values of a known form are taken from a
+file, never its text.
 """
 
 import os
@@ -150,7 +150,7 @@ def _majors(proc: Path, missing: Missing) -> dict[str, int]:
 
 
 def _capabilities(folder: Path) -> list[str]:
-    """Return the files by which access to MIG instances is given."""
+    """Return the files that give access to MIG instances."""
     capabilities: list[str] = []
     for at, folders, files in os.walk(folder):
         folders.sort()

@@ -1,8 +1,8 @@
-"""How parts of an archive are come by: bounded, each by itself, with a reason for what is missing.
+"""How parts of an archive are collected: limited, separately, with a reason if one is missing.
 
-In: parts by the name of their file, and so many seconds for all. Out: their documents, and what
-could not be had. Parts are made side by side, each on a thread of its own: one that hangs, in NVML
-or on a dead file system, is left where it is, and named.
+In: parts by the name of their file, and a time limit in seconds for all. Out: their documents, and
+what is missing. Parts are made in parallel, each on its own thread: one that hangs, in NVML or on a
+dead file system, is abandoned, and named.
 """
 
 import re
@@ -22,7 +22,7 @@ _LONGEST = 1000
 
 
 class Missing:
-    """What could not be had, each with the reason. For any thread."""
+    """What is missing, each with the reason. For any thread."""
 
     def __init__(self) -> None:
         self._found: set[tuple[str, str]] = set()
@@ -40,7 +40,7 @@ class Missing:
 def documents_of(
     parts: Mapping[str, Callable[[], object]], missing: Missing, seconds: float
 ) -> dict[str, Any]:
-    """Return what each part made, but for those that failed or did not end in time."""
+    """Return what each part made, without those that failed or did not end in time."""
     end = time.monotonic() + seconds
     runs = {name: begun(f"gather-{name}", part) for name, part in parts.items()}
     documents: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def documents_of(
 
 
 def text_in(path: Path, missing: Missing) -> str | None:
-    """Return what a file has, up to a megabyte; None if it is not there, or cannot be read."""
+    """Return a file's content, up to a megabyte; None if it is missing or unreadable."""
     try:
         return read_text(path)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def text_in(path: Path, missing: Missing) -> str | None:
 
 
 def known_lines(text: str, keys: Iterable[str], joint: str = ":") -> dict[str, str]:
-    """Return of lines such as `key: value` those with these keys."""
+    """Return the lines such as `key: value` that have these keys."""
     pairs = (line.partition(joint) for line in text.splitlines())
     said = {key.strip(): value.strip()[:_LONGEST] for key, is_told, value in pairs if is_told}
     return {key: said[key] for key in keys if key in said}
@@ -81,7 +81,7 @@ def matching(text: str | None, pattern: str) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of ours as JSON has it: structs by their fields."""
+    """Return one of our values as JSON: structs by their fields."""
     if isinstance(value, Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
 """What software on a node says that concerns GPUs: runtimes, kubelet, this driver, its slices.
 
-In: the node's places, and the cluster if one is known. Out: documents of plain values. Of configs
-only known keys that hold no secret are taken; of this driver's files what their own readers
-understand; of its log the last lines, each key of which is known. Names that are met are told by
-`learn`, with their kind, so that they can be replaced.
+In: the node's places, and the cluster if one is known. Out: documents of plain values. Only known
+keys without secrets are taken from configs; from this driver's files what their own readers
+understand; from its log the last lines, if all their keys are known. `learn` is told every name
+with its kind, so that it can be replaced.
 """
 
 import json
@@ -63,7 +63,7 @@ LOG_KEYS = frozenset(_LOG_WORDS.split())
 
 
 def config_document(places: Places, missing: Missing) -> dict[str, Any]:
-    """Return what the container runtimes and the kubelet are told, and told by this driver."""
+    """Return the settings of the container runtimes and the kubelet that concern this driver."""
     runtimes = node_facts.runtime_configs(places, None)
     if runtimes is None:
         missing.add("the container runtime's files", places.why_without())
@@ -184,7 +184,7 @@ def log_document(places: Places, learn: Learn, missing: Missing) -> list[dict[st
 
 
 def _lines(folder: Path, missing: Missing) -> Iterator[dict[str, Any]]:
-    """Yield the log lines of a container's newest file; others than ours are passed over."""
+    """Yield the log lines of a container's newest file; others than ours are skipped."""
     names = [name for name in names_in(folder) if re.fullmatch(r"\d{1,6}\.log", name)]
     if not names:
         return
@@ -215,7 +215,7 @@ def _tail(path: Path, missing: Missing) -> str:
 
 
 def _learn_line(line: Mapping[str, Any], learn: Learn) -> None:
-    """Learn the names of objects that a line has under their keys, with or without namespace."""
+    """Learn the names of objects under a line's keys, with or without namespace."""
     for key, kind in (("claim", "claim"), ("pod", "pod"), ("node", "node"), ("pool", "node")):
         namespace, _, name = str(line.get(key, "")).rpartition("/")
         learn(kind, name)

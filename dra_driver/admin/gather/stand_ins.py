@@ -1,9 +1,9 @@
-"""Stand-ins for what tells one node from another, the same in all of an archive.
+"""Stand-ins for what identifies a node, the same everywhere in an archive.
 
-In: documents of plain values, and names that were met. Out: the documents with each UUID, and in
-texts that people wrote also each name, serial number and IP address, replaced; what looks like a
-credential is taken out of such texts, whatever was asked for. Nothing follows from a stand-in about
-what it stands for: they are counted, in the order in which they are met.
+In: documents of plain values, and names that were found. Out: the documents with each UUID
+replaced, and in people's texts also each name, serial number and IP address. What looks like a
+credential is always removed from such texts. A stand-in reveals nothing about what it stands for:
+stand-ins are counted in the order of their first use.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ _CREDENTIAL = re.compile(
 )
 _REMOVED = "[removed]"
 _KEPT = frozenset({"", "default", "kube-system", "dra-driver", "gpu-operator", "localhost"})
-"""Names that say nothing."""
+"""Names that identify nothing."""
 
 _FIXED = frozenset({"event", "level", "timestamp"})
 """Keys of a log line whose values are the program's own words."""
@@ -50,7 +50,7 @@ class StandIns:
         self._pattern: re.Pattern[str] | None = None
 
     def learn(self, kind: str, name: str) -> None:
-        """Have a name replaced from now on, by its kind and a number."""
+        """Replace a name from now on, by its kind and a number."""
         if self._identify or name in _KEPT or name in self._names:
             return
         self._counts[kind] += 1
@@ -58,7 +58,7 @@ class StandIns:
         self._pattern = None
 
     def learn_serial(self, number: str) -> None:
-        """Have a serial number replaced from now on, by another one."""
+        """Replace a serial number from now on, by another one."""
         if not self._identify and number not in self._serials:
             known = len(self._serials) + 1
             self._names[number] = self._serials[number] = f"{known:0{len(number)}d}"
@@ -78,7 +78,7 @@ class StandIns:
         return self._facts_text(document) if isinstance(document, str) else document
 
     def of_texts(self, document: Any) -> Any:
-        """Return a document with people's texts in it without anything that names the node."""
+        """Return a document with people's texts, without anything that identifies the node."""
         if isinstance(document, Mapping):
             return {
                 self._facts_text(str(key)): value if key in _FIXED else self.of_texts(value)
@@ -129,6 +129,6 @@ class StandIns:
 
 
 def _any_of(names: Mapping[str, str]) -> re.Pattern[str]:
-    """Return what finds these names where they stand by themselves, longer ones first."""
+    """Return a pattern for these names as separate words, longer ones first."""
     words = "|".join(re.escape(name) for name in sorted(names, key=lambda word: (-len(word), word)))
     return re.compile(rf"(?<![\w-])(?<!\w\.)(?:{words})(?!\.?[\w-])")

@@ -1,9 +1,9 @@
-"""`dra-driver status`: who has which GPU of this node, how it is shared, and what is not in order.
+"""`dra-driver status`: who has which GPU of this node, how it is shared, and what is wrong.
 
 In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
 need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
-GPU, API server or driver is asked. With `--cluster` none of these files is read: the API server is
-asked for what all nodes offer (cluster/).
+GPU, API server or driver is asked. With `--cluster` it reads none of these files, and asks the API
+server what all nodes offer (cluster/).
 """
 
 import json
@@ -69,7 +69,7 @@ class ShowStatus(CommandSettings):
     proc_root: Path = common_settings.PROC_ROOT
 
     def check(self) -> None:
-        """Check that nothing is asked for in vain."""
+        """Check that no option is given in vain."""
         if self.cluster:
             self._check_cluster()
             return
@@ -108,11 +108,11 @@ class ShowStatus(CommandSettings):
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
-    """What the files of a node say.
+    """The content of a node's files.
 
     Attributes:
-        domains: MPS domains by id; None for one that no supervisor has taken up.
-        domain_claims: UIDs of the claims that a domain is for, by its id.
+        domains: MPS domains by id; None for one that no supervisor has handled.
+        domain_claims: UIDs of a domain's claims, by its id.
     """
 
     boot_id: str
@@ -173,7 +173,7 @@ T = TypeVar("T")
 
 
 def _read(read: Callable[[], T]) -> T | None:
-    """Return what a file says; None if the disk does not give it out, which hides no other."""
+    """Return a file's content; None if the disk fails, so that other files are still shown."""
     try:
         return read()
     except StateError:
@@ -233,9 +233,9 @@ def report(node: NodeStatus) -> str:
 
 
 def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
-    """Return the claim's lines: one for all that it has of a device in one way.
+    """Return the claim's lines: one for everything that it has of a device in one way.
 
-    Of its shares of a device the settings say how many there are, and what they come to together.
+    For its shares of a device, the settings say how many there are, and their sum.
     """
     rows = {
         (

@@ -1,6 +1,6 @@
 """The part of `dra-driver status` on health: GPUs that are not well, why, and what to do.
 
-A record of another boot says nothing of now.
+A record of another boot says nothing about now.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from dra_driver.errors import StateError
 
 
 class HealthNotes(Struct, frozen=True, kw_only=True):
-    """What the record says, or why it cannot be read."""
+    """The record's content, or why it cannot be read."""
 
     record: HealthRecord = field(default_factory=lambda: HealthRecord(boot_id=""))
     problem: str | None = None
 
 
 def read_notes(directory: Path, boot_id: str) -> HealthNotes:
-    """Return what is wrong with GPUs in this boot, as the driver's directory has it."""
+    """Return what is wrong with GPUs in this boot, from the driver's directory."""
     try:
         record = read_health(directory)
     except StateError as error:

@@ -1,4 +1,4 @@
-"""What `dra-driver status` shows of shares: how devices are divided, used and limited. Pure."""
+"""What `dra-driver status` shows about shares: how devices are divided, used and limited. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -107,14 +107,14 @@ class _Parts(Struct):
 
     @property
     def free_mib(self) -> int | None:
-        """Memory that nobody has, in MiB; None for a device that is not published by now."""
+        """Memory that nobody has, in MiB; None for a device that is no longer published."""
         if self.memory_mib is None:
             return None
         return 0 if self.is_blocked else max(0, self.memory_mib - self.used_mib)
 
 
 def _held(records: Iterable[ClaimRecord]) -> list[DeviceRecord]:
-    """Return the devices that claims have, but for those that they only look at."""
+    """Return the devices that claims have, without those that they only look at."""
     return [device for record in records for device in record.devices if not device.admin_access]
 
 
@@ -175,7 +175,7 @@ def _used(held: Iterable[DeviceRecord]) -> Counter[str]:
 
 
 def _blocked(notes: ShareNotes, held: Iterable[DeviceRecord]) -> set[str]:
-    """Return the names of the divided devices of which a claim has something that is no share."""
+    """Return the names of divided devices of which a claim has something other than a share."""
     names = {entry.name for entry in held}
     others = {name for name in names if not isinstance(parse_device_name(name), ShareName)}
     return _concerned({device.name for device in notes.devices}, others)

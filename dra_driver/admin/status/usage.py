@@ -1,8 +1,8 @@
-"""`dra-driver usage`: who uses the GPUs of this node, shown once or again and again.
+"""`dra-driver usage`: who uses the GPUs of this node, shown once or repeatedly.
 
-In: which GPUs are of interest, and where things are. Out: on a terminal one page that is renewed,
-as `top` has it; elsewhere one look, as text or JSON. NVML is opened for it, and processes of
-containers are seen from the host's PID namespace alone: without it the output says so.
+In: which GPUs to show, and where things are. Out: on a terminal one page that is refreshed, as by
+`top`; elsewhere one look, as text or JSON. NVML is opened for it, and processes of containers are
+visible only from the host's PID namespace: without it the output says so.
 """
 
 import json
@@ -32,7 +32,7 @@ _NEW_PAGE = "\x1b[H\x1b[2J"
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What is asked. `interval` is in seconds; None for one look."""
+    """The question. `interval` is in seconds; None for one look."""
 
     gpu: str = ""
     pid: int | None = None
@@ -47,7 +47,7 @@ def show(
     out: TextIO,
     api: KubeClient | None = None,
 ) -> None:
-    """Look and print, on a terminal until Ctrl-C; without `api` later pods of claims lack names."""
+    """Look and print, on a terminal until Ctrl-C; without `api`, later pods lack names."""
     library = NvmlLibrary(find_library(roots.driver, running_driver(roots.proc)))
     library.open()
     try:

@@ -1,7 +1,7 @@
 """Who uses the GPUs, for people on a terminal and for programs. Pure.
 
-Names are shortened where a line would be too long for the terminal; without one, and in the
-document, they are whole.
+Names are shortened if a line would be too long for the terminal; without one, and in the document,
+they are complete.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from dra_driver.words import named
 NARROWEST = 80
 _COLUMNS = ("POD", "CONTAINER", "DEVICE", "MEMORY", "LIMIT", "SM", "PROCESSES", "CLAIM")
 _SHRINKABLE = (0, 1, 2, 6)
-"""Without the last: claims are left out where they would make other columns narrower."""
+"""Without the last: claims are left out if they would make other columns narrower."""
 _SHORTEST = 9
 _BAR = 20
 _MIB, _GIB = 1024**2, 1024**3
@@ -38,7 +38,7 @@ EVERYTHING = Selected()
 def lines(use: NodeUse, *, width: int | None, of: Selected = EVERYTHING) -> list[str]:
     """Return it for people; no line is wider than the terminal, or than 80 if that is narrower.
 
-    Without a terminal, which is a width of None, nothing is shortened.
+    Without a terminal (a width of None), nothing is shortened.
     """
     width = None if width is None else max(width, NARROWEST)
     shown: list[str] = []
@@ -95,7 +95,7 @@ def _rows(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[str, ...]]:
 
 
 def _who(user: User) -> str:
-    """Return the pod with its namespace; a claim of which no pod is known, by its own name."""
+    """Return the pod with its namespace; a claim without a known pod by its own name."""
     if not user.pod_uid:
         groups = f" of PodGroup {', '.join(user.pod_groups)}" if user.pod_groups else ""
         return f"(claim {', '.join(user.claims)}{groups})"
@@ -120,7 +120,7 @@ def _processes(processes: Sequence[Process]) -> str:
 
 
 def _size(amount: int | None) -> str:
-    """Return an amount of memory in a form of fixed width; a process's that is not known is `?`."""
+    """Return an amount of memory in a form of fixed width; an unknown one is `?`."""
     if amount is None:
         return "?"
     return f"{amount / _GIB:.1f} GiB" if amount >= _GIB else f"{amount / _MIB:.0f} MiB"
@@ -141,9 +141,9 @@ def _bar(memory: Memory) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return aligned lines; the widest columns that may are made narrower until they fit.
+    """Return aligned lines; the widest columns that may be narrowed are, until they fit.
 
-    The last column is left out before that.
+    Before that, the last column is left out.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if sum(widths) > width - 2 * (len(widths) - 1):

@@ -1,9 +1,9 @@
 """What the configs of a claim need of a card, and its requests do not ask for. Pure.
 
-The scheduler knows nothing of configs: a claim whose requests name no card gets the least capable
-one, where Prepare may refuse a time-slice or a limit of MPS, each time again. Both work on cards of
-the Volta generation and newer (NVIDIA's MPS documentation; of time-slices some cards of Pascal are
-known to have none). `cudaComputeCapability` is published of every device, by NVIDIA's driver too.
+The scheduler does not read configs: a claim whose requests name no card gets the least capable one,
+where Prepare may refuse a time-slice or a limit of MPS, every time. Both work on cards of the Volta
+generation and newer (NVIDIA's MPS documentation; some Pascal cards are known to have no
+time-slices). `cudaComputeCapability` is published for every device, also by NVIDIA's DRA driver.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from dra_driver.fields import at, entries, text
 from resource_nvidia_com.problems import Path
 
 FACTS = ("cudaComputeCapability", "architecture", "productName", "uuid", "pciBusID")
-"""Attributes that tell cards apart: a selector that reads one of them has chosen its cards."""
+"""Attributes that distinguish cards: a selector that reads one has chosen its cards."""
 
 SELECTOR = (
     "device.attributes['gpu.nvidia.com'].cudaComputeCapability.compareTo(semver('7.0.0')) >= 0"
@@ -52,7 +52,7 @@ def _names(named: Sequence[object], name: str) -> bool:
 
 
 def _takes_any_card(request: object) -> bool:
-    """Tell whether a request has whole GPUs of any kind, and may change them."""
+    """Tell whether a request gets whole GPUs of any kind, and may change them."""
     if text(request, "deviceClassName") != CLASS or at(request, "adminAccess"):
         return False
     read = [text(entry, "cel", "expression") for entry in entries(request, "selectors")]

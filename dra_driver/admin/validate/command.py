@@ -47,7 +47,7 @@ class Validate(CommandSettings):
 
 
 def read_all(names: Iterable[str]) -> tuple[dict[str, str], bool]:
-    """Return the texts of manifests by file, and whether some could not be read, which is said."""
+    """Return the texts of manifests by file, and whether some could not be read."""
     texts: dict[str, str] = {}
     unreadable = False
     for name in names:
@@ -76,7 +76,7 @@ def read_manifests(name: str) -> Iterator[tuple[str, str]]:
 
 
 def summary(reports: dict[str, FileReport]) -> str:
-    """Return one line that says how much was looked at, so that nothing is not taken for good."""
+    """Return one line that says how much was checked; nothing is not success."""
     configs = sum(report.configs for report in reports.values())
     errors = sum(report.errors for report in reports.values())
     objects = sum(report.objects for report in reports.values())

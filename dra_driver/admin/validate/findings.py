@@ -1,9 +1,9 @@
 """What is wrong with the manifests of a file: their objects, and the configs for this driver.
 
-Looked at are ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version)
-and pods, and the share configs of ConfigMaps, also in lists of them, and share configs by
-themselves; every other object is passed over but for keys that stand twice. Objects are checked as
-the API server does, configs as Prepare and the driver's start do.
+It checks ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version) and
+pods, the share configs of ConfigMaps, also in lists, and share configs by themselves; of every
+other object only duplicate keys. Objects are checked as by the API server, configs as by Prepare
+and the driver's start.
 """
 
 import itertools
@@ -42,8 +42,9 @@ from resource_nvidia_com.v1beta1.names import API_VERSION
 class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is wrong in a file. Lines and columns are counted from 1.
 
-    `subject` is the kind and name of the object it is in, empty where the file is not YAML. An
-    error is what a cluster or the driver refuses; a warning most likely has not the meant effect.
+    `subject` is the kind and name of the object, empty if the file is not YAML. An error is
+    something that a cluster or the driver refuses; a warning most likely does not have the intended
+    effect.
     """
 
     line: int
@@ -54,7 +55,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class FileReport(Struct, frozen=True, kw_only=True):
-    """What one file holds for this driver: configs, objects that are checked, what is wrong."""
+    """The relevant content of one file: configs, checked objects, what is wrong."""
 
     configs: int
     objects: int
@@ -93,7 +94,7 @@ def check_manifest(text: str) -> FileReport:
 
 
 def _of_object(document: Document, value: Mapping[str, object], path: Path) -> Iterator[Finding]:
-    """Yield what is wrong with an object, but for what is in the configs for this driver."""
+    """Yield what is wrong with an object, except in the configs for this driver."""
     own = [config.path for config in _configs(value, ()) if config.ours]
     for problem in objects.problems(value):
         if not any(problem.path[: len(mine) + 1] == (*mine, "parameters") for mine in own):
@@ -121,7 +122,7 @@ def _of_problem(
 
 
 def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what a cluster takes, and most likely has not the meant effect."""
+    """Yield what a cluster accepts, but most likely does not have the intended effect."""
     if objects.is_of_devices(value):
         yield from near_misses.in_selectors(value)
         yield from selectors.warnings(value)
@@ -178,14 +179,14 @@ def _by_object(configs: Iterator[_Config]) -> Iterator[list[_Config]]:
 
 
 def _in_vain(configs: list[_Config]) -> Iterator[tuple[_Config, tuple[Path, str]]]:
-    """Yield what has no effect of the configs of one object."""
+    """Yield which configs of one object have no effect."""
     ours = [config for config in configs if config.ours]
     for index, text in in_vain(ours[0].requests if ours else None, _written(ours)):
         yield ours[index], (("parameters", "kind"), f"parameters.kind: {text}")
 
 
 def _overridden(ours: list[_Config]) -> Iterator[Problem]:
-    """Yield configs of an object of which a later one takes the place."""
+    """Yield configs of an object that a later one replaces."""
     for index, why in overridden(ours[0].requests if ours else None, _written(ours)):
         path = (*ours[index].path, "parameters", "kind")
         yield Problem(path=path, text=f"{dotted(path)}: {why}")
@@ -240,7 +241,7 @@ def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
 
 
 def _located(problem: Problem) -> str:
-    """Return a problem's text behind the path of the parameters, without saying a path twice."""
+    """Return a problem's text after the path of the parameters, without repeating a path."""
     begins_with_path = problem.path and problem.text.startswith(f"{dotted(problem.path)}: ")
     return f"parameters{'.' if begins_with_path else ': '}{problem.text}"
 

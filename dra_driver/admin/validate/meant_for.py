@@ -1,9 +1,9 @@
 """Whether the configs of a claim are for devices that its requests can get. Pure.
 
-In: the requests and configs of a claim as they are written. Out: what has no effect for certain, in
-words for its author. What a DeviceClass gives is known of the two that come with the driver, by
-their names; of any other only Prepare knows what a request got. Where a claim has configs of both
-kinds one can hide the other, and Prepare alone says which.
+In: the requests and configs of a claim as written. Out: what certainly has no effect, in words for
+its author. Of DeviceClasses, only the two that come with the driver are known, by their names; for
+any other, only Prepare knows what a request got. If a claim has configs of both kinds, one can hide
+the other, and only Prepare knows which.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tupl
 
 
 def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tuple[int, str]]:
-    """Yield (index, why) of each config whose place later ones of its kind take everywhere."""
+    """Yield (index, why) of each config that later ones of its kind replace everywhere."""
     every = {text(request, "name") for request in requests} if isinstance(requests, list) else set()
     for index, config in enumerate(configs):
         later = {
@@ -65,7 +65,7 @@ def overridden(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[t
 
 
 def _asks_for(request: object, class_name: str) -> bool:
-    """Tell whether a request gets devices of a class for certain, and may change them."""
+    """Tell whether a request certainly gets devices of a class, and may change them."""
     if not isinstance(request, Mapping):
         return False
     exactly, alternatives = request.get("exactly"), request.get("firstAvailable")

@@ -1,7 +1,7 @@
-"""Names that are nearly this driver's, such as gpu.nvidia.org: most likely meant to be it.
+"""Names that are close to this driver's, such as gpu.nvidia.org, and most likely mean it.
 
-Another driver may have such a name, so it is worth a warning and no refusal. The same patterns are
-in the admission policy (admin/admission/policy.py), so they are within RE2's syntax.
+Another driver may have such a name, so it gets a warning and no refusal. The same patterns are in
+the admission policy (admin/admission/policy.py), so they use only RE2's syntax.
 """
 
 import re
@@ -16,14 +16,14 @@ NAME = rf"{_DOMAIN}(/[a-z0-9.-]*)?"
 """gpus.nvidia.com, gpu.nvida.com, mig.nvidia.com, nvidia.com/gpu; not compute-domain.nvidia.com."""
 
 LITERAL = rf"""['"]{_DOMAIN}['"]"""
-"""Such a name as a literal of CEL; nvidia.com/gpu is the value of an attribute there."""
+"""Such a name as a literal of CEL; there, nvidia.com/gpu is the value of an attribute."""
 
 _LITERAL = re.compile(f"(?i){LITERAL}")
 _NAME = re.compile(f"(?i){NAME}")
 
 
 def is_near_miss(driver: str) -> bool:
-    """Tell whether a driver's name is nearly ours, and is not."""
+    """Tell whether a driver's name is close to ours, but different."""
     return driver != DRIVER_NAME and _NAME.fullmatch(driver) is not None
 
 

@@ -1,8 +1,8 @@
 """Which share configs a manifest has, and what is wrong with them.
 
-A share config has the form of the device plugin's file; it stands alone in a document or is a value
-of a ConfigMap's `data`. Nothing in it says what it is for but its `version` and its fields, so
-other files with a `version` are left alone. The checks are those of the driver.
+A share config has the form of the device plugin's file; it is a document of its own or a value of a
+ConfigMap's `data`. Only its `version` and its fields show what it is, so other files with a
+`version` are ignored. The checks are those of the driver.
 """
 
 import re

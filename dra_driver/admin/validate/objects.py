@@ -1,8 +1,8 @@
-"""What a cluster refuses of an object: its version, its fields, names that refer to nothing.
+"""What a cluster refuses in an object: its version, its fields, names that refer to nothing.
 
-Looked at are ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in
-workloads. A version that no cluster serves is told with the one to write, and the rest is checked
-as that one, so that what has moved is told too. What each version of Kubernetes serves:
+It checks ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in
+workloads. For a version that no cluster serves, it names the one to write, and checks the rest as
+that one, so that moved fields are reported, too. What each version of Kubernetes serves:
 k8s.io/api/resource.
 """
 
@@ -38,10 +38,10 @@ _INSTEAD: Mapping[str, str] = {
     "ResourceClaimParameters": "`devices` in the spec of a ResourceClaim",
     "PodSchedulingContext": "nothing: the scheduler allocates devices by itself",
 }
-"""What has taken the place of kinds that resource.k8s.io had before v1alpha3."""
+"""What has replaced the kinds that resource.k8s.io had before v1alpha3."""
 
 OLD_CONFIGS = "gpu.nvidia.com/v1alpha1"
-"""What the group of claim configs was, before it was renamed."""
+"""The former name of the group of claim configs."""
 
 _CLASSIC = ("gpu.resource.nvidia.com/", "nas.gpu.resource.nvidia.com/")
 """Groups of NVIDIA's first driver, for resource.k8s.io/v1alpha2."""
@@ -66,7 +66,7 @@ class Pod(Struct, frozen=True, kw_only=True):
 
 
 def problems(value: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what a cluster refuses of an object, and what kubectl drops of it."""
+    """Yield what a cluster refuses in an object, and what kubectl drops."""
     if {"apiVersion", "kind"} <= value.keys():
         yield from doubled(value)
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
@@ -83,7 +83,7 @@ def problems(value: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def is_looked_at(value: Mapping[str, object]) -> bool:
-    """Tell whether anything of an object is checked but its keys."""
+    """Tell whether anything but an object's keys is checked."""
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     return is_of_devices(value) or pod_of(value) is not None or bool(_outdated(version, kind))
 
@@ -105,7 +105,7 @@ def pod_of(value: Mapping[str, object]) -> Pod | None:
 
 
 def _outdated(version: str, kind: str) -> str:
-    """Say why no cluster takes this version of a kind, after the field; nothing if one does."""
+    """Return why no cluster accepts this version of a kind, after the field; empty if one does."""
     if version.startswith(_CLASSIC) or (version == OLD_CONFIGS and kind.endswith("Parameters")):
         return (
             f"apiVersion: {plain(version)} is of NVIDIA's DRA driver before "
@@ -141,7 +141,7 @@ def _wrong_group(version: str, kind: str) -> str:
 
 
 def doubled(value: object) -> Iterator[Problem]:
-    """Yield keys that stand twice; kubectl sends the last one, and drops the others in silence."""
+    """Yield duplicate keys; kubectl silently sends only the last one."""
     for path, part in parts(value):
         for key in part.duplicates if isinstance(part, DuplicateKeys) else ():
             where = (*path, key)

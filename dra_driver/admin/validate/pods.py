@@ -1,7 +1,7 @@
-"""What a pod asks for and does not get, though a cluster takes it: warnings. Pure.
+"""What a pod asks for and does not get, although a cluster accepts it: warnings. Pure.
 
-Names of resources that nothing serves; a node that is named past the scheduler, which allocates
-devices (KEP-4381), so that nobody does; and resources of the whole pod, which are no devices.
+Names of resources that nothing serves; a node named without the scheduler, so that nobody allocates
+devices (KEP-4381); and resources of the whole pod, which are not devices.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _CONTAINERS = ("initContainers", "containers")
 
 
 def refused(value: object, path: Path) -> Iterator[Problem]:
-    """Yield what the API server refuses of the resources of a pod as a whole (KEP-2837)."""
+    """Yield what the API server refuses in the resources of a pod as a whole (KEP-2837)."""
     for part in ("requests", "limits"):
         where = (*path, "spec", "resources", part)
         for name in mapping(value, "spec", "resources", part):
@@ -31,7 +31,7 @@ def refused(value: object, path: Path) -> Iterator[Problem]:
 
 
 def warnings(value: object, path: Path) -> Iterator[Problem]:
-    """Yield what a cluster takes and does not give."""
+    """Yield what a cluster accepts and does not give."""
     for part in _CONTAINERS:
         for index, container in enumerate(entries(value, "spec", part)):
             for kind in ("limits", "requests"):
@@ -50,12 +50,12 @@ def warnings(value: object, path: Path) -> Iterator[Problem]:
 
 
 def _names_node(value: object) -> bool:
-    """Tell whether its author has named the node: of a pod of a cluster the scheduler may have."""
+    """Tell whether the author named the node: in a cluster, the scheduler may have."""
     return bool(at(value, "spec", "nodeName")) and not mapping(value, "status")
 
 
 def _devices(value: object) -> str:
-    """Return what of a pod the scheduler would have to allocate; empty for nothing."""
+    """Return what the scheduler would have to allocate for a pod; empty for nothing."""
     if entries(value, "spec", "resourceClaims"):
         return "its claims"
     names = {

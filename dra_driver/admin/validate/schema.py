@@ -1,9 +1,9 @@
-"""Whether a value is as a schema of Kubernetes says: fields, types, values.
+"""Whether a value fits a schema of Kubernetes: fields, types, values.
 
 The schemas are those that an API server publishes at /openapi/v3 (kubernetes.json, written by
-hack/kubernetes_schema.py). They use few of JSON Schema's words, and the errors are for people, so
-they are checked here; a test compares the verdicts with those of the library jsonschema. As in the
-API server, a field of null counts as not set, and so does an empty text where values are named.
+hack/kubernetes_schema.py). They use few of JSON Schema's keywords, and the errors are for people,
+so they are checked here; a test compares the verdicts with those of the library jsonschema. As in
+the API server, a null field counts as not set, and so does an empty text if values are named.
 """
 
 import json
@@ -19,7 +19,7 @@ from resource_nvidia_com.quantity import Quantity
 Schema = Mapping[str, Any]
 
 _LISTED = 12
-"""So many allowed fields are listed; a pod has three times as many."""
+"""How many allowed fields are listed; a pod has three times as many."""
 
 _TYPES: Mapping[str, tuple[type, str]] = {
     "object": (Mapping, "an object"),
@@ -30,7 +30,7 @@ _TYPES: Mapping[str, tuple[type, str]] = {
 }
 
 CONVERTS = "`dra-driver convert FILE` converts it"
-"""Said of what older APIs have, after what to write instead."""
+"""Added for fields of older APIs, after what to write instead."""
 
 _EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"
 _BELOW_EXACTLY = (

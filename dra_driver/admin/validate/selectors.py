@@ -1,8 +1,9 @@
-"""What is wrong with the CEL selectors of an object: of no use for any device of this driver. Pure.
+"""What is wrong with an object's CEL selectors: of no use for any device of this driver. Pure.
 
 In: the expressions of claims, templates and DeviceClasses. Out: an error for what no API server
-takes, as far as the evaluator reads CEL; a warning for a selector that fails on each kind of device
-that this driver publishes, with what to write. What selects other drivers' devices is left alone.
+accepts, as far as the evaluator reads CEL; a warning for a selector that fails on each kind of
+device that this driver publishes, with what to write. Selectors for other drivers' devices are
+ignored.
 """
 
 import re
@@ -72,7 +73,7 @@ def published() -> Mapping[str, Subject]:
 
 
 def refused(value: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield what no API server takes of the selectors of an object."""
+    """Yield what no API server accepts in the selectors of an object."""
     for path, _, expression in _selectors(value):
         try:
             Selector.of(expression)

@@ -1,8 +1,9 @@
-"""Nodes that Cluster Autoscaler misjudges: it waits for GPUs of a device plugin there.
+"""Nodes that Cluster Autoscaler misjudges, because it expects GPUs of a device plugin there.
 
-A node with the label by which its cloud's provider knows GPU nodes is to have `nvidia.com/gpu` in
-its allocatable, which a DRA driver does not add: the node counts as unready, its GPUs as idle, and
-it is removed (1.36.1: gpu_processor.go, utilization/info.go). docs/works-with.md has more. Pure.
+A node with the label that its cloud's provider uses for GPU nodes should have `nvidia.com/gpu` in
+its allocatable, which a DRA driver does not add. So the node counts as unready, its GPUs as idle,
+and it is removed (1.36.1: gpu_processor.go, utilization/info.go). docs/works-with.md has more.
+Pure.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,10 @@ from dra_driver.words import named
 from resource_nvidia_com.resource_names import GPU
 
 STATUS = ("kube-system", "cluster-autoscaler-status")
-"""Namespace and name of the ConfigMap that Cluster Autoscaler keeps, by default."""
+"""Namespace and name of Cluster Autoscaler's default ConfigMap."""
 
 STAYS = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-"""The annotation of a node that it does not remove."""
+"""The annotation that keeps a node from being removed."""
 
 GPU_LABELS = frozenset(
     {
@@ -44,12 +45,12 @@ BY_DRA = "cloud.google.com/gke-gpu-dra-driver"
 def judged(
     nodes: Iterable[Object], slices: Iterable[Object], *, runs: bool | None
 ) -> Iterator[Seen]:
-    """Judge the labels of nodes with published GPUs.
+    """Check the labels of nodes with published GPUs.
 
     Args:
-        nodes: all, or those that are asked about.
+        nodes: all, or the requested ones.
         slices: of this driver.
-        runs: whether Cluster Autoscaler's ConfigMap is there; None where that cannot be seen.
+        runs: whether Cluster Autoscaler's ConfigMap exists; None if that is not visible.
     """
     if runs is False:
         yield ok("Cluster Autoscaler is not installed")

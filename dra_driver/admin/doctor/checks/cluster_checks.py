@@ -1,4 +1,4 @@
-"""What the cluster's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
+"""What the cluster's facts mean for pods with GPUs. Pure: facts in, findings out."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ _NEEDED_GATE = "DynamicResourceAllocation"
 
 
 def server(facts: ServerFacts) -> Iterator[Seen]:
-    """Judge the API server's version."""
+    """Check the API server's version."""
     numbers = version_numbers(facts.version)
     if numbers is None:
         yield unknown(f"Kubernetes {facts.version}: this version is not understood")
@@ -94,7 +94,7 @@ def server(facts: ServerFacts) -> Iterator[Seen]:
 
 
 def clock(facts: ServerFacts) -> Iterator[Seen]:
-    """Judge how far this machine's clock is from the server's."""
+    """Check how far this machine's clock is from the server's."""
     ahead = facts.ahead_seconds
     if ahead is None:
         yield unknown("the API server does not report its time")
@@ -111,7 +111,7 @@ def clock(facts: ServerFacts) -> Iterator[Seen]:
 
 
 def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
-    """Judge which features an API server of this version has."""
+    """Check which features an API server of this version has."""
     numbers = version_numbers(version)
     on = [str(feature) for feature, has in facts.has.items() if has]
     if on:
@@ -133,7 +133,7 @@ def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
 
 
 def permissions(facts: PermissionFacts) -> Iterator[Seen]:
-    """Judge whether the driver may do what it does."""
+    """Check whether the driver has the permissions that it needs."""
     refused = [name for name, granted in facts.granted.items() if not granted]
     missing = [name for name in refused if name not in shipped.OF_CLAIM_STATUS]
     if refused and not missing:
@@ -153,7 +153,7 @@ def permissions(facts: PermissionFacts) -> Iterator[Seen]:
 
 
 def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
-    """Judge the versions of the kubelets."""
+    """Check the versions of the kubelets."""
     by_version: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
         version = text(node, "status", "nodeInfo", "kubeletVersion")
@@ -174,7 +174,7 @@ def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
 
 
 def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
-    """Judge the feature gates that kubelets were given."""
+    """Check the feature gates of kubelets."""
     off = [name for name, gates in facts.gates.items() if gates.get(_NEEDED_GATE) is False]
     if off:
         yield error(
@@ -192,7 +192,7 @@ def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
 
 
 def gpu_labels(nodes: Sequence[Object]) -> Iterator[Seen]:
-    """Judge whether there are nodes that say that they have GPUs."""
+    """Check whether any node is labelled as a GPU node."""
     names = [text(node, "metadata", "name") for node in nodes if labels_of(node)]
     if names:
         yield ok(f"{count(len(names), 'node')} with a label of NVIDIA GPUs: {named(names)}")
@@ -205,7 +205,7 @@ def gpu_labels(nodes: Sequence[Object]) -> Iterator[Seen]:
 
 
 def labels_of(node: Object) -> list[str]:
-    """Return the labels by which a node is known to have GPUs."""
+    """Return the labels that mark a node as a GPU node."""
     labels = mapping(node, "metadata", "labels")
     return [
         label
@@ -215,7 +215,7 @@ def labels_of(node: Object) -> list[str]:
 
 
 def daemon_sets(sets: DaemonSets) -> Iterator[Seen]:
-    """Judge whether driver and MPS supervisor run where they should."""
+    """Check whether driver and MPS supervisor run where they should."""
     for ds in (*sets.ours, *sets.supervisors):
         if ds.wanted == 0:
             yield error(
@@ -242,7 +242,7 @@ def daemon_sets(sets: DaemonSets) -> Iterator[Seen]:
 
 
 def other_drivers(sets: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
-    """Judge whether other software gives out the same GPUs."""
+    """Check whether other software gives out the same GPUs."""
     nodes = list(nodes)
     labels = {node.name: node.labels for node in map(Node.of, nodes)}
     yield from (_nvidias(nvidia, nvidia.nodes(labels)) for nvidia in sets.nvidias)
@@ -270,7 +270,7 @@ def other_drivers(sets: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
 
 
 def _nvidias(ds: Installed, nodes: list[str]) -> Seen:
-    """Judge a DaemonSet of NVIDIA's DRA driver, and the nodes that have its labels."""
+    """Check a DaemonSet of NVIDIA's DRA driver, and the nodes with its labels."""
     pods = count(ds.wanted, "pod")
     what = f"NVIDIA's DRA driver is installed: DaemonSet {ds.name}, {pods} wanted"
     if nodes:
@@ -287,7 +287,7 @@ def _nvidias(ds: Installed, nodes: list[str]) -> Seen:
 
 
 def classes(present: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Seen]:
-    """Judge whether the DeviceClasses are as shipped, as far as the API server stores them."""
+    """Check whether the DeviceClasses are as shipped, as far as the API server stores them."""
     there = {text(each, "metadata", "name"): mapping(each, "spec") for each in present}
     wanted = shipped.device_classes()
     if not has.get(Feature.EXTENDED_RESOURCE, True):
@@ -322,7 +322,7 @@ def classes(present: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[
 
 
 def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
-    """Judge whether wrong claim configs are refused at admission."""
+    """Check whether wrong claim configs are refused at admission."""
     current = shipped.config_policies(policies)
     if not current:
         yield warning(
@@ -341,7 +341,7 @@ def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Ite
 def own_node_policy(
     policies: Sequence[Object], bindings: Sequence[Object], accounts: Iterable[str]
 ) -> Iterator[Seen]:
-    """Judge whether a node's driver is kept from writing another node's ResourceSlices."""
+    """Check whether a node's driver cannot write another node's ResourceSlices."""
     covering = shipped.own_node_policies(policies)
     if not covering:
         yield warning(
@@ -368,7 +368,7 @@ def own_node_policy(
 
 
 def own_claims_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
-    """Judge whether a node's driver is kept from the status of another node's claims."""
+    """Check whether a node's driver cannot write the status of another node's claims."""
     covering = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
     if not covering:
         yield warning(

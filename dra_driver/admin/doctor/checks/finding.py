@@ -1,6 +1,6 @@
-"""What a check says: how grave it is, what was seen, and what to do.
+"""What a check reports: how severe it is, what was seen, and what to do.
 
-A check judges facts; it changes nothing, and knows nothing of how its findings are shown.
+A check judges facts; it changes nothing, and does not know how its findings are shown.
 """
 
 from enum import StrEnum
@@ -16,7 +16,7 @@ ADMIN = (
 
 
 class Severity(StrEnum):
-    """How grave a finding is, the gravest first."""
+    """How severe a finding is, the most severe first."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """One thing that a check saw; `advice` is what to do, empty where nothing is to be done."""
+    """One thing that a check saw; `advice` is what to do, empty for nothing."""
 
     severity: Severity
     text: str
@@ -34,9 +34,9 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What is told of a thing that was seen: which check saw it, and why that matters.
+    """What is reported about a thing that was seen: which check saw it, and why that matters.
 
-    `is_answer` is false where the check could not be made.
+    `is_answer` is false if the check could not be made.
     """
 
     id: str
@@ -64,34 +64,34 @@ class Place(StrEnum):
 
 
 def ok(text: str) -> Seen:
-    """Say that something is as it should be."""
+    """Report that something is as it should be."""
     return Seen(severity=Severity.OK, text=text)
 
 
 def info(text: str, advice: str = "") -> Seen:
-    """Say what is worth knowing."""
+    """Report what is worth knowing."""
     return Seen(severity=Severity.INFO, text=text, advice=advice)
 
 
 def warning(text: str, advice: str) -> Seen:
-    """Say what works less well, or may do harm."""
+    """Report what works less well, or may do harm."""
     return Seen(severity=Severity.WARNING, text=text, advice=advice)
 
 
 def error(text: str, advice: str) -> Seen:
-    """Say what keeps pods from their GPUs."""
+    """Report what keeps pods from their GPUs."""
     return Seen(severity=Severity.ERROR, text=text, advice=advice)
 
 
 def unknown(text: str, advice: str = "") -> Seen:
-    """Say what could not be learnt."""
+    """Report what could not be found out."""
     return Seen(severity=Severity.UNKNOWN, text=text, advice=advice)
 
 
 def of_error(severity: Severity, failure: DriverError) -> Seen:
-    """Say what an error of the driver says: the cause, and behind a semicolon what to do.
+    """Report an error of the driver: the cause, and after a semicolon what to do.
 
-    A permission that lacks is one of doctor's: no driver should be granted it for that.
+    A missing permission concerns doctor itself: do not grant it to a driver for that.
     """
     text, _, advice = str(failure).partition("; ")
     if isinstance(failure, AccessError) and failure.status == HTTPStatus.FORBIDDEN:

@@ -1,4 +1,4 @@
-"""What the node's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
+"""What the node's facts mean for pods with GPUs. Pure: facts in, findings out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ NODE_LABEL = "nvidia.com/dra-driver=true"
 
 
 def kernel_driver(facts: DriverFacts) -> Iterator[Seen]:
-    """Judge whether the kernel driver runs."""
+    """Check whether the kernel driver runs."""
     gpus = "" if facts.gpus_on_pci is None else f", {count(facts.gpus_on_pci, 'GPU')} on PCI"
     if facts.version is not None:
         yield ok(f"GPU driver {facts.version} runs{gpus}")
@@ -46,12 +46,12 @@ def kernel_driver(facts: DriverFacts) -> Iterator[Seen]:
 
 
 def library(path: Path) -> Iterator[Seen]:
-    """Judge where NVML's library was found."""
+    """Report where NVML's library was found."""
     yield ok(f"NVML is {path}")
 
 
 def gpus(inventory: Inventory) -> Iterator[Seen]:
-    """Judge what NVML says of the GPUs."""
+    """Check what NVML says about the GPUs."""
     if inventory.gpus:
         products = dict.fromkeys(gpu.product_name for gpu in inventory.gpus)
         yield ok(
@@ -71,7 +71,7 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
 
 
 def excluded(inventory: Inventory) -> Iterator[Seen]:
-    """Judge what is left out of the node's GPUs, by the driver's setting and the Node's label."""
+    """Report which GPUs are left out by the driver's setting and the Node's label."""
     for gpu in inventory.excluded:
         yield info(f"{gpu} is not offered: {gpu.why}", "nothing, if that is intended")
     for text in inventory.unmatched:
@@ -84,7 +84,7 @@ def excluded(inventory: Inventory) -> Iterator[Seen]:
 
 
 def persistence(inventory: Inventory) -> Iterator[Seen]:
-    """Judge whether GPUs stay initialised while nobody uses them."""
+    """Check whether GPUs stay initialised while nobody uses them."""
     without = [gpu for gpu in inventory.gpus if gpu.is_persistent is False]
     silent = [gpu for gpu in inventory.gpus if gpu.is_persistent is None]
     if without:
@@ -100,7 +100,7 @@ def persistence(inventory: Inventory) -> Iterator[Seen]:
 
 
 def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Iterator[Seen]:
-    """Judge GPUs in MIG mode of which nothing may be offered."""
+    """Check GPUs in MIG mode of which nothing may be offered."""
     divided = [gpu for gpu in inventory.gpus if gpu.mig_mode is MigMode.ENABLED]
     empty = [gpu for gpu in divided if not gpu.mig_instances]
     if empty and not has_cheap_counters(kubernetes):
@@ -122,7 +122,7 @@ def _gpus(some: Sequence[Gpu]) -> str:
 
 
 def holders(facts: HolderFacts) -> Iterator[Seen]:
-    """Say who has the GPUs open."""
+    """Report who has the GPUs open."""
     if not facts.sees_node:
         yield unknown(
             "this pod does not see the node's processes",
@@ -141,7 +141,7 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
 
 
 def device_nodes(facts: NodeFiles) -> Iterator[Seen]:
-    """Judge the device nodes that every CUDA program needs."""
+    """Check the device nodes that every CUDA program needs."""
     if "nvidiactl" not in facts.present | facts.numbered:
         yield error(
             f"{facts.folder}/nvidiactl is missing",
@@ -159,7 +159,7 @@ def device_nodes(facts: NodeFiles) -> Iterator[Seen]:
 
 
 def control_groups(facts: GroupFacts) -> Iterator[Seen]:
-    """Judge the control groups."""
+    """Check the control groups."""
     if facts.hierarchy is None:
         yield warning(
             "cgroup v2 is not mounted",
@@ -180,7 +180,7 @@ def control_groups(facts: GroupFacts) -> Iterator[Seen]:
 
 
 def specs(facts: SpecFacts) -> Iterator[Seen]:
-    """Judge the folder of CDI specs."""
+    """Check the folder of CDI specs."""
     if not facts.is_folder:
         yield warning(
             f"{facts.folder} is not there",
@@ -204,7 +204,7 @@ def specs(facts: SpecFacts) -> Iterator[Seen]:
 
 
 def sockets(facts: SocketFacts) -> Iterator[Seen]:
-    """Judge by which sockets the kubelet finds this driver."""
+    """Check the sockets by which the kubelet finds this driver."""
     if not facts.is_folder:
         yield error(
             f"{facts.folder} is not there",
@@ -233,7 +233,7 @@ def sockets(facts: SocketFacts) -> Iterator[Seen]:
 
 
 def others(facts: OtherFacts) -> Iterator[Seen]:
-    """Judge what other software that gives out GPUs has on this node."""
+    """Check what other software that gives out GPUs has on this node."""
     if facts.device_plugins:
         yield warning(
             f"NVIDIA's device plugin listens here: {named(facts.device_plugins)}",
@@ -245,7 +245,7 @@ def others(facts: OtherFacts) -> Iterator[Seen]:
 
 
 def _peer(peer: PeerClaims) -> Iterator[Seen]:
-    """Judge what NVIDIA's DRA driver had prepared and this driver has not taken over."""
+    """Check what NVIDIA's DRA driver has prepared and this driver has not taken over."""
     if peer.file is None:
         return
     if peer.problem is not None and peer.is_of_this_boot:
@@ -272,7 +272,7 @@ def _peer(peer: PeerClaims) -> Iterator[Seen]:
 
 
 def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[Seen]:
-    """Judge whether a node with GPUs has a label by which the DaemonSets find it."""
+    """Check whether a node with GPUs has a label by which the DaemonSets find it."""
     if facts.gpus_on_pci and not list(labels):
         yield error(
             f"node {node} has {count(facts.gpus_on_pci, 'GPU')}, and no label says so",

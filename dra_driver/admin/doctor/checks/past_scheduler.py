@@ -1,7 +1,7 @@
-"""Pods that something has put on a node past the scheduler. Pure: objects in, what to tell out.
+"""Pods that were put on a node without the scheduler. Pure: objects in, findings out.
 
-The kubelet starts a pod that asks for GPUs by a resource name, and does not look whether anybody
-has allocated them, where a DeviceClass is behind the name (KEP-5004): it runs without, in silence.
+If a pod asks for GPUs by a resource name with a DeviceClass, the kubelet starts it without checking
+that anybody has allocated them (KEP-5004): it runs without GPUs, and without a message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _MOST_PODS = 20
 def judged(
     pods: Iterable[Object], nodes: Mapping[str, Node], classes: Sequence[Object], *, unseen: int
 ) -> Iterator[Seen]:
-    """Judge the pods of nodes with GPUs; `unseen` is the number of such nodes left out."""
+    """Check the pods of nodes with GPUs; `unseen` is the number of such nodes left out."""
     reasons = []
     for pod in pods:
         demand = of_pod(pod, lambda _: None, lambda _: None, classes)

@@ -1,7 +1,8 @@
-"""How the pods of our DaemonSets are, node by node. Pure: facts in, what to tell out.
+"""The state of our DaemonSets' pods, node by node. Pure: facts in, findings out.
 
-A DaemonSet counts a pod as ready between two crashes, and says of none why it is not: so each pod
-is looked at, and so are nodes that should have one. What is told of a pod is the worst of it.
+A DaemonSet counts a pod as ready between two crashes, and never says why a pod is not. So each pod
+is checked, and so are nodes that should have one. Of a pod, only the most severe finding is
+reported.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dra_driver.admin.doctor.facts.pod_facts import Container, DaemonPod, Ended
 from dra_driver.words import count, named
 
 _STARTS_WITHIN = timedelta(minutes=2)
-"""A pod that is younger, or not ready for less, is told as one that starts."""
+"""A pod that is younger, or not ready for less, counts as starting."""
 
 _ENDS_WITHIN = timedelta(minutes=2)
 """After its grace period; the kubelet needs some time."""
@@ -22,11 +23,11 @@ _RECENT = timedelta(hours=1)
 _OF_A_DAY = timedelta(days=1)
 _MANY_RESTARTS = 3
 _ROLLS_WITHIN = timedelta(minutes=15)
-"""After the last new pod: an evicted one may take eleven minutes to end, for pods with claims."""
+"""After the last new pod: an evicted one with claims may take eleven minutes to end."""
 
 _LONGEST_MESSAGE = 400
 _MOST_PODS = 20
-"""So many are told one by one: what ails a thousand nodes mostly ails them in one way."""
+"""How many are reported one by one: a thousand nodes mostly have the same problem."""
 
 _OUT_OF_MEMORY = "OOMKilled"
 
@@ -42,10 +43,10 @@ def pods(
     labelled: Mapping[str, str],
     now: datetime,
 ) -> Iterator[Seen]:
-    """Judge the pods of one of our DaemonSets.
+    """Check the pods of one of our DaemonSets.
 
-    `down` are nodes whose kubelets do not answer, `labelled` those that say that they have GPUs,
-    with their taints in words; `now` is by the API server's clock.
+    `down` are nodes whose kubelets do not answer, `labelled` those labelled as GPU nodes, with
+    their taints in words; `now` is by the API server's clock.
     """
     seen = [(pod.node, _judged(ds, pod, down, now)) for pod in present]
     good = [node for node, told in seen if told is None]
@@ -63,7 +64,7 @@ def pods(
 
 
 def _judged(ds: Installed, pod: DaemonPod, down: Collection[str], now: datetime) -> Seen | None:
-    """Return the worst there is to say of a pod; None if nothing is."""
+    """Return the most severe finding about a pod; None if there is none."""
     what = f"pod {ds.namespace}/{pod.name} on node {pod.node or '(none)'}"
     if pod.deleted is not None:
         return _ending(ds, pod, what, now)
@@ -104,7 +105,7 @@ def _ending(ds: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | N
 def _container(
     ds: Installed, pod: DaemonPod, container: Container, what: str, now: datetime
 ) -> Seen | None:
-    """Return what is wrong with a container, as it is or as it was a short while ago."""
+    """Return what is wrong with a container, now or a short while ago."""
     where = f"--namespace {ds.namespace} {pod.name}"
     last = _how(container.ended, now)
     if container.waits == "CrashLoopBackOff":
@@ -152,7 +153,7 @@ def _unready(ds: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | 
 
 
 def _missing(ds: Installed, there: Collection[str], labelled: Mapping[str, str]) -> Iterator[Seen]:
-    """Tell of nodes without a pod, by the DaemonSet's own count and by labels of GPUs."""
+    """Report nodes without a pod, by the DaemonSet's own count and by labels of GPUs."""
     without = {node: taints for node, taints in labelled.items() if node not in there}
     names = [f"{node} (taints: {taints})" if taints else node for node, taints in without.items()]
     lacking = ds.wanted - ds.present
@@ -176,7 +177,7 @@ def _missing(ds: Installed, there: Collection[str], labelled: Mapping[str, str])
 def _of_older_revisions(
     ds: Installed, present: Iterable[DaemonPod], now: datetime
 ) -> Iterator[Seen]:
-    """Tell of pods that an update has left behind, or not reached yet."""
+    """Report pods that an update has left behind, or not reached yet."""
     if not ds.generation or ds.updated >= ds.wanted:
         return
     running = [pod for pod in present if pod.deleted is None]
@@ -235,5 +236,5 @@ def _times(number: int) -> str:
 
 
 def _cut(words: str) -> str:
-    """Return what is told of a text that others wrote: its end, where a crash says why."""
+    """Return the end of a text that others wrote, where a crash gives its reason."""
     return words if len(words) <= _LONGEST_MESSAGE else f"…{words[-_LONGEST_MESSAGE:]}"

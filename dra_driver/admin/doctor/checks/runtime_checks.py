@@ -1,8 +1,8 @@
 """What the container runtime's version and configuration mean for pods with GPUs. Pure.
 
-containerd takes CDI devices from 1.7 on, which has CDI off unless its configuration says otherwise;
-from 2.0 on it is on unless that says otherwise, and from 2.4 on whatever that says. Its library of
-CDI refuses specs of a version that it does not know. CRI-O has no such setting.
+containerd supports CDI devices from 1.7 on, off by default; from 2.0 on they are on by default, and
+from 2.4 on always. Its CDI library refuses specs of a version that it does not know. CRI-O has no
+such setting.
 """
 
 import re
@@ -15,10 +15,10 @@ from dra_driver.words import named
 Version = tuple[int, ...]
 
 CDI_KNOWN = 1, 7
-"""The first containerd whose CRI takes CDI devices."""
+"""The first containerd whose CRI supports CDI devices."""
 
 CDI_SWITCHED_ON = 2, 0
-"""The first containerd that has CDI switched on unless its configuration says otherwise."""
+"""The first containerd with CDI on by default."""
 
 CDI_GROUPS = 1, 7, 16
 """The first containerd that reads version 0.7.0 of CDI, which has device nodes' groups."""
@@ -29,7 +29,7 @@ _SET_IT = "set enable_cdi = true for its CRI plugin{where} and restart it"
 
 
 def containerd_version(versions: Mapping[str, Sequence[str]], node: str) -> Version | None:
-    """Return the version of a node's containerd; None where it is not known.
+    """Return the version of a node's containerd; None if unknown.
 
     `versions` has the nodes by the runtime that each reports, such as containerd://2.0.1.
     """
@@ -44,7 +44,7 @@ def runtime_cdi(
     versions: Mapping[str, Sequence[str]],
     node: str = "",
 ) -> Iterator[Seen]:
-    """Judge whether containers get devices by CDI; `configs` is None where files are not seen."""
+    """Check whether containers get devices by CDI; `configs` is None if files are not visible."""
     seen = False
     own = containerd_version(versions, node)
     is_seen = any(each.name == CONTAINERD and each.files for each in configs or ())
@@ -148,7 +148,7 @@ def _switched_off(config: RuntimeConfig, own: Version | None) -> Seen:
 
 
 def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
-    """Judge whether pods without a claim may see GPUs by NVIDIA's runtime."""
+    """Check whether pods without a claim may see GPUs through NVIDIA's runtime."""
     if configs is None:
         yield unknown(
             "this pod does not see the configuration of the node's container runtime",

@@ -1,7 +1,7 @@
-"""Schedulers beside Kubernetes' own, and what of the published slices they cannot handle.
+"""Schedulers besides Kubernetes' own, and which published slices they cannot handle.
 
-KAI-Scheduler and Kueue are known by the API groups of their CRDs; KAI-Scheduler's version by its
-operator's image. docs/works-with.md has more, and the sources. Pure.
+KAI-Scheduler and Kueue are recognised by the API groups of their CRDs; KAI-Scheduler's version by
+its operator's image. docs/works-with.md has more, and the sources. Pure.
 """
 
 import re
@@ -18,14 +18,14 @@ KAI_GROUP = "kai.scheduler"
 KUEUE_GROUP = "kueue.x-k8s.io"
 
 KAI_LAST_WITHOUT_COUNTERS = 0, 17, 0
-"""The last release whose allocator knows no counters (its issue 2100)."""
+"""The last release whose allocator does not support counters (its issue 2100)."""
 
 _KAI_OPERATOR = "kai-operator"
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 
 class Kai(Struct, frozen=True, kw_only=True):
-    """KAI-Scheduler; `version` is its image's tag, empty where that could not be learnt."""
+    """KAI-Scheduler; `version` is its image's tag, empty if unknown."""
 
     version: str = ""
 
@@ -55,7 +55,7 @@ def kai_version(deployments: Iterable[Object]) -> str:
 
 
 def judged(*, kai: Kai | None, kueue: bool, slices: Sequence[Object]) -> Iterator[Seen]:
-    """Judge whether those that are there can handle what is on offer."""
+    """Check whether the installed ones can handle what is on offer."""
     if kai is not None:
         yield _of_kai(kai, slices)
     if kueue:

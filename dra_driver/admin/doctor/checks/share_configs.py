@@ -1,8 +1,9 @@
-"""Which node uses which share config, and whether the configs hold.
+"""Which node uses which share config, and whether the configs are valid.
 
-In: the pod of our DaemonSet, which says where the driver reads its config; the ConfigMap that is
-mounted there; labels of nodes; on a node, what its driver has noted. Out: what to tell, with the
-errors as `dra-driver validate` has them: choice and reading are the driver's own (shares/). Pure.
+In: the pod of our DaemonSet, which says where the driver reads its config; the ConfigMap mounted
+there; labels of nodes; on a node, the driver's notes. Out: findings, with the errors that
+`dra-driver validate` prints: choosing and reading are done by the driver's own code (shares/).
+Pure.
 """
 
 import base64
@@ -34,10 +35,10 @@ class Source(Struct, frozen=True, kw_only=True):
     """Where a DaemonSet's driver reads its share config.
 
     Attributes:
-        config_map: the ConfigMap's name; empty where it is mounted from elsewhere.
-        file: the one file that is read, whatever labels nodes have; empty for a folder.
-        default: the config for nodes without the label; empty for none that is named.
-        paths: names of files by key of the ConfigMap, where the volume says them.
+        config_map: the ConfigMap's name; empty if it is mounted from elsewhere.
+        file: the one file that is read, with any node labels; empty for a folder.
+        default: the config for nodes without the label; empty if none is named.
+        paths: names of files by key of the ConfigMap, if the volume has them.
     """
 
     config_map: str
@@ -78,7 +79,7 @@ def of_cluster(
     namespace: str,
     labels: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Seen]:
-    """Judge the configs in a ConfigMap, and the choice of each node on which the driver runs."""
+    """Check the configs in a ConfigMap, and the choice of each node on which the driver runs."""
     if source is None:
         yield ok("the driver is started without --share-config: nothing is shared")
         return
@@ -108,7 +109,7 @@ def of_cluster(
 
 
 def of_node(notes: ShareNotes) -> Iterator[Seen]:
-    """Say what the driver of this node has noted of its share config."""
+    """Report what the driver of this node has noted about its share config."""
     if notes.problem is not None:
         holds = f"; {notes.origin} is in use" if notes.origin else "; no config is in use"
         yield error(
@@ -166,7 +167,7 @@ def _only_file(name: str, names: list[str], where: str) -> str:
 
 
 def _config(name: str, data: bytes, where: str, nodes: list[str]) -> Iterator[Seen]:
-    """Judge one config, and say who uses it."""
+    """Check one config, and report who uses it."""
     what = f'share config "{name}" of {where}'
     users = f"used by {named(nodes)}" if nodes else "used by no node"
     try:

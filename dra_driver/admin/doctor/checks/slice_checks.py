@@ -1,8 +1,8 @@
-"""What the published ResourceSlices say. Pure: slices in, what to tell out.
+"""What the published ResourceSlices say. Pure: slices in, findings out.
 
-A slice of this driver is known by its name, which begins with its number in the pool and ends in
-its node's name; its pool has the node's name, too. NVIDIA's own driver publishes for the same
-driver name, and lets the API server make up names.
+A slice of this driver is recognised by its name, which begins with its number in the pool and ends
+with its node's name; its pool has the node's name, too. NVIDIA's DRA driver publishes with the same
+driver name, and lets the API server generate names.
 """
 
 import re
@@ -24,7 +24,7 @@ _OUR_NAME = re.compile(
 
 
 def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
-    """Judge whether GPUs are on offer."""
+    """Check whether GPUs are on offer."""
     pools = read_pools(slices)
     where = f"for node {node}" if node else "in this cluster"
     if not pools:
@@ -57,7 +57,7 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
 
 
 def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
-    """Judge what published counters cost the scheduler of this Kubernetes."""
+    """Check what published counters cost the scheduler of this Kubernetes."""
     counting = sorted(
         {text(each, "spec", "nodeName") for each in slices if at(each, "spec", "sharedCounters")}
     )
@@ -74,7 +74,7 @@ def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
 
 
 def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
-    """Judge whether another driver publishes under the same name."""
+    """Check whether another driver publishes with the same name."""
     others: dict[str, list[str]] = defaultdict(list)
     for other in slices:
         name = text(other, "metadata", "name")
@@ -91,9 +91,9 @@ def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
 
 
 def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str) -> Iterator[Seen]:
-    """Judge whether slices of one node have the name or the pool of another.
+    """Check whether slices of one node have the name or the pool of another.
 
-    Slices and Nodes are those of all nodes; `node` is the one that is asked about, empty for all.
+    Slices and Nodes are those of all nodes; `node` is the requested one, empty for all.
     """
     known = {text(each, "metadata", "name") for each in nodes}
     for slice_ in slices:
@@ -124,7 +124,7 @@ def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str
 
 
 def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
-    """Say which versions of the GPU driver the nodes have."""
+    """Report which versions of the GPU driver the nodes have."""
     nodes: dict[str, set[str]] = defaultdict(set)
     for slice_ in slices:
         for device in objects(slice_, "spec", "devices"):

@@ -1,1 +1,1 @@
-"""What is there: of a node, of a cluster, of what an install ships."""
+"""Facts about a node, a cluster, and what an install ships."""

@@ -1,8 +1,8 @@
-"""What the API server says of the cluster: lists, trial requests, questions about permissions.
+"""What the API server says about the cluster: lists, trial requests, queries of permissions.
 
-In: a client and which node is asked about. Out: facts, each asked for once however many checks need
-it. Nothing is stored: what is created is created with dryRun=All, and reviews are questions. Each
-refusal names the permission that is missing.
+In: a client and the requested node. Out: facts, each asked for once even if many checks need it.
+Nothing is stored: objects are created with dryRun=All, and reviews are queries. Each refusal names
+the missing permission.
 """
 
 import time
@@ -62,7 +62,7 @@ Subject = tuple[str, str]
 
 
 class Feature(StrEnum):
-    """What an API server stores only with a feature gate on; the values are the gates' names."""
+    """What an API server stores only if a feature gate is on; the values are the gates' names."""
 
     COUNTERS = "DRAPartitionableDevices"
     TAINTS = "DRADeviceTaints"
@@ -95,21 +95,21 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
 
 
 class FeatureFacts(Struct, frozen=True, kw_only=True):
-    """Which features the server has; of those that could not be tried, why."""
+    """Which features the server has; for those that could not be tried, why."""
 
     has: Mapping[Feature, bool]
     refused: Mapping[Feature, DriverError] = {}
 
 
 class PermissionFacts(Struct, frozen=True, kw_only=True):
-    """Who was asked about, and for each permission whether it is granted."""
+    """The user in question, and for each permission whether it is granted."""
 
     who: str
     granted: Mapping[str, bool]
 
 
 class KubeletFacts(Struct, frozen=True, kw_only=True):
-    """Feature gates that kubelets were given, by node; and of how many nodes none was asked."""
+    """Feature gates of kubelets, by node; and the number of nodes that were not asked."""
 
     gates: Mapping[str, Mapping[str, bool]]
     not_asked: int = 0
@@ -119,9 +119,9 @@ class KubeletFacts(Struct, frozen=True, kw_only=True):
 class Cluster:
     """The cluster as doctor sees it; for any thread.
 
-    `node` is the one that is asked about, empty for all; `is_driver` tells whether the client has
-    the ServiceAccount of the driver's own pod; `timeout` is seconds for all, of which a request
-    gets ten at most.
+    `node` is the requested one, empty for all; `is_driver` tells whether the client has the
+    ServiceAccount of the driver's own pod; `timeout` is seconds for all, of which a request gets at
+    most ten.
     """
 
     def __init__(self, api: KubeClient, *, node: str, is_driver: bool, timeout: float) -> None:
@@ -147,11 +147,11 @@ class Cluster:
         return ServerFacts(version=str(answer.body.get("gitVersion")), ahead_seconds=ahead)
 
     def every(self, resource: Resource) -> list[Object]:
-        """Return all objects of a kind, of ResourceSlices those of this driver's name."""
+        """Return all objects of a kind; of ResourceSlices, those with this driver's name."""
         return self._lists[resource].get()
 
     def nodes(self) -> list[Object]:
-        """Return the Nodes: the one that is asked about, or all. Raises DriverError."""
+        """Return the requested Node, or all. Raises DriverError."""
         nodes = self.every(NODES)
         return [node for node in nodes if self.node in ("", text(node, "metadata", "name"))]
 
@@ -161,9 +161,9 @@ class Cluster:
         return [each for each in slices if self.node in ("", text(each, "spec", "nodeName"))]
 
     def pods(self, labels: Mapping[str, str]) -> list[Object]:
-        """Return the Pods with these labels, on the node that is asked about. Raises DriverError.
+        """Return the Pods with these labels, on the requested node. Raises DriverError.
 
-        Of no labels, which would be all the cluster's, there are none.
+        Without labels, which would select all of the cluster's, there are none.
         """
         if not labels:
             return []
@@ -191,7 +191,7 @@ class Cluster:
         return datetime.now(UTC) + timedelta(seconds=ahead)  # noqa: TID251 (the server's time of day)
 
     def serves(self, group: str) -> bool:
-        """Tell whether the cluster has an API group, which everyone may ask. Raises DriverError."""
+        """Tell whether the cluster has an API group, which anyone may query. Raises DriverError."""
         page = Resource(group="", version="", plural=f"apis/{group}")
         try:
             self._api.read(Call(verb="get", resource=page), timeout=self._timeout)

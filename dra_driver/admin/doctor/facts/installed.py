@@ -1,9 +1,9 @@
 """Which DaemonSets of a cluster give out GPUs: this driver's, NVIDIA's, device plugins'.
 
-Names of releases and images are the installer's choice, so ours are known by any of three: what
-they run, by `dra-driver` and its sub-command; an image that is called dra-driver; the chart's
-labels. NVIDIA's program `gpu-kubelet-plugin` is ours only with such an image or such labels, since
-that is how NVIDIA's own driver is started.
+Names of releases and images are the installer's choice, so ours are recognised by any of three:
+their program, `dra-driver` with its sub-command; an image called dra-driver; the chart's labels.
+NVIDIA's program `gpu-kubelet-plugin` is ours only with such an image or labels, because NVIDIA's
+DRA driver is started in the same way.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,16 +24,18 @@ _NVIDIAS_PROGRAM = "gpu-kubelet-plugin"
 
 _NVIDIAS = ("dra-driver-nvidia-gpu", "k8s-dra-driver-gpu", "k8s-dra-driver")
 _NO_GPUS = "compute-domain-kubelet-plugin"
-"""What runs from the image of NVIDIA's DRA driver and gives out no GPUs, under another name."""
+"""Programs in the image of NVIDIA's DRA driver that give out no GPUs."""
 
 _DEVICE_PLUGINS = ("k8s-device-plugin", "nvidia-device-plugin", "nvidia-gpu-device-plugin")
 _NO_PLUGINS = ("gpu-feature-discovery", "mps-control-daemon")
-"""What runs from the device plugin's image and gives out nothing."""
+"""Programs in the device plugin's image that give out nothing."""
 
 
 OPERATORS_LABEL = "nvidia.com/gpu.deploy.dra-driver"
-"""By it GPU Operator says on which nodes its GPUCluster runs NVIDIA's DRA driver (26.7,
-manifests/state-dra-driver). It leaves a value alone that is there already."""
+"""The label by which GPU Operator says where its GPUCluster runs NVIDIA's DRA driver.
+
+(26.7, manifests/state-dra-driver.) It does not change an existing value.
+"""
 
 
 _GENERATION = "deprecated.daemonset.template.generation"
@@ -42,13 +44,13 @@ _GENERATION = "deprecated.daemonset.template.generation"
 
 
 class Installed(Struct, frozen=True, kw_only=True):
-    """A DaemonSet: its pods' account, how many it should have and has ready, and for what nodes.
+    """A DaemonSet: its pods' account, how many it should have and has ready, and on which nodes.
 
     Attributes:
         wanted: on how many nodes it should have a pod.
         present: on how many it has one at all, `ready` or not.
         updated: on how many it has one of its newest revision.
-        generation: by which its pods of the newest revision are labelled; empty where unknown.
+        generation: the label of its pods of the newest revision; empty if unknown.
         waits_for_deletion: whether a pod stays as it is until somebody deletes it (OnDelete).
         selector: the node labels that its pods ask for.
         pod_labels: the labels by which its pods are found.
@@ -84,7 +86,7 @@ class Installed(Struct, frozen=True, kw_only=True):
 
     @property
     def user(self) -> str:
-        """Return the same as the API server names it."""
+        """Return the user name of that account."""
         return f"system:serviceaccount:{self.namespace}:{self.account}"
 
 

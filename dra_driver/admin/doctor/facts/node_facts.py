@@ -1,8 +1,8 @@
-"""What is there on the node: driver, device nodes, control groups, CDI folders, sockets.
+"""Facts about the node: GPU driver, device nodes, control groups, CDI folders, sockets.
 
 In: `Places`. Out: frozen facts, one kind for each check, or an error that the runner puts into
-words. It looks as the driver looks, and changes nothing: no device node is made, no file written.
-NVML is opened once for all that is asked of it, and closed.
+words. It looks as the driver looks, and changes nothing: it makes no device node and writes no
+file. NVML is opened once for all questions, and closed.
 """
 
 import re
@@ -41,7 +41,7 @@ _MOST_SPECS = 2000
 
 
 class DriverFacts(Struct, frozen=True, kw_only=True):
-    """The kernel driver that runs, and how many NVIDIA GPUs are on PCI; None: /sys does not say."""
+    """The running kernel driver, and how many NVIDIA GPUs are on PCI; None: unknown to /sys."""
 
     version: str | None
     gpus_on_pci: int | None
@@ -95,7 +95,7 @@ class OtherFacts(Struct, frozen=True, kw_only=True):
 
 
 class HolderFacts(Struct, frozen=True, kw_only=True):
-    """Who has each GPU open, by minor number; `sees_node` is false where no process is seen."""
+    """Who has each GPU open, by minor number; `sees_node` is false if no process is visible."""
 
     sees_node: bool
     holders: Mapping[int, tuple[Holder, ...]] = {}

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Asks for something when it is needed first, and never again. For any thread."""
+    """Asks for something when it is first needed, and only once. For any thread."""
 
     def __init__(self, ask: Callable[[], T]) -> None:
         """Take how to ask; nothing is asked yet."""
@@ -35,7 +35,7 @@ class Once(Generic[T]):
 
 
 def begun(name: str, ask: Callable[[], T]) -> Future[T]:
-    """Ask on a thread of its own, which is left where it is if it hangs."""
+    """Ask on a separate thread, which is abandoned if it hangs."""
     answer: Future[T] = Future()
 
     def run() -> None:

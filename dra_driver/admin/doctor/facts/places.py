@@ -1,9 +1,9 @@
 """Where doctor looks on a node, and how it reads files there.
 
-Seen from a pod the node's own files are below a mount of its root, which the driver's pod has at
-/driver-root where the GPU driver is installed on the host; a pod without one cannot see them. A
-file may be anything that somebody put there: no pipe or device is waited for, and no more than a
-megabyte is read.
+In a pod, the node's files are below a mount of its root, which the driver's pod has at /driver-root
+if the GPU driver is installed on the host; a pod without one cannot see them. A file may be
+anything that somebody put there, so no pipe or device is waited for, and at most a megabyte is
+read.
 """
 
 import os
@@ -22,9 +22,9 @@ class Places(Struct, frozen=True, kw_only=True):
     """The node's folders, as this process sees them.
 
     Attributes:
-        host: the node's root folder; None where it is not seen.
+        host: the node's root folder; None if it is not visible.
         plugins: the kubelet's folder with the drivers' own folders.
-        registrar: the kubelet's folder with the sockets that drivers register by.
+        registrar: the kubelet's folder with the sockets by which drivers register.
         cgroup_root: the node's /sys/fs/cgroup, if it was named.
     """
 
@@ -53,9 +53,9 @@ class Places(Struct, frozen=True, kw_only=True):
 
 
 def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | None:
-    """Return where the node's root folder is seen: `named` by a setting, or not; None if it is not.
+    """Return where the node's root folder is, `named` by a setting or found; None if not visible.
 
-    A pod sees it at the driver root where the driver is installed on the host itself.
+    A pod sees it at the driver root if the GPU driver is installed on the host itself.
     """
     if named is not None:
         return named
@@ -65,9 +65,9 @@ def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | Non
 
 
 def read_text(path: Path) -> str:
-    """Return what a plain file has, what is not UTF-8 replaced.
+    """Return the content of a plain file, with replacements for what is not UTF-8.
 
-    Raises OSError if it is no plain file that can be read, ValueError if it is over a megabyte.
+    Raises OSError if it is not a readable plain file, ValueError if it is over a megabyte.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(file, "rb") as stream:

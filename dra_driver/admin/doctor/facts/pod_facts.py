@@ -1,4 +1,4 @@
-"""What the API says of the pods of our DaemonSets, as values. Pure."""
+"""What the API says about the pods of our DaemonSets, as values. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,7 +11,7 @@ _REVISION_LABEL = "pod-template-generation"
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """How a container ended: a reason such as OOMKilled, its exit code, its last words, when."""
+    """How a container ended: a reason such as OOMKilled, exit code, last message, time."""
 
     reason: str
     code: int
@@ -20,7 +20,7 @@ class Ended(Struct, frozen=True, kw_only=True):
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """A container: why it waits and the kubelet's words for it, empty while it does not."""
+    """A container: why it waits and the kubelet's message, empty while it does not wait."""
 
     name: str
     waits: str
@@ -33,13 +33,13 @@ class DaemonPod(Struct, frozen=True, kw_only=True):
     """A pod of a DaemonSet.
 
     Attributes:
-        node: where it is, or is to be.
-        revision: counts its DaemonSet's revisions; empty where it is not known.
+        node: where it is, or will be.
+        revision: counts its DaemonSet's revisions; empty if unknown.
         is_placed: whether it was bound to the node.
         unplaced: why it was not, in the scheduler's words.
-        since: since when it is so; when it was made, for one that has not been looked at.
+        since: since when it is in this state; its creation, if nothing has handled it yet.
         deleted: when its grace period ends or ended; None unless somebody has deleted it.
-        failed: why it has failed for good, such as Evicted; empty if it has not.
+        failed: why it has failed permanently, such as Evicted; empty if it has not.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """What an install brings into the cluster: DeviceClasses, admission policies, permissions.
 
-Classes and the policy of claim configs are made by the very code that writes their manifests; a
-test compares the rest with the files. A class is known by its name; a policy by its rules, since an
-install may give it another name. Blanks in CEL expressions do not count.
+Classes and the policy of claim configs are made by the code that writes their manifests; a test
+compares the rest with the files. A class is recognised by its name; a policy by its rules, because
+an install may give it another name. White space in CEL expressions is ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ OF_CLAIM_STATUS: Final[Mapping[str, Call]] = {
         ),
     )
 }
-"""Of the permissions below, those without which claims lack only what their status says."""
+"""The permissions that are needed only for claims' status."""
 
 PERMISSIONS: Final[Mapping[str, Call]] = {
     **OF_CLAIM_STATUS,
@@ -55,7 +55,7 @@ PERMISSIONS: Final[Mapping[str, Call]] = {
         for verb in verbs
     },
 }
-"""What the driver's ServiceAccount has to be granted, by name."""
+"""The permissions that the driver's ServiceAccount needs, by name."""
 
 
 @cache
@@ -71,7 +71,7 @@ def device_classes() -> Mapping[str, Object]:
 
 
 def class_difference(shipped: Object, stored: Object) -> str | None:
-    """Return in what a DeviceClass's spec is not as it is shipped; None if it is."""
+    """Return how a DeviceClass's spec differs from the shipped one; None if it does not."""
     wrong = []
     if _expressions(shipped) != _expressions(stored):
         wrong.append("its selectors are others")
@@ -82,9 +82,9 @@ def class_difference(shipped: Object, stored: Object) -> str | None:
 
 
 def config_policies(policies: Iterable[Object]) -> dict[str, bool]:
-    """Return the policies of claim configs by name, and whether each has the rules of this version.
+    """Return the policies of claim configs by name, and whether each has this version's rules.
 
-    One that shares any rule is one, so that those of other versions are found too.
+    A policy that shares any rule counts, so that those of other versions are found, too.
     """
     rules = {_squeezed(validation.expression) for validation in policy_checks().validations}
     current = {}
@@ -98,9 +98,9 @@ def config_policies(policies: Iterable[Object]) -> dict[str, bool]:
 def own_node_policies(
     policies: Iterable[Object], plural: str = RESOURCE_SLICES.plural
 ) -> dict[str, frozenset[str]]:
-    """Return the policies that keep drivers to their own node, each with the users it is about.
+    """Return the policies that bind drivers to their own node, each with its users.
 
-    One such reads the node of the caller's token, and is about what `plural` names.
+    Such a policy reads the node of the caller's token, and applies to what `plural` names.
     """
     return {
         text(policy, "metadata", "name"): frozenset(_users(policy))
@@ -110,7 +110,7 @@ def own_node_policies(
 
 
 def without_names(policies: Iterable[Object]) -> frozenset[str]:
-    """Return the policies that bind no slice's name or pool to a node, as those of older builds."""
+    """Return the policies that bind no slice's name or pool to a node, as in older builds."""
     return frozenset(
         text(policy, "metadata", "name")
         for policy in policies
@@ -119,7 +119,7 @@ def without_names(policies: Iterable[Object]) -> frozenset[str]:
 
 
 def actions_of(policy: str, bindings: Iterable[Object]) -> frozenset[str]:
-    """Return what happens to what breaks a policy: Deny, Warn, Audit; nothing if not bound."""
+    """Return what a policy does about violations: Deny, Warn, Audit; nothing if not bound."""
     actions: set[str] = set()
     for binding in bindings:
         if text(binding, "spec", "policyName") == policy:
