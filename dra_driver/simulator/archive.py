@@ -29,6 +29,7 @@ from dra_driver.simulator.answers import (
 )
 from dra_driver.simulator.gathered_cards import card_name, cards_of, links_of, mig_of
 from dra_driver.simulator.layout import MAX_GPUS, Fact
+from dra_driver.simulator.parts import problems
 from dra_driver.simulator.profile import Profile
 from dra_driver.simulator.told import Told
 
@@ -59,7 +60,7 @@ def profile_of(path: Path, report: Callable[[str], None] = lambda _sentence: Non
         profile = _told(Profile.model_validate(content), archive.documents)
         unknown = _unknown(archive.documents)
     except pydantic.ValidationError as error:
-        raise ConfigError(f"the archive {path}: {profiles.problems(error)}") from error
+        raise ConfigError(f"the archive {path}: {problems(error)}") from error
     except (StateError, *MALFORMED) as error:
         raise StateError(f"the archive {path} cannot be simulated: {error}") from error
     if unknown:

@@ -14,7 +14,7 @@ from typing import Literal
 from dra_driver.command_line import CommandGroup, CommandSettings, argument, bounds, option
 from dra_driver.errors import SetupError
 from dra_driver.printing import say
-from dra_driver.simulator import driver_root, state
+from dra_driver.simulator import driver_root, kernel, state
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.archive import profile_of
 from dra_driver.simulator.cli_options import OPTIONAL_GPU, ROOT
@@ -238,6 +238,22 @@ class Boot(CommandSettings):
         say(f"boot id {machine.boot_id}")
 
 
+class RunKernel(CommandSettings):
+    """Be the kernel of a machine with an IOMMU, so that writes below /sys change GPUs' drivers.
+
+    Takes root, and ends at a signal.
+    """
+
+    root: Path = ROOT
+    ends_with_parent: bool = option(
+        default=False, help="End when what started this ends, in whatever way."
+    )
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        kernel.run(Machine(self.root), _say_now, ends_with_parent=self.ends_with_parent)
+
+
 class Simulate(CommandGroup):
     """Simulate GPUs on a machine without any."""
 
@@ -256,6 +272,7 @@ class Simulate(CommandGroup):
             "memory": Memory,
             "busy": Busy,
             "reset": Reset,
+            "kernel": RunKernel,
         }
     )
 
@@ -275,8 +292,9 @@ def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:
     for row in rows:
         gpu = row.gpu
         lines.append(
-            f"{index if row.present else '-':<6}{gpu.minor:<6}{gpu.pci:<14}{gpu.uuid:<42}"
-            f"{_state_word(row):<9}{_word(_COMPUTE_MODES, row.compute_mode):<19}"
+            f"{index if row.present else '-':<6}{gpu.minor if gpu.minor >= 0 else '-':<6}"
+            f"{gpu.pci:<14}{gpu.uuid:<42}"
+            f"{_state_word(row, machine):<9}{_word(_COMPUTE_MODES, row.compute_mode):<19}"
             f"{_word(_TIME_SLICES, row.time_slice):<9}{_mig_word(row):<13}{gpu.card.name}"
         )
         lines += [
@@ -300,7 +318,8 @@ def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:
             "name": row.gpu.card.name,
             "pciBusID": row.gpu.pci,
             "minor": row.gpu.minor,
-            "state": _state_word(row),
+            "state": _state_word(row, machine),
+            "driver": row.driver,
             "computeMode": row.compute_mode,
             "timeSlice": row.time_slice,
             "persistenceMode": row.persistence_mode,
@@ -330,10 +349,13 @@ def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:
     return json.dumps(content, indent=2)
 
 
-def _state_word(status: GpuStatus) -> str:
-    if not status.present:
-        return "removed"
-    return "lost" if status.lost else "ok"
+def _state_word(status: GpuStatus, machine: Machine) -> str:
+    if status.present and status.driver is not None:
+        return "lost" if status.lost else "ok"
+    if status.present:
+        return "leaving"
+    is_there = (machine.sys_root / "bus/pci/devices" / status.gpu.pci).exists()
+    return status.driver or ("unbound" if is_there else "removed")
 
 
 def _mig_word(status: GpuStatus) -> str:
@@ -354,6 +376,11 @@ def _effect(fault: state.Fault) -> str:
 
 def _word(words: dict[int, str], value: int | None) -> str:
     return "-" if value is None else words.get(value, str(value))
+
+
+def _say_now(line: str) -> None:
+    say(line)
+    sys.stdout.flush()
 
 
 def _report(sentence: str) -> None:

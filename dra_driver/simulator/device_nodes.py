@@ -2,8 +2,9 @@
 
 In: a dev folder, the GPUs. Out: nodes as the GPU driver makes them (195:minor, 195:255 for
 nvidiactl, 195:254 for nvidia-modeset, a dynamic major for nvidia-uvm and nvidia-caps, 226 for
-DRM), or plain files in their place where real nodes cannot or must not be made: without the right
-to mknod, and on a machine whose own GPU driver would answer behind the same numbers.
+DRM) and the kernel those of VFIO, or plain files in their place where real nodes cannot or must
+not be made: without the right to mknod, and on a machine whose own GPU driver would answer behind
+the same numbers.
 """
 
 import enum
@@ -22,6 +23,7 @@ DRM_MAJOR = 226
 _CONTROL_MINOR = 255
 _MODESET_MINOR = 254
 _FIRST_RENDER_MINOR = 128
+_MISC_MAJOR, _VFIO_MINOR, _IOMMU_MINOR = 10, 196, 122
 # The kernel hands out dynamic character majors downwards from these ranges.
 _DYNAMIC_MAJORS = (*range(254, 233, -1), *range(511, 383, -1))
 
@@ -41,6 +43,8 @@ class NodePlan(Struct, frozen=True, kw_only=True):
         uvm_major: major number of nvidia-uvm.
         caps_major: major number of nvidia-caps.
         drm: whether /dev/dri nodes are made.
+        vfio_major: major number of IOMMU groups.
+        vfio_device_major: major number of what is bound to vfio-pci.
         note: why not everything is real, for the user; empty when it is.
     """
 
@@ -48,6 +52,8 @@ class NodePlan(Struct, frozen=True, kw_only=True):
     uvm_major: int
     caps_major: int
     drm: bool
+    vfio_major: int = 0
+    vfio_device_major: int = 0
     note: str = ""
 
 
@@ -77,7 +83,13 @@ def plan(wanted: NodeKind | None, folder: Path, host_devices: str) -> NodePlan:
     kind = NodeKind.PLACEHOLDER if obstacle else (wanted or NodeKind.DEVICE)
     note = f"device nodes are plain files: {obstacle}" if obstacle and wanted is None else ""
     return NodePlan(
-        kind=kind, uvm_major=free[0], caps_major=free[1], drm=DRM_MAJOR not in taken, note=note
+        kind=kind,
+        uvm_major=free[0],
+        caps_major=free[1],
+        drm=DRM_MAJOR not in taken,
+        vfio_major=free[2],
+        vfio_device_major=free[3],
+        note=note,
     )
 
 
@@ -105,6 +117,24 @@ def make_gpu_nodes(dev: Path, gpu: SimulatedGpu, nodes: NodePlan) -> None:
         link = by_path / f"pci-{gpu.pci}-{purpose}"
         link.unlink(missing_ok=True)
         link.symlink_to(f"../{name}")
+
+
+def make_iommu_nodes(dev: Path, nodes: NodePlan, *, iommufd: bool) -> None:
+    """Make the nodes of VFIO and IOMMUFD that belong to no device."""
+    (dev / "vfio/devices").mkdir(parents=True, exist_ok=True)
+    _make(dev / "vfio/vfio", _MISC_MAJOR, _VFIO_MINOR, nodes.kind)
+    if iommufd:
+        _make(dev / "iommu", _MISC_MAJOR, _IOMMU_MINOR, nodes.kind, 0o660)
+
+
+def make_group_node(dev: Path, group: int, nodes: NodePlan) -> None:
+    """Make the node of an IOMMU group."""
+    _make(dev / f"vfio/{group}", nodes.vfio_major, group, nodes.kind, 0o600)
+
+
+def make_vfio_node(dev: Path, number: int, nodes: NodePlan) -> None:
+    """Make the node of a device that is bound to vfio-pci."""
+    _make(dev / f"vfio/devices/vfio{number}", nodes.vfio_device_major, number, nodes.kind, 0o600)
 
 
 def remove_gpu_nodes(dev: Path, gpu: SimulatedGpu) -> None:

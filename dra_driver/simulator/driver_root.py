@@ -38,6 +38,7 @@ from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind, NodePlan
 from dra_driver.simulator.hardware import SimulatedGpu
 from dra_driver.simulator.layout import MemoryBackend
+from dra_driver.simulator.pci_drivers import Bus
 from dra_driver.simulator.profile import Profile
 from dra_driver.simulator.userspace import Userspace
 
@@ -185,20 +186,54 @@ def down(root: Path) -> bool:
     return True
 
 
-def add_gpu(root: Path, description: Description, gpu: SimulatedGpu) -> None:
-    """Make the files of one GPU."""
-    cpus = description.profile.cpus_per_numa_node
-    procfs.add_gpu(root / "proc", gpu, description.driver_version)
-    sysfs.add_gpu(root / "sys", gpu, cpus, drm=description.nodes.drm)
-    device_nodes.make_gpu_nodes(root / "dev", gpu, description.nodes)
+def bus_of(root: Path, description: Description) -> Bus | None:
+    """Return what may change drivers in a driver root; None for a machine without an IOMMU."""
+    if description.profile.iommu is None:
+        return None
+    return Bus(
+        root=root,
+        iommu=description.profile.iommu,
+        gpus=tuple(description.gpus),
+        nodes=description.nodes,
+        driver_version=description.driver_version,
+    )
 
 
-def remove_gpu(root: Path, gpu: SimulatedGpu) -> None:
-    """Remove the files of one GPU and of its MIG instances."""
+def add_gpu(root: Path, description: Description, now: state.State, gpu: SimulatedGpu) -> None:
+    """Make the files of one GPU, and let NVML find it if nvidia has it."""
+    bus = bus_of(root, description)
+    if bus is None:
+        _make_gpu(root, description, gpu)
+        now.set_present(gpu.slot, present=True)
+        return
+    _add_to_bus(root, description, gpu)
+    bus.join_groups()
+    sysfs.set_driver(root / "sys", gpu.pci, None)
+    bus.start(now, gpu.pci)
+
+
+def remove_gpu(root: Path, description: Description, now: state.State, gpu: SimulatedGpu) -> None:
+    """Remove the files of one GPU and of its MIG instances; handles of it answer lost."""
+    bus = bus_of(root, description)
+    if bus is not None:
+        bus.leave(now, gpu.pci)
+    now.set_present(gpu.slot, present=False)
+    now.reset_gpu(gpu.slot)
     forget_instances(root, gpu)
     device_nodes.remove_gpu_nodes(root / "dev", gpu)
     procfs.remove_gpu(root / "proc", gpu)
     sysfs.remove_gpu(root / "sys", gpu)
+
+
+def _make_gpu(root: Path, description: Description, gpu: SimulatedGpu) -> None:
+    procfs.add_gpu(root / "proc", gpu, description.driver_version)
+    _add_to_bus(root, description, gpu)
+    device_nodes.make_gpu_nodes(root / "dev", gpu, description.nodes)
+
+
+def _add_to_bus(root: Path, description: Description, gpu: SimulatedGpu) -> None:
+    cpus = description.profile.cpus_per_numa_node
+    sysfs.add_gpu(root / "sys", gpu, cpus, drm=description.nodes.drm)
 
 
 def forget_instances(root: Path, gpu: SimulatedGpu) -> None:
@@ -258,7 +293,10 @@ def _build(root: Path, profile: Profile, options: Options) -> Description:
     procfs.write_boot_id(root / "proc", str(uuid.uuid4()))
     sysfs.write_driver(root / "sys", version)
     for gpu in description.gpus:
-        add_gpu(root, description, gpu)
+        _make_gpu(root, description, gpu)
+    bus = bus_of(root, description)
+    if bus is not None:
+        bus.make()
     _write_state(root, description, options)
     (root / MARKER).write_text(description.to_json())
     return description
@@ -284,6 +322,9 @@ def _write_state(root: Path, description: Description, options: Options) -> None
     )
     with state.State(state.find(root / folder)) as now:
         _restore(now, profile)
+        bus = bus_of(root, description)
+        if bus is not None:
+            bus.boot(now)
 
 
 def _restore(now: state.State, profile: Profile) -> None:

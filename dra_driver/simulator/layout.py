@@ -80,6 +80,9 @@ Engine = enum.IntEnum(
     start=0,
 )
 
+# Whether NVML has a card: it does not, it does, or for sessions that have it already.
+Presence = enum.IntEnum("Presence", "NONE FULL LEAVING", start=0)
+
 # Who keeps the memory limits of control groups: nobody, the driver, or the kernel.
 MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC DMEM", start=0)
 
@@ -217,7 +220,7 @@ class AllocationRecord(ctypes.Structure):
 
 
 class GpuRecord(ctypes.Structure):
-    """One slot of the machine."""
+    """One slot of the machine. `present` is a Presence."""
 
     _fields_: ClassVar = [
         ("present", ctypes.c_uint32),

@@ -25,6 +25,7 @@ from dra_driver.simulator import (
     nvlink,
     procfs,
     state,
+    sysfs,
 )
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Description, Options
@@ -42,10 +43,14 @@ _VOLATILE_FOLDERS = ("run", "tmp")
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):
-    """One GPU as it is now. Modes are NVML's numbers, None when the card has no such mode."""
+    """One GPU as it is now. Modes are NVML's numbers, None when the card has no such mode.
+
+    `driver` is what /sys shows: of one that is present none if nvidia is letting go of it.
+    """
 
     gpu: SimulatedGpu
     present: bool
+    driver: str | None
     lost: bool
     compute_mode: int | None
     time_slice: int | None
@@ -60,6 +65,7 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.driver_root = root
         self.description: Description = driver_root.describe(root)
+        self.bus = driver_root.bus_of(root, self.description)
 
     @classmethod
     def create(cls, root: Path, profile: Profile | str, options: Options | None = None) -> Self:
@@ -128,7 +134,10 @@ class Machine:
     @property
     def gpus(self) -> list[SimulatedGpu]:
         """The machine's GPUs by slot, pulled ones included."""
-        return self.description.gpus
+        if self.bus is None:
+            return self.description.gpus
+        with self._state() as now:  # a driver that lets go of a GPU and takes it may renumber it
+            return [self.bus.as_it_is(now, gpu) for gpu in self.bus.gpus]
 
     # What it is set to
 
@@ -139,6 +148,7 @@ class Machine:
                 GpuStatus(
                     gpu=gpu,
                     present=now.present(gpu.slot),
+                    driver=sysfs.driver_of(self.sys_root, gpu.pci),
                     lost=now.lost(gpu.slot),
                     compute_mode=now.fact(gpu.slot, Fact.COMPUTE_MODE),
                     time_slice=now.fact(gpu.slot, Fact.TIME_SLICE),
@@ -406,17 +416,14 @@ class Machine:
     def remove_gpu(self, uuid: str) -> None:
         """Pull a GPU: its device node and /proc and /sys files go, open handles answer lost."""
         with self._state() as now:
-            slot = now.slot_of(uuid)
-            now.set_present(slot, present=False)
-            now.reset_gpu(slot)
-            driver_root.remove_gpu(self.driver_root, self.gpus[slot])
+            gpu = self.gpus[now.slot_of(uuid)]
+            driver_root.remove_gpu(self.driver_root, self.description, now, gpu)
 
     def add_gpu(self, uuid: str) -> None:
         """Put a pulled GPU back."""
         with self._state() as now:
-            slot = now.slot_of(uuid)
-            driver_root.add_gpu(self.driver_root, self.description, self.gpus[slot])
-            now.set_present(slot, present=True)
+            gpu = self.gpus[now.slot_of(uuid)]
+            driver_root.add_gpu(self.driver_root, self.description, now, gpu)
 
     def emit_xid(self, uuid: str, xid: int) -> None:
         """Raise an XID event on a GPU."""
@@ -429,8 +436,12 @@ class Machine:
 
     def reboot(self, boot_id: str | None = None) -> None:
         """Restart the machine: a new boot id, volatile settings, faults and run files gone."""
+        # First: what the kernel has begun before is not to be ended after (kernel.py).
+        procfs.write_boot_id(self.proc_root, boot_id or str(uuid.uuid4()))
         with self._state() as now:
             now.reset_volatile()
+            if self.bus is not None:
+                self.bus.boot(now)
             present = [gpu for gpu in self.gpus if now.present(gpu.slot)]
             with now.locked() as record:
                 for gpu in present:
@@ -447,7 +458,6 @@ class Machine:
         for name in _VOLATILE_FOLDERS:
             for path in (self.driver_root / name).iterdir():
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        procfs.write_boot_id(self.proc_root, boot_id or str(uuid.uuid4()))
 
     def find(self, which: str) -> SimulatedGpu:
         """Return a GPU by UUID, PCI address, `minor:N`, or index as NVML counts them now.

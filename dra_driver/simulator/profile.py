@@ -18,8 +18,19 @@ import yaml
 
 from dra_driver.errors import ConfigError
 from dra_driver.simulator.driver_files import DriverFiles
+from dra_driver.simulator.iommu import Iommu
 from dra_driver.simulator.layout import MAX_GPU_INSTANCES
-from dra_driver.simulator.told import Count, Positive, ShortText, Told, one_of
+from dra_driver.simulator.parts import (
+    Count,
+    HexWord,
+    PciAddress,
+    PciClass,
+    Positive,
+    ShortText,
+    one_of,
+    problems,
+)
+from dra_driver.simulator.told import Told
 
 PROFILES = Path(__file__).with_name("profiles")
 CARDS = Path(__file__).with_name("cards")
@@ -55,14 +66,6 @@ ARCHITECTURES = {
 }  # fmt: skip
 ADDRESSING_MODES = {"none": 0, "hmm": 1, "ats": 2}
 
-PciAddress = Annotated[
-    str,
-    pydantic.StringConstraints(
-        # As the kernel writes it: a domain has four digits, or more where it is above ffff (VMD).
-        pattern=r"^([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7}):[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$"
-    ),
-]
-HexWord = Annotated[str, pydantic.StringConstraints(pattern=r"^0x[0-9a-f]{4}$")]
 Version = Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
 # What the state file has room for, and what NVML counts.
 _MOST_MIG_PROFILES = 24
@@ -222,6 +225,7 @@ class Card(_Part):
     architecture: str
     compute_capability: Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+$")]
     device_id: HexWord
+    pci_class: PciClass = "0x030200"
     subsystem_id: HexWord
     subsystem_vendor: HexWord = "0x10de"
     memory: Memory | None = None
@@ -316,7 +320,7 @@ class Profile(_Part):
     `memory_limits` is who keeps the memory limits of control groups, which drivers have as of
     R615: the kernel (dmem), the driver (misc, the default), or nobody. `mig_change_ms` is how long
     a card makes or destroys a GPU or compute instance; real ones take up to a second.
-    `driver_files` are the GPU driver's files of a gathered node.
+    `iommu` is true or says more of it, and `driver_files` are those of a gathered node.
     """
 
     name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
@@ -328,6 +332,7 @@ class Profile(_Part):
     memory_limits: Literal["dmem", "misc", "off"] | None = None
     mig_change_ms: Annotated[int, pydantic.Field(ge=0, le=3_600_000)] = 20
     nvswitch: NvSwitch | None = None
+    iommu: Iommu | None = None
     cards: dict[str, Card] = {}
     driver_files: DriverFiles | None = None
     gpus: Annotated[list[Gpu], pydantic.Field(max_length=32)]
@@ -336,6 +341,11 @@ class Profile(_Part):
     @classmethod
     def _yaml_off(cls, value: object) -> object:
         return "off" if value is False else value
+
+    @pydantic.field_validator("iommu", mode="before")
+    @classmethod
+    def _yaml_on(cls, value: object) -> object:
+        return ({} if value else None) if isinstance(value, bool) else value
 
     @pydantic.model_validator(mode="after")
     def _limits_need_r615(self) -> Self:
@@ -362,6 +372,9 @@ class Profile(_Part):
         for gpu in self.gpus:
             _check_links(gpu, self.gpus)
             _check_instances(gpu, self.cards[gpu.card])
+        if self.iommu is not None:
+            bridges = (bridge for gpu in self.gpus for bridge in gpu.bridges)
+            self.iommu.check([gpu.pci for gpu in self.gpus], bridges)
         return self
 
     def card_of(self, gpu: Gpu) -> Card:
@@ -484,13 +497,3 @@ def _shipped_cards(content: dict[str, Any]) -> dict[str, Any]:
         for path in sorted(CARDS.glob("*.yaml"))
         if path.stem in wanted and path.stem not in own
     }
-
-
-def problems(error: pydantic.ValidationError) -> str:
-    """Return in words what is wrong with a profile."""
-    texts = []
-    for problem in error.errors():
-        place = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        texts.append(f"{place}: {message}" if place else message)
-    return "; ".join(texts)

@@ -29,6 +29,7 @@ from dra_driver.simulator.layout import (
     Kill,
     LinkEnd,
     MemoryBackend,
+    Presence,
     Text,
 )
 from dra_driver.simulator.profile import MigProfile, Process
@@ -283,6 +284,10 @@ class State:
         """Whether the card is in the machine."""
         return bool(self._record.gpus[slot].present)
 
+    def presence(self, slot: int) -> Presence:
+        """Return who gets a card from NVML: nobody, all, or those that have it already."""
+        return Presence(self._record.gpus[slot].present)
+
     def lost(self, slot: int) -> bool:
         """Whether the card has fallen off the bus."""
         return bool(self._record.gpus[slot].lost)
@@ -326,6 +331,11 @@ class State:
         with self.locked() as record:
             record.gpus[slot].present = int(present)
             self._wake(record)
+
+    def set_leaving(self, slot: int) -> None:
+        """Let no new session of NVML have a card, while the driver lets go of it."""
+        with self.locked() as record:
+            record.gpus[slot].present = Presence.LEAVING
 
     def set_lost(self, slot: int, lost: bool) -> None:
         """Let a card fall off the bus, or bring it back."""
@@ -410,14 +420,14 @@ class State:
             for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE):
                 if gpu.facts[fact] != layout.ABSENT:
                     gpu.facts[fact] = 0
-            _clear_mig(record, slot)
+            clear_mig(record, slot)
             self._wake(record)
 
     def forget_mig(self) -> None:
         """Forget the MIG instances and modes that a reload of the driver forgets."""
         with self.locked() as record:
             for slot in range(record.gpu_count):
-                _clear_mig(record, slot, is_reload=True)
+                clear_mig(record, slot, is_reload=True)
 
     def reset_volatile(self) -> None:
         """Forget what a reboot forgets: modes that are not kept, losses, faults and events."""
@@ -430,7 +440,7 @@ class State:
                 for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE, Fact.PERSISTENCE_MODE):
                     if gpu.facts[fact] != layout.ABSENT:
                         gpu.facts[fact] = 0
-                _clear_mig(record, slot, is_reload=True)
+                clear_mig(record, slot, is_reload=True)
                 gpu.facts[Fact.ECC_CURRENT] = gpu.facts[Fact.ECC_PENDING]
             for place in record.faults:
                 place.active = 0
@@ -449,7 +459,7 @@ class State:
         )  # fmt: skip
 
 
-def _clear_mig(record: layout.StateRecord, slot: int, *, is_reload: bool = False) -> None:
+def clear_mig(record: layout.StateRecord, slot: int, *, is_reload: bool = False) -> None:
     """End a GPU's instances and the processes on it, and make a pending MIG mode the current one.
 
     Instances survive neither a reset nor a reload of the driver. With the driver the MIG mode is

@@ -2,7 +2,8 @@
 
 In: the GPUs. Out: below a sys folder, the PCI tree the kernel shows: devices/pci<root>/<bridges>/
 <address> with its attributes, bus/pci/devices/<address> linking there (which is how a PCIe root is
-found), the DRM nodes' names, and the module's version.
+found), the DRM nodes' names, and the module's version. Which driver a device has is in
+pci_drivers.
 """
 
 import os
@@ -13,15 +14,22 @@ from pathlib import Path
 from dra_driver.simulator.device_nodes import drm_names
 from dra_driver.simulator.hardware import NVIDIA_VENDOR, SimulatedGpu
 
-_CLASS_3D = "0x030200"
-_CLASS_BRIDGE = "0x060400"
+_BRIDGE = {"vendor": "0x8086", "device": "0x352a", "class": "0x060400"}
+_WITHOUT_VIRTUAL_FUNCTIONS = frozenset({"kepler", "maxwell", "pascal", "volta", "turing"})
+_MIB = 1024**2
+# What the kernel says of a BAR (<linux/ioport.h>): of 32 bits, or of 64 and prefetched.
+_NARROW, _WIDE = 0x40200, 0x14220C
+# Cards with HBM of these compute capabilities have their registers in a wide BAR, too.
+_WIDE_REGISTERS = frozenset({9, 10})
+_FIRST_WITH_64_MIB_OF_REGISTERS = 10
+_RESOURCES = 13  # six BARs, the ROM, and those of virtual functions
 
 
 def write_driver(sys: Path, driver_version: str) -> None:
     """Write the files that do not depend on the GPUs."""
-    _write(sys / "module/nvidia", {"version": driver_version, "initstate": "live"})
-    (sys / "bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
-    (sys / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    write(sys / "module/nvidia", {"version": driver_version, "initstate": "live"})
+    for folder in ("bus/pci/drivers/nvidia", "bus/pci/devices", "kernel/iommu_groups"):
+        (sys / folder).mkdir(parents=True, exist_ok=True)
 
 
 def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool) -> None:
@@ -29,8 +37,8 @@ def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool)
     folder = sys / "devices" / f"pci{gpu.root_bus}"
     for bridge in gpu.bridges:
         folder /= bridge
-        _write(folder, {"class": _CLASS_BRIDGE, "numa_node": str(gpu.numa_node)})
-        _link(sys / "bus/pci/devices" / bridge, folder)
+        write(folder, {**_BRIDGE, "numa_node": str(gpu.numa_node)})
+        link(sys / "bus/pci/devices" / bridge, folder)
     folder /= gpu.pci
     first = max(gpu.numa_node, 0) * cpus_per_numa_node
     attributes = {
@@ -38,33 +46,115 @@ def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool)
         "device": gpu.card.device_id,
         "subsystem_vendor": gpu.card.subsystem_vendor,
         "subsystem_device": gpu.card.subsystem_id,
-        "class": _CLASS_3D,
+        "class": gpu.card.pci_class,
         "numa_node": str(gpu.numa_node),
         "local_cpulist": f"{first}-{first + cpus_per_numa_node - 1}",
         "enable": "1",
+        "resource": _resource(gpu),
     }
-    _write(folder, attributes)
-    for name, _, _ in drm_names(gpu) if drm else ():
-        (folder / "drm" / name).mkdir(parents=True, exist_ok=True)
-    _link(sys / "bus/pci/devices" / gpu.pci, folder)
-    _link(sys / "bus/pci/drivers/nvidia" / gpu.pci, folder)
-    _link(folder / "driver", sys / "bus/pci/drivers/nvidia")
+    if gpu.card.architecture not in _WITHOUT_VIRTUAL_FUNCTIONS:
+        attributes["sriov_numvfs"] = "0"
+    add_function(sys, folder, attributes)
+    if drm:
+        add_drm(sys, gpu)
+    set_driver(sys, gpu.pci, "nvidia")
+
+
+def add_function(sys: Path, folder: Path, attributes: Mapping[str, str]) -> None:
+    """Write the files of one PCI function, which has no driver yet."""
+    write(folder, {"driver_override": "(null)", "modalias": _modalias(attributes), **attributes})
+    link(sys / "bus/pci/devices" / folder.name, folder)
+
+
+def add_drm(sys: Path, gpu: SimulatedGpu) -> None:
+    """Name the DRM nodes of a GPU that nvidia has."""
+    for name, _, _ in drm_names(gpu):
+        (device(sys, gpu.pci) / "drm" / name).mkdir(parents=True, exist_ok=True)
+
+
+def remove_drm(sys: Path, gpu: SimulatedGpu) -> None:
+    """Forget the DRM nodes of a GPU."""
+    shutil.rmtree(device(sys, gpu.pci) / "drm", ignore_errors=True)
+
+
+def set_driver(sys: Path, pci: str, driver: str | None) -> None:
+    """Link a PCI function with its driver, or with none."""
+    folder = device(sys, pci)
+    if (before := driver_of(sys, pci)) is not None:
+        (sys / "bus/pci/drivers" / before / pci).unlink(missing_ok=True)
+        (folder / "driver").unlink()
+    if driver is not None:
+        link(sys / "bus/pci/drivers" / driver / pci, folder)
+        link(folder / "driver", sys / "bus/pci/drivers" / driver)
+
+
+def driver_of(sys: Path, pci: str) -> str | None:
+    """Return the driver that a PCI function shows; None if it has none, or is not there."""
+    path = sys / "bus/pci/devices" / pci / "driver"
+    return path.readlink().name if path.is_symlink() else None
+
+
+def device(sys: Path, pci: str) -> Path:
+    """Return the folder of a PCI function."""
+    return (sys / "bus/pci/devices" / pci).resolve()
 
 
 def remove_gpu(sys: Path, gpu: SimulatedGpu) -> None:
     """Remove the files of one GPU; the bridges stay, as when a card is pulled."""
-    (sys / "bus/pci/devices" / gpu.pci).unlink(missing_ok=True)
-    (sys / "bus/pci/drivers/nvidia" / gpu.pci).unlink(missing_ok=True)
+    set_driver(sys, gpu.pci, None)
+    for path in (
+        sys / "bus/pci/devices" / gpu.pci,
+        *sys.glob(f"kernel/iommu_groups/*/devices/{gpu.pci}"),
+    ):
+        path.unlink(missing_ok=True)
     folder = (sys / "devices" / f"pci{gpu.root_bus}").joinpath(*gpu.bridges, gpu.pci)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(folder: Path, attributes: Mapping[str, str]) -> None:
+def write(folder: Path, attributes: Mapping[str, str]) -> None:
+    """Write attributes of a device."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in attributes.items():
         (folder / name).write_text(f"{value}\n")
 
 
-def _link(link: Path, target: Path) -> None:
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(target, link.parent))
+def link(path: Path, target: Path) -> None:
+    """Make a relative link."""
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.path.relpath(target, path.parent))
+
+
+def _modalias(attributes: Mapping[str, str]) -> str:
+    """Return the text by which the modules that know a device are found."""
+    number = {name: value.removeprefix("0x").upper() for name, value in attributes.items()}
+    kind = number["class"]
+    return (
+        f"pci:v{number['vendor']:0>8}d{number['device']:0>8}"
+        f"sv{number['subsystem_vendor']:0>8}sd{number['subsystem_device']:0>8}"
+        f"bc{kind[:2]}sc{kind[2:4]}i{kind[4:]}"
+    )
+
+
+def _resource(gpu: SimulatedGpu) -> str:
+    """Return the text of `resource`: BARs of registers, of memory, and of 32 MiB more.
+
+    A wide BAR takes two lines, the second of zeros. Addresses are made up; none overlap.
+    """
+    generation = int(gpu.card.compute_capability.partition(".")[0])
+    registers = 64 if generation >= _FIRST_WITH_64_MIB_OF_REGISTERS else 16
+    memory = gpu.card.memory.bar1_mib if gpu.card.memory else 0
+    has_wide = generation in _WIDE_REGISTERS
+    start = (0x2000_0000_0000 if has_wide else 0x8000_0000) + gpu.slot * 64 * _MIB
+    lines = [_line(start, registers, _WIDE if has_wide else _NARROW)]
+    start = 0x3800_0000_0000 + gpu.slot * 1024**4
+    for size in (memory, 32):
+        wide = _line(start, size, _WIDE)
+        lines += ["", wide] if has_wide else [wide, ""]
+        start += size * _MIB
+    lines += [""] * (_RESOURCES - len(lines))
+    return "\n".join(line or _line(0, 0, 0) for line in lines)
+
+
+def _line(start: int, mib: int, flags: int) -> str:
+    end = start + mib * _MIB - 1 if mib else 0
+    return f"0x{start if mib else 0:016x} 0x{end:016x} 0x{flags if mib else 0:016x}"

@@ -5,7 +5,6 @@ parts of a GPU. A fact or text takes the place of what the card would make of it
 """
 
 import uuid
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import pydantic
@@ -17,11 +16,8 @@ from dra_driver.simulator.layout import (
     Fact,
     Text,
 )
+from dra_driver.simulator.parts import Count, ShortText, one_of
 
-Positive = Annotated[int, pydantic.Field(gt=0)]
-Count = Annotated[int, pydantic.Field(ge=0)]
-# The facts' texts lie in fields of 96 bytes.
-ShortText = Annotated[str, pydantic.StringConstraints(min_length=1, max_length=90)]
 Number = Annotated[int, pydantic.Field(gt=-(2**63), lt=2**63)]
 FunctionName = Annotated[
     str, pydantic.StringConstraints(pattern=r"^(\*|nvml[A-Za-z0-9_]*)$", max_length=63)
@@ -95,10 +91,3 @@ class Told(_Part):
     @classmethod
     def _known_texts(cls, value: dict[str, str | None]) -> dict[str, str | None]:
         return {one_of(name, Text.__members__): text for name, text in value.items()}
-
-
-def one_of(value: str, allowed: Iterable[str]) -> str:
-    """Return a word that is one of some. Raises ValueError if it is none of them."""
-    if value not in allowed:
-        raise ValueError(f"{value!r} is none of {', '.join(sorted(allowed))}")
-    return value

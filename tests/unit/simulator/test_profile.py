@@ -4,8 +4,10 @@ import pytest
 
 from dra_driver.errors import ConfigError
 from dra_driver.simulator import hardware, profile
+from dra_driver.simulator.iommu import Function
 
 L4 = '{card: l4, pci: "0000:00:03.0", minor: 0}'
+AUDIO = '{pci: "0000:00:03.1", beside: "0000:00:03.0", device: "0x10f8"}'
 
 
 def parse(text: str) -> profile.Profile:
@@ -34,6 +36,32 @@ def test_every_shipped_profile_and_alias_loads(name: str) -> None:
 def test_an_alias_says_what_it_holds(alias: str, card: str, count: int) -> None:
     loaded = profile.load(alias)
     assert [loaded.card_of(gpu).name for gpu in loaded.gpus] == [card] * count
+
+
+@pytest.mark.parametrize(
+    ("iommu", "groups"),
+    [
+        ("on", [0, 1, 1]),
+        ('{groups: [["0000:00:02.0", "0000:00:03.0"]]}', [0, 0, 0]),
+        ("{iommufd: on}", [0, 1, 1]),
+    ],
+)
+def test_each_function_has_an_iommu_group_unless_it_shares_one(
+    iommu: str, groups: list[int]
+) -> None:
+    bridged = '{card: l4, pci: "0000:00:03.0", minor: 0, bridges: ["0000:00:02.0"]}'
+    loaded = parse(machine(bridged, more=f"iommu: {iommu}"))
+    assert loaded.iommu is not None
+    functions = [Function(pci="0000:00:03.1", beside="0000:00:03.0", device="0x10f8")]
+    whole = loaded.iommu.model_copy(update={"functions": functions})
+    addresses = ["0000:00:02.0", "0000:00:03.0", "0000:00:03.1"]
+    assert list(whole.group_of(addresses).values()) == groups
+    assert profile.parse(profile.dump(loaded), origin="dumped").iommu == loaded.iommu
+
+
+def test_a_machine_has_no_iommu_unless_it_says_so() -> None:
+    for more in ("", "iommu: off"):
+        assert parse(machine(more=more)).iommu is None
 
 
 @pytest.mark.parametrize("name", profile.names())
@@ -67,6 +95,28 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ),
         (machine(more="cards: {l4: {name: My L4}}"), "cards.l4.brand: Field required"),
         (machine(more="driver: 1"), "driver: Extra inputs are not permitted"),
+        (machine(more="iommu: [1]"), "iommu: Input should be a valid dictionary"),
+        (machine(more="iommu: {fd: on}"), "iommu.fd: Extra inputs"),
+        (
+            machine(more='iommu: {drivers: {"0000:00:09.0": none}}'),
+            "iommu.drivers: the machine has no GPU 0000:00:09.0",
+        ),
+        (
+            machine(more='iommu: {drivers: {"0000:00:03.0": nouveau}}'),
+            "iommu.drivers.0000:00:03.0: Input should be 'nvidia', 'vfio-pci' or 'none'",
+        ),
+        (
+            machine(more='iommu: {groups: [["0000:00:03.0", "0000:00:09.0"]]}'),
+            "iommu.groups: the machine has no PCI function 0000:00:09.0",
+        ),
+        (
+            machine(more='iommu: {groups: [["0000:00:03.0", "0000:00:03.0"]]}'),
+            "iommu: groups: ['0000:00:03.0'] is named twice",
+        ),
+        (
+            machine(more=f"iommu: {{functions: [{AUDIO}, {AUDIO}]}}"),
+            "iommu.functions: ['0000:00:03.1'] is there already",
+        ),
         ("driver_version: 1.2\ngpus: [l4]", "gpus.0: Input should be a valid dictionary"),
     ],
 )

@@ -1,0 +1,97 @@
+"""What a profile says of a machine's IOMMU: who shares a group with whom, and who is bound to what.
+
+In: a profile's YAML. Out: a validated `Iommu`, and the group of each PCI function. As on a server
+whose bridges have ACS, every function has a group of its own, bridges too, but those that the
+profile puts together.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, Self
+
+import pydantic
+
+from dra_driver.simulator.parts import HexWord, PciAddress, PciClass
+
+NVIDIA, VFIO = "nvidia", "vfio-pci"
+AUDIO = "0x040300"
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class Function(_Part):
+    """A PCI function that is no GPU, in the group of the GPU that it is `beside`.
+
+    By default it is the audio function of a card with outputs. With driver null none is bound.
+    """
+
+    pci: PciAddress
+    beside: PciAddress
+    vendor: HexWord = "0x10de"
+    device: HexWord
+    pci_class: PciClass = AUDIO
+    driver: str | None = "snd_hda_intel"
+
+
+class Iommu(_Part):
+    """The machine has an IOMMU.
+
+    `iommufd`: the kernel has /dev/iommu, and a character device for each function bound to
+    vfio-pci. `groups` are functions that share one. `drivers` is what GPUs are bound to from boot
+    on if not to nvidia: to vfio-pci by the kernel's command line, or to none.
+    """
+
+    iommufd: bool = False
+    groups: list[Annotated[list[PciAddress], pydantic.Field(min_length=2)]] = []
+    functions: list[Function] = []
+    drivers: dict[PciAddress, Literal["nvidia", "vfio-pci", "none"]] = {}
+
+    @pydantic.model_validator(mode="after")
+    def _groups_differ(self) -> Self:
+        grouped = [pci for group in self.groups for pci in group]
+        if doubled := {pci for pci in grouped if grouped.count(pci) > 1}:
+            raise ValueError(f"groups: {sorted(doubled)} is named twice")
+        return self
+
+    def check(self, gpus: Sequence[str], bridges: Iterable[str]) -> None:
+        """Check that addresses are those of the machine. Raises ValueError if one is not."""
+        others = [function.pci for function in self.functions]
+        taken = [*gpus, *set(bridges), *others]
+        if doubled := {pci for pci in taken if taken.count(pci) > 1}:
+            raise ValueError(f"iommu.functions: {sorted(doubled)} is there already")
+        named = {
+            "functions": ([function.beside for function in self.functions], gpus),
+            "drivers": (self.drivers, gpus),
+            "groups": ([pci for group in self.groups for pci in group], taken),
+        }
+        for field, (addresses, known) in named.items():
+            if unknown := sorted(set(addresses) - set(known)):
+                what = "GPU" if known is gpus else "PCI function"
+                raise ValueError(f"iommu.{field}: the machine has no {what} {unknown[0]}")
+
+    def first_driver(self, pci: str) -> str | None:
+        """Return what a GPU or other function is bound to after boot; None for nothing."""
+        for function in self.functions:
+            if function.pci == pci:
+                return function.driver
+        chosen = self.drivers.get(pci, NVIDIA)
+        return None if chosen == "none" else chosen
+
+    def takes(self, driver: str, pci: str) -> bool:
+        """Tell whether a driver takes a function without being told to.
+
+        vfio-pci takes none, but those whose ids the kernel's command line gives it.
+        """
+        if driver == NVIDIA:
+            return all(function.pci != pci for function in self.functions)
+        return self.first_driver(pci) == driver
+
+    def group_of(self, addresses: Iterable[str]) -> dict[str, int]:
+        """Return the number of each function's group; groups are counted by first address."""
+        first = {pci: min(group) for group in self.groups for pci in group}
+        for function in self.functions:
+            first[function.pci] = first.get(function.beside, function.beside)
+        leaders = {pci: first.get(pci, pci) for pci in sorted(addresses)}
+        numbers = {leader: number for number, leader in enumerate(sorted(set(leaders.values())))}
+        return {pci: numbers[leader] for pci, leader in leaders.items()}

@@ -1,0 +1,37 @@
+"""What the models of a profile are made of: words, numbers, and what is said of wrong ones."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import pydantic
+
+Positive = Annotated[int, pydantic.Field(gt=0)]
+Count = Annotated[int, pydantic.Field(ge=0)]
+# The facts' texts lie in fields of 96 bytes.
+ShortText = Annotated[str, pydantic.StringConstraints(min_length=1, max_length=90)]
+PciAddress = Annotated[
+    str,
+    pydantic.StringConstraints(
+        # As the kernel writes it: a domain has four digits, or more where it is above ffff (VMD).
+        pattern=r"^([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7}):[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$"
+    ),
+]
+HexWord = Annotated[str, pydantic.StringConstraints(pattern=r"^0x[0-9a-f]{4}$")]
+PciClass = Annotated[str, pydantic.StringConstraints(pattern=r"^0x[0-9a-f]{6}$")]
+
+
+def one_of(value: str, allowed: Iterable[str]) -> str:
+    """Return a word that is one of some. Raises ValueError if it is none of them."""
+    if value not in allowed:
+        raise ValueError(f"{value!r} is none of {', '.join(sorted(allowed))}")
+    return value
+
+
+def problems(error: pydantic.ValidationError) -> str:
+    """Return in words what is wrong with a profile."""
+    texts = []
+    for problem in error.errors():
+        place = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        texts.append(f"{place}: {message}" if place else message)
+    return "; ".join(texts)
