@@ -1,7 +1,7 @@
 """`dra-driver bench`: measures how strategies serve a work, here or on a cluster, and reports it.
 
-In: settings. Out: progress on stderr, a table on stdout, and three files: NAME.json with all that
-was measured, NAME.html and NAME.png to look at. Simulated GPUs give no results, and that is no
+In: settings. Out: progress on stderr, a table on stdout, and three files: NAME.json with everything
+that was measured, NAME.html and NAME.png to look at. Simulated GPUs give no results, which is not a
 failure.
 """
 
@@ -214,7 +214,7 @@ class Bench(CommandSettings):
     context: str = CONTEXT
 
     def check(self) -> None:
-        """Check that they fit together."""
+        """Check that the settings fit together."""
         if self.where == "report" and not self.reports:
             raise ValueError("name the reports to draw: --reports bench.json")
         if self.where == "pods" and not self.image:
@@ -246,7 +246,7 @@ class Bench(CommandSettings):
             raise ValueError("a sweep is one round: leave out --repetitions")
 
     def cli_cmd(self) -> None:
-        """Do it. Ends the process with a status of its own where that is not 0."""
+        """Do it. Ends the process with another status if that is not 0."""
         if self.where == "list":
             sys.stdout.write("\n".join(listed()) + "\n")
             return
@@ -266,7 +266,7 @@ class Bench(CommandSettings):
             raise SystemExit(status)
 
     def _scenario(self) -> _Found:
-        """Return the scenario that is named, with what the command line says otherwise."""
+        """Return the named scenario, with the overrides of the command line."""
         if not self.scenario:
             return None
         name, scenario = find_scenario(self.scenario)
@@ -357,7 +357,7 @@ class Bench(CommandSettings):
         return report(cases, interrupted=interrupted)
 
     def _plan(self, runner: Runner, card: Card, named: _Found) -> Plan:
-        """Return what is to be run: a scenario, a sweep, or the usual strategies."""
+        """Return what to run: a scenario, a sweep, or the usual strategies."""
         if named is not None:
             name, scenario = named
             return planned(
@@ -456,7 +456,7 @@ def _beside(output: Path, suffix: str) -> Path:
 
 
 def _check_place(output: Path) -> None:
-    """See that files can be written there, before hours are spent on what is in them."""
+    """Check that files can be written there, before hours are spent on their content."""
     folder = output.parent
     if not output.name:
         raise SetupError(f"{output} is a folder; name the files, too: --name {output / 'bench'}")
@@ -465,7 +465,7 @@ def _check_place(output: Path) -> None:
 
 
 def _draw(reports: list[Report], output: Path, names: Sequence[str] = ()) -> None:
-    """Write the page and the pictures (NAME.png, then NAME-2.png), and print the tables anyway."""
+    """Write the page and the pictures (NAME.png, then NAME-2.png), and always print the tables."""
     files = {_beside(output, "html"): page.page(reports, plot.svg, names).encode()}
     for number, report in enumerate(reports, start=1):
         if not report.card.is_simulated:

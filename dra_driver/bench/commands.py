@@ -1,9 +1,9 @@
-"""A command of the user's own, as a program that begins with the others. Pure.
+"""A user's own command, as a program that begins together with the others. Pure.
 
-Before it begins it is held by a program that says that it is there, waits for the common moment,
-and says afterwards how long the command took: our own where our package is
-(bench/tenant/supervised.py), and in another image a script for `sh` that says the same. Both
-tell time as /proc/uptime does, which all containers of a machine have in common.
+A program holds it back: it reports that it is ready, waits for the common moment, and reports
+afterwards how long the command took. If our package is there, it is ours
+(bench/tenant/supervised.py); in another image it is a script for `sh` that prints the same. Both
+take the time from /proc/uptime, which all containers of a machine share.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dra_driver.bench.workload import Workload
 
 FILE = "{latencies}"
-"""In a command's words: the file that it writes its latencies to. Each tenant has its own."""
+"""In a command's words: the file for its latencies. Each tenant has its own."""
 
 
 _SCRIPT = r"""
@@ -33,7 +33,7 @@ printf '\n{"bench":1,"event":"ended","began":%s,"seconds":%s,"late_seconds":%s}\
     "$(seconds "$began")" "$(seconds $((up - began)))" "$(seconds $((began - moment)))"
 exit $status
 """
-"""Waits for the file `$1`, which holds the moment, and runs the rest. Moments have 3 decimals."""
+"""Waits for the file `$1`, which contains the moment, and runs the rest. 3 decimals."""
 
 
 def words(work: Workload, file: str) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def words(work: Workload, file: str) -> tuple[str, ...]:
 
 
 def writes_file(work: Workload) -> bool:
-    """Whether a command writes its latencies to a file, and not to its output."""
+    """Whether a command writes its latencies to a file instead of its output."""
     return work.latencies is not None and any(FILE in word for word in work.command)
 
 

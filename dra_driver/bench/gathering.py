@@ -1,7 +1,7 @@
-"""What tenants said, put together: a case with its results, or why it has none. Pure.
+"""What tenants reported, put together: a case with its results, or why it has none. Pure.
 
-Both runners use it, so a process and a pod are judged by the same rules. A tenant that says it
-has worked on a GPU that is simulated is not believed.
+Both runners use it, so processes and pods are judged by the same rules. A tenant that claims to
+have worked on a simulated GPU is not believed.
 """
 
 import signal
@@ -24,10 +24,10 @@ _ENDLESS = "it was ready, but had not ended long after its time"
 
 
 class Gathered(Struct, frozen=True, kw_only=True):
-    """What one tenant said.
+    """What one tenant reported.
 
-    `exit_status` is None while it runs, or where nobody knows; negative for a signal. `words` are
-    the last that it wrote elsewhere.
+    `exit_status` is None while it runs, or if unknown; negative for a signal. `words` are the last
+    ones that it wrote elsewhere.
     """
 
     ready: lines.Ready | None = None
@@ -39,7 +39,7 @@ class Gathered(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, listener: Listener) -> Self:
-        """Return what a process said."""
+        """Return what a process reported."""
         return cls(
             ready=listener.ready,
             done=listener.done,
@@ -58,9 +58,9 @@ def case_of(
     seen: tuple[str, ...] = (),
     is_simulated: bool,
 ) -> Case:
-    """Return the case. A command of the user's own is a Tenant already; `usage` is seen by others.
+    """Return the case. A user's own command is a Tenant already; `usage` is measured by others.
 
-    On simulated GPUs nothing is kept of commands but whether they ended well.
+    On simulated GPUs, only whether a command succeeded is kept.
     """
     own = [each for each in gathered if isinstance(each, Gathered)]
     if is_simulated or any(each.ready and each.ready.is_simulated for each in own):
@@ -79,7 +79,7 @@ def case_of(
 
 
 def _missing(tenant: Gathered | Tenant) -> str:
-    """Say why a tenant has not ended as it should; nothing if it has."""
+    """Return why a tenant has not ended as it should; empty if it has."""
     if isinstance(tenant, Tenant):
         return "" if tenant.result else f"the command failed: {tenant.failure}"
     return "" if tenant.done else _why(tenant)
@@ -119,12 +119,12 @@ def _tenant(number: int, gathered: Gathered) -> Tenant:
 
 
 class CommandEnd(Struct, frozen=True, kw_only=True):
-    """How a command of the user's own ended.
+    """How a user's own command ended.
 
     Attributes:
         status: its exit status; None while it runs.
-        text: what has its latencies, amid its output or alone.
-        ended: when it did, if that was said; else it took `seconds`.
+        text: what contains its latencies, among its output or alone.
+        ended: when it ended, if reported; otherwise it took `seconds`.
         last_words: the last that it wrote.
     """
 
@@ -136,7 +136,7 @@ class CommandEnd(Struct, frozen=True, kw_only=True):
 
 
 def tenant_of_command(number: int, work: Workload, end: CommandEnd) -> Tenant:
-    """Return what came of a command."""
+    """Return the result of a command."""
     status, ended = end.status, end.ended
     if status is None:
         return Tenant(number=number, failure=_UNENDED)
@@ -165,7 +165,7 @@ def _done(number: int, seconds: float, late: float, **facts: object) -> Tenant:
 
 
 def how_it_ended(status: int, words: str = "") -> str:
-    """Say with which exit status a process ended, or by which signal, and its last words."""
+    """Return with which exit status or signal a process ended, and its last words."""
     how = f"its exit status was {status}"
     if status < 0:
         how = f"it was killed by {_signal_name(-status)}"

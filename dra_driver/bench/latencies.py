@@ -1,9 +1,9 @@
-"""What a user's own command says of its requests: text in one of three forms, read strictly. Pure.
+"""What a user's own command says about its requests: text in one of three forms. Pure.
 
-In: the command's output, or a file that it wrote. Out: `Figures`. Rules: what is not as the form
-has it is an error that quotes the line, never a guess; lines of an output that cannot be meant are
-passed over. Forms: a line of JSON; Prometheus' text exposition of a histogram (interpolated as
-Prometheus' histogram_quantile does) or of a summary; the CSV of perf_analyzer, in microseconds.
+In: the command's output, or a file that it wrote. Out: `Figures`. The text is read strictly: a line
+that does not fit the form is an error that quotes it, never a guess; unrelated lines of an output
+are skipped. Forms: a line of JSON; Prometheus' text exposition of a histogram (interpolated like
+Prometheus' histogram_quantile) or of a summary; the CSV of perf_analyzer, in microseconds.
 """
 
 import csv
@@ -34,7 +34,7 @@ _RATE, _P50, _P99 = "Inferences/Second", "p50 latency", "p99 latency"
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """Latencies, and perhaps the throughput: units in a second."""
+    """Latencies, and optionally the throughput: units in a second."""
 
     latency: Latency
     throughput: float | None = None

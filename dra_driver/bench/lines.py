@@ -1,7 +1,7 @@
-"""What tenants say to their runner: one line of JSON on stdout for each thing.
+"""What tenants report to their runner: one line of JSON on stdout for each thing.
 
-What else a program or a library prints is passed over; a line of ours that is not as it should
-be is an error, not a figure. A pod's log has the same lines.
+Other output of a program or library is skipped; a wrong line of ours is an error, not a figure. A
+pod's log has the same lines.
 """
 
 from typing import Annotated, Literal
@@ -13,7 +13,7 @@ from dra_driver.bench.workload import Strict, Workload
 from dra_driver.errors import DeviceError
 
 MARK = '{"bench":1,'
-"""Every line of ours begins so."""
+"""Every line of ours begins with this."""
 
 _LONGEST = 1 << 20
 
@@ -23,11 +23,11 @@ class _Line(Strict):
 
 
 class Ready(_Line):
-    """The tenant can begin: its context, kernels and memory are there.
+    """The tenant can begin: its context, kernels and memory are ready.
 
-    `at` and all other moments are in seconds since its machine started, as /proc/uptime has them:
-    all containers of a machine have that clock in common, and a shell can read it. `mps` is the
-    pipe folder of the MPS daemon whose client it is to be; empty for none.
+    `at` and all other moments are in seconds since its machine started, as in /proc/uptime: all
+    containers of a machine share that clock, and a shell can read it. `mps` is the pipe folder of
+    the MPS daemon whose client it should be; empty for none.
     """
 
     event: Literal["ready"] = "ready"
@@ -44,7 +44,7 @@ class Ready(_Line):
 
 
 class Waiting(_Line):
-    """The tenant lives and waits for the beginning."""
+    """The tenant runs and waits for the beginning."""
 
     event: Literal["waiting"] = "waiting"
     at: Amount
@@ -68,7 +68,7 @@ class Done(_Line):
 
 
 class Ended(_Line):
-    """A command of the user's own has ended, `seconds` after its beginning."""
+    """A user's own command has ended, `seconds` after its beginning."""
 
     event: Literal["ended"] = "ended"
     began: Amount
@@ -77,7 +77,7 @@ class Ended(_Line):
 
 
 class Failed(_Line):
-    """The tenant could not go on."""
+    """The tenant could not continue."""
 
     event: Literal["failed"] = "failed"
     reason: str
@@ -94,9 +94,9 @@ class Spec(Strict):
 
     Attributes:
         number: which of the tenants it is; 0 is the first.
-        start: the file that will hold the moment at which all begin.
-        patience: seconds that it waits for that.
-        gpu: its UUID, where NVML shows this process other GPUs too; else the first.
+        start: the file that will contain the moment at which all begin.
+        patience: how many seconds it waits for that.
+        gpu: its UUID, if NVML shows this process other GPUs, too; otherwise the first.
         watches: whether it asks NVML for the card's usage while it works.
     """
 
@@ -110,7 +110,7 @@ class Spec(Strict):
 
 
 def line(said: Said) -> str:
-    """Return what a tenant says as a line without its end."""
+    """Return a tenant's message as a line without its end."""
     text = said.model_dump_json(exclude_none=True)
     if not text.startswith(MARK):
         raise AssertionError(text)
@@ -118,9 +118,9 @@ def line(said: Said) -> str:
 
 
 def heard(text: str) -> Said | None:
-    """Return what a line says; None for a line of somebody else's.
+    """Return a line's message; None for a line that is not ours.
 
-    Raises DeviceError if it begins as one of ours and is none.
+    Raises DeviceError if it begins like one of ours but is none.
     """
     if not text.startswith(MARK):
         return None

@@ -1,7 +1,7 @@
-"""Hears what a tenant's process says, line by line, from a thread of its own.
+"""Reads a tenant's output, line by line, on a separate thread.
 
-A full pipe would make the tenant wait, so all of it is read; little of it is kept. A process that
-has ended is not reaped before `close`, so that its id is nobody else's as long as signals are sent
+A full pipe would make the tenant wait, so everything is read, but little is kept. A process that
+has ended is not reaped before `close`, so that no other process gets its id while signals are sent
 to it.
 """
 
@@ -26,10 +26,10 @@ _KILLED = (os.CLD_KILLED, os.CLD_DUMPED)
 
 
 class Listener:
-    """One process of a case. It leads a session of its own."""
+    """One process of a case, the leader of its session."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, output_bytes: int = 0) -> None:
-        """Begin to listen, and to wait for its end; keep the last of its output, or nothing."""
+        """Begin to read, and to wait for its end; keep the last of its output, or nothing."""
         self.process = process
         self.ready: lines.Ready | None = None
         self.done: lines.Done | None = None
@@ -54,7 +54,7 @@ class Listener:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is over, and what it said was heard."""
+        """Whether the process has ended, and its output was read."""
         return self._status is not None
 
     @property
@@ -64,7 +64,7 @@ class Listener:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has said its last word."""
+        """Whether it has reported its result."""
         return self.done is not None or self.failed is not None or self.has_ended
 
     @property
@@ -90,13 +90,13 @@ class Listener:
         return b"".join(self._output).decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and all processes below it, whatever sessions they have begun."""
+        """Send a signal to it and all processes below it, in any session."""
         signal_descendants(self.process.pid, number)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def close(self) -> None:
-        """Listen no more. The process has ended, or cannot be ended."""
+        """Stop reading. The process has ended, or cannot be ended."""
         if self.has_ended:
             self.process.wait()
         for thread, pipe in self._readers:

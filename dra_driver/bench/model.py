@@ -1,10 +1,10 @@
 """A report of measurements as a file: strict, with a version, and the same for every runner.
 
-In: what a run found, or the JSON of one. Out: frozen values, or JSON. Rules: a field that is not
-known, a number that is none and a version of another time are refused; and a report of simulated
-GPUs has no results, since no GPU did any work. Ratios are computed from these values
-(bench/report/figures.py) and are no part of them. Version 1 had neither scenarios nor
-repetitions; what it has is the same in version 2, so files of both are read.
+In: what a run found, or the JSON of one. Out: frozen values, or JSON. Unknown fields, invalid
+numbers and other versions are refused. A report of simulated GPUs has no results, because no GPU
+did any work. Ratios are computed from these values (bench/report/figures.py) and are not part of
+them. Version 1 had neither scenarios nor repetitions; its fields are the same in version 2, so both
+can be read.
 """
 
 import math
@@ -28,7 +28,7 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 
 
 class Card(Strict):
-    """The device that did the work. What it does not say is None; clocks in MHz."""
+    """The device that did the work. What it does not report is None; clocks in MHz."""
 
     name: str
     uuid: str
@@ -45,8 +45,8 @@ class Card(Strict):
 class Latency(Strict):
     """From a request's arrival to its end, in milliseconds.
 
-    A request that had not ended with its tenant counts with the time it had waited by then.
-    `count` is None where a command of the user's own does not say of how many requests they are.
+    A request that had not ended with its tenant counts with the time that it had waited by then.
+    `count` is None if a user's own command does not say how many requests they cover.
     """
 
     p50_ms: Amount
@@ -56,7 +56,7 @@ class Latency(Strict):
 
 
 class Usage(Strict):
-    """What NVML says of the whole card during the work; None for what it does not say.
+    """What NVML reports about the whole card during the work; None for what it does not report.
 
     `sm_percent` is the share of time in which any kernel ran, `memory_percent` that in which memory
     was read or written: neither says how much of the SMs or of the bandwidth was used.
@@ -76,13 +76,13 @@ class Result(Strict):
     Attributes:
         throughput: units of work in a second.
         seconds: from its beginning to its end.
-        late_seconds: how long after the moment at which all were to begin it did.
-        context_seconds: what the making of its CUDA context took.
+        late_seconds: how long after the common moment it began.
+        context_seconds: how long it took to make its CUDA context.
         launch_seconds: from its start, as a process or pod, until it was ready to work.
         wrong_results: numbers that a burn found wrong; None for other works, which end at one.
         memory_refused_mib: what it asked for and did not get; None if nothing was refused.
         busy_sm_percent: how many SMs were busy, by GPM: of its GPU instance, or of the whole GPU.
-        bandwidth_percent: how much of the memory's bandwidth was used, likewise.
+        bandwidth_percent: how much of the memory's bandwidth was used, in the same way.
     """
 
     throughput: Amount
@@ -101,7 +101,7 @@ class Result(Strict):
 
 
 class Tenant(Strict):
-    """One of those that worked at the same time: a result, or why there is none."""
+    """One of the tenants that worked together: a result, or why there is none."""
 
     number: Count
     result: Result | None = None
@@ -113,7 +113,7 @@ class Case(Strict):
 
     `measured`: there are results. `passed`: all ran, on simulated GPUs, which do no work.
     `skipped`: it was not tried. `failed`: it was, and there are no results. `reason` says why.
-    `repetition` counts from 0; all that have the same one were run in one round.
+    `repetition` counts from 0; cases with the same one were run in one round.
     """
 
     strategy: Strategy
@@ -123,7 +123,7 @@ class Case(Strict):
     tenants: tuple[Tenant, ...] = ()
     usage: Usage | None = None
     seen: tuple[str, ...] = ()
-    """What was found of the strategy while it ran, such as the limits that an MPS daemon has."""
+    """What was found out about the strategy while it ran, such as the limits of an MPS daemon."""
 
     @model_validator(mode="after")
     def _results_where_measured(self) -> Self:
@@ -141,7 +141,7 @@ class Case(Strict):
 
 
 class Step(Strict):
-    """One step of a sweep: how large the share was, in percent, and whether it held the goal."""
+    """One step of a sweep: how large the share was, in percent, and whether it met the goal."""
 
     strategy: Strategy
     share_percent: Percent
@@ -150,7 +150,7 @@ class Step(Strict):
 
 
 class Sweep(Strict):
-    """Steps from the smallest share to the largest, and the smallest one that holds the goal."""
+    """Steps from the smallest share to the largest, and the smallest one that meets the goal."""
 
     over: str
     goal_ms: Amount
@@ -168,7 +168,7 @@ Figure = Literal[
 
 
 class Goal(Strict):
-    """What a strategy is to be good at; with a role, for tenants of that role."""
+    """What a strategy should be good at; with a role, for tenants of that role."""
 
     figure: Figure
     role: str = ""
@@ -178,9 +178,8 @@ class Relation(Strict):
     """What a case is compared with, by the names of cases.
 
     Attributes:
-        against: those that ratios are to; for each tenant the first that has its role, or does
-            its work.
-        undisturbed: those with the same shares and no neighbours, likewise.
+        against: the base of ratios; for each tenant the first tenant with its role, or its work.
+        undisturbed: those with the same shares and no neighbours, chosen in the same way.
         group: only cases of one group can be better than each other.
     """
 
@@ -202,7 +201,7 @@ class Study(Strict):
 
 
 class Report(Strict):
-    """All of one run. `work` is that of tenants alike; parts of strategies have their own."""
+    """A whole run. `work` is that of equal tenants; parts of strategies have their own."""
 
     version: Literal[1, 2] = VERSION
     made_at: str
@@ -224,7 +223,7 @@ class Report(Strict):
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share (0 to 1) of all are not above."""
+    """Return the smallest value that at least this share (0 to 1) of all do not exceed."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
@@ -232,13 +231,13 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of what is known; None where nothing is."""
+    """Return the mean of what is known; None if nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write a report as JSON; it is there whole, or what was there before stays."""
+    """Write a report as JSON, whole or not at all."""
     try:
         new = temporary_of(path)
         new.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -1,9 +1,9 @@
-"""An MPS control daemon of one's own, for the processes of one case.
+"""A separate MPS control daemon for the processes of one case.
 
-Nothing of the GPU's settings is changed, its compute mode neither; another MPS of the machine is
-neither asked nor touched, since a client finds its daemon by the folder alone. The daemon runs in
-the foreground as this process's child. It is asked to quit at the end, and killed if it does not;
-killed with this process if that is killed.
+No setting of the GPU is changed, not even its compute mode. Another MPS of the machine is neither
+asked nor touched, because a client finds its daemon only by the folder. The daemon runs in the
+foreground as this process's child. It is asked to quit at the end, and killed if it does not; it is
+killed with this process.
 """
 
 import os
@@ -34,7 +34,7 @@ class MpsDaemon:
     def __init__(
         self, control: Path, gpu: str, folder: Path, environment: Mapping[str, str]
     ) -> None:
-        """Take the program, its GPU's UUID, its folder, and what the program runs with."""
+        """Take the program, its GPU's UUID, its folder, and its environment."""
         self._control = control
         self._gpu = gpu
         self._environment = environment
@@ -46,7 +46,7 @@ class MpsDaemon:
         return ask_daemon(self._control, commands, environment=self._environment, log=self.log)
 
     def limit(self, strategy: Strategy) -> tuple[str, ...]:
-        """Set the limits of a strategy for each client; return what the daemon says of them."""
+        """Set the limits of a strategy for each client; return what the daemon reports."""
         gpu = DomainDevice(uuid=self._gpu, pinned_memory_mib=strategy.memory_mib)
         wanted = Domain(
             id=DomainId("bench"),
@@ -61,7 +61,7 @@ class MpsDaemon:
 
 @contextmanager
 def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> Iterator[MpsDaemon]:
-    """Run a daemon for one GPU; it has ended when this ends, however that is."""
+    """Run a daemon for one GPU; it has ended when this ends, in any way."""
     control = control_program(driver_root)
     # A socket's path has 107 bytes at most, so this is no folder of the user's.
     with scratch() as folder:

@@ -1,8 +1,8 @@
-"""Runs cases as plain processes of this machine: no Kubernetes, and no setting of a GPU is changed.
+"""Runs cases as plain processes of this machine, without Kubernetes or changes of a GPU's settings.
 
-Alone and time-slicing are what a GPU does by itself; for MPS a control daemon of one's own is there
-as long as the case is; MIG devices are used where somebody has made them. Whatever ends a case ends
-all of its processes, and the kernel does where this process is killed.
+Alone and time-slicing are what a GPU does by itself; for MPS a separate control daemon runs as long
+as the case; MIG devices are used if somebody has made them. However a case ends, all of its
+processes end, even if this process is killed.
 """
 
 import itertools
@@ -89,12 +89,12 @@ class ProcessRunner:
 
     @property
     def offer(self) -> Offer:
-        """What there is of the GPU."""
+        """What the GPU offers."""
         profiles = {name: len(uuids) for name, uuids in self._door.mig_devices.items()}
         return Offer(gpus=0 if self._door.is_divided else 1, profiles=profiles)
 
     def obstacle(self, strategy: Strategy) -> str:
-        """Say why a strategy cannot be run here; nothing if it can."""
+        """Return why a strategy cannot be run here; empty if it can."""
         if strategy.sharing is Sharing.SHARES:
             return "only on a cluster, where a driver gives out shares"
         if strategy.sharing in OF_MIG:
@@ -128,7 +128,7 @@ class ProcessRunner:
         return ""
 
     def _devices(self, strategy: Strategy) -> list[str]:
-        """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES has them."""
+        """Return the devices of each tenant, as CUDA_VISIBLE_DEVICES names them."""
         if strategy.sharing is Sharing.WHOLE_GPUS:
             gpus = iter([self._door.uuid, *(card.uuid for card in self._others)])
             counts = [part.gpus for part in strategy.parts] or [1] * strategy.tenants
@@ -141,7 +141,7 @@ class ProcessRunner:
         return [next(there[strategy.profile])] * strategy.tenants
 
     def run(self, strategy: Strategy, work: Workload) -> Case:
-        """Run a case; whatever happens, its processes have ended afterwards."""
+        """Run a case; in any event its processes have ended afterwards."""
         try:
             with ExitStack() as stack:
                 folder = stack.enter_context(scratch())
@@ -267,7 +267,7 @@ def _kept_bytes(work: Workload) -> int:
 
 
 def _settings_of(seats: Sequence[Part]) -> tuple[str, ...]:
-    """Say which settings of their own tenants were given."""
+    """Return which separate settings tenants were given."""
     return tuple(
         f"tenant {number}: {name}={value}"
         for number, seat in enumerate(seats)
@@ -295,7 +295,7 @@ def _of_command(number: int, work: Workload, process: Listener, start: Path) -> 
 
 
 class _Processes:
-    """Programs of a case, each in a session of its own; all have ended when this is left."""
+    """Programs of a case, each in its own session; all have ended when this is left."""
 
     def __init__(self) -> None:
         self._started: dict[int, Listener] = {}
@@ -322,7 +322,7 @@ class _Processes:
         return all(each.is_settled for each in self.all)
 
     def are_over(self, but: Container[int] = ()) -> bool:
-        """Whether each has said its last word, but those of these numbers."""
+        """Whether each has reported a result, except those with these numbers."""
         return all(each.is_over for number, each in self._started.items() if number not in but)
 
     def have_ended(self) -> bool:
@@ -334,7 +334,7 @@ class _Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End them, by force in the end. No signal stops this. Raises DeviceError if one stays."""
+        """End them, finally by force. No signal stops this. Raises DeviceError if one remains."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self.all:
                 process.signal(number)

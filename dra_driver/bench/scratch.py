@@ -1,9 +1,9 @@
-"""Folders of a case's own, for sockets and the like, that no killed run leaves for long.
+"""Temporary folders of a case, for sockets and the like; killed runs leave none for long.
 
-Each stands in a folder of this module's making, whose marker file its maker holds locked. What has
-such a marker that nobody locks is of a run that was killed, and the next run removes it. A run that
-is killed before it has marked its folder leaves an empty one, whose name is as Python makes them;
-any other folder without a marker is not ours, whatever its name and age.
+Each is in a folder made by this module, with a marker file that its maker holds locked. If nobody
+locks a marker, its run was killed, and the next run removes the folder. A run that is killed before
+it has marked its folder leaves an empty one, with a name as Python makes them; any other folder
+without a marker is not ours, whatever its name and age.
 """
 
 import fcntl
@@ -25,12 +25,12 @@ _NEW = f"{_MARKER}.new"
 _INSIDE = "in"
 _MADE = re.compile(re.escape(_PREFIX) + "[a-z0-9_]{8}")
 _MARKED_SECONDS = 60.0
-"""By then a run that lives has marked its folder."""
+"""After this time a living run has marked its folder."""
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a folder that is gone afterwards."""
+    """Yield a folder that is removed afterwards."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         lock = _mark(folder)

@@ -1,7 +1,8 @@
-"""One run: every case in turn, with a word of each on the terminal, also where it is interrupted.
+"""One run: every case in turn, with a message about each on the terminal, even if interrupted.
 
-After each case the cases so far are told, so that they can be kept: a run may be killed. Several
-rounds are run in an order that differs, so that no case always has a warm card or a cool one.
+After each case the cases so far are passed on, so that they can be kept, because a run may be
+killed. Several rounds are run in different orders, so that no case always has a warm or a cool
+card.
 """
 
 import random
@@ -32,11 +33,11 @@ class Runner(Protocol):
         ...
 
     def obstacle(self, strategy: Strategy) -> str:
-        """Say why a strategy cannot be run here; nothing if it can."""
+        """Return why a strategy cannot be run here; empty if it can."""
         ...
 
     def run(self, strategy: Strategy, work: Workload) -> Case:
-        """Run a case; whatever happens, nothing of it is left afterwards."""
+        """Run a case; in any event nothing of it is left afterwards."""
         ...
 
 
@@ -98,7 +99,7 @@ def run_all(  # noqa: PLR0913 (what a run is made of)
 
 
 def _case(runner: Runner, strategy: Strategy, work: Workload) -> Case:
-    """Run a case, or say why it cannot be: no error of one ends the others."""
+    """Run a case, or report why it cannot be; an error of one does not end the others."""
     try:
         if reason := runner.obstacle(strategy):
             return skipped(strategy, reason)
@@ -108,7 +109,7 @@ def _case(runner: Runner, strategy: Strategy, work: Workload) -> Case:
 
 
 def _word(cases: Sequence[Case], study: Study | None) -> str:
-    """Say what came of the last case."""
+    """Report the result of the last case."""
     case = cases[-1]
     if case.state == "passed":
         return "ran, on simulated GPUs: no results"

@@ -1,8 +1,8 @@
-"""Waits that a signal ends: the first one asks a run to stop, and cleaning up goes on undisturbed.
+"""Waits that a signal ends: the first one asks a run to stop, and clean-up continues undisturbed.
 
-In: Ctrl-C, SIGTERM, or the end of the terminal. Out: a `Stop`, at which runners look wherever they
-wait. A signal's handler raises nothing by itself: an exception could come in the middle of taking
-away what a run has made, and that would be left behind.
+In: Ctrl-C, SIGTERM, or the end of the terminal. Out: a `Stop`, which runners check wherever they
+wait. A signal's handler raises nothing itself: an exception could come in the middle of removing
+what a run has made, and that would be left behind.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """How tenants use a GPU: a strategy with its settings, as a value, and the usual ones.
 
-Tenants are alike, or each is a `Part` with a work and settings of its own. Which strategies a
-machine or a cluster allows is said by the runners; nothing here asks anybody.
+Tenants are equal, or each is a `Part` with its own work and settings. The runners know which
+strategies a machine or a cluster allows; nothing here asks anybody.
 """
 
 import re
@@ -19,7 +19,7 @@ class Sharing(StrEnum):
 
     ALONE = "alone"
     WHOLE_GPUS = "whole-gpus"
-    """Each tenant has one whole GPU or several, and nobody shares them."""
+    """Each tenant has one whole GPU or several, and shares none."""
     TIME_SLICING = "time-slicing"
     MPS = "mps"
     MPS_LIMITS = "mps-limits"
@@ -42,15 +42,15 @@ OF_MIG = frozenset({Sharing.MIG, Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS})
 
 
 class Part(Strict):
-    """One tenant of a strategy whose tenants are not alike.
+    """One tenant of a strategy whose tenants differ.
 
     Attributes:
-        role: what it is in every case: figures of the same role are compared.
+        role: its role in every case: figures of the same role are compared.
         thread_percentage: the most of the SMs that it asks MPS for, if not all that the strategy
-            allows; `memory_mib` likewise of GPU memory.
+            allows; `memory_mib` is the same for GPU memory.
         priority: CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 is below normal.
-        profile: of its MIG device, where those of others differ.
-        gpus: how many whole GPUs it has, where nobody shares them.
+        profile: of its MIG device, if those of others differ.
+        gpus: how many whole GPUs it has, if nobody shares them.
         after: seconds after the others at which it begins to work.
         launch: it is started when all tenants with a lower number are ready.
     """
@@ -67,7 +67,7 @@ class Part(Strict):
 
     @property
     def is_command(self) -> bool:
-        """Whether its work is a command of the user's own."""
+        """Whether its work is a user's own command."""
         return self.work.kind is WorkloadKind.COMMAND
 
     @property
@@ -186,7 +186,7 @@ class Strategy(Strict):
 
     @property
     def name(self) -> str:
-        """Name it; no other strategy of other settings has the same name."""
+        """Name it; no strategy with other settings has the same name."""
         if self.title:
             return self.title
         parts = [str(self.sharing)]
@@ -202,7 +202,7 @@ class Strategy(Strict):
 
     @property
     def label(self) -> str:
-        """Say it in a few words for people."""
+        """Describe it in a few words for people."""
         if self.title:
             return self.title
         limits = [

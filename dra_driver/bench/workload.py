@@ -1,8 +1,8 @@
 """What the tenants do: the work, as a value that runners pass on to them.
 
-In: flags. Out: a `Workload`, which is the same for all tenants of a run, and so is what it asks of
-a GPU on every machine: throughput is counted in units of work, never in kernel launches. What CUDA
-does for it is in bench/tenant/tasks.py.
+In: flags. Out: a `Workload`, which is the same for all tenants of a run. What it asks of a GPU is
+the same on every machine: throughput is counted in units of work, not in kernel launches.
+bench/tenant/tasks.py says what CUDA does for it.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ class WorkloadKind(StrEnum):
     """What bounds the work."""
 
     COMPUTE = "compute"
-    """Multiply-adds in registers: bound by the SMs alone."""
+    """Multiply-adds in registers: bound only by the SMs."""
     BANDWIDTH = "bandwidth"
     """a = b + s·c over arrays larger than any cache: bound by the GPU's memory."""
     INFERENCE = "inference"
@@ -32,7 +32,7 @@ class WorkloadKind(StrEnum):
     BURN = "burn"
     """Matrix products all over the memory, each compared with what is right."""
     COMMAND = "command"
-    """A command of the user's own, from its start to its end."""
+    """A user's own command, from its start to its end."""
 
 
 class Precision(StrEnum):
@@ -49,7 +49,7 @@ _Side = Annotated[int, Field(ge=128, le=32768, multiple_of=128)]
 
 
 class LatencyForm(StrEnum):
-    """In which form a command of the user's own tells latencies (bench/latencies.py)."""
+    """In which form a user's own command reports latencies (bench/latencies.py)."""
 
     JSON = "json"
     PROMETHEUS = "prometheus"
@@ -116,7 +116,7 @@ class Workload(Strict):
         return self
 
     def described(self) -> str:  # noqa: PLR0911 (one for each kind)
-        """Say in a line what it is."""
+        """Describe it in a line."""
         match self.kind:
             case WorkloadKind.COMPUTE:
                 return f"compute-bound, {self.intensity} multiply-adds a thread and step"

@@ -1,6 +1,6 @@
-"""The pods of one case: what their logs and the API say of them, read again and again.
+"""The pods of one case: their logs and status, read again and again.
 
-In: the cluster and the namespace. Out: what each tenant has said so far, and by how much the clock
+In: the cluster and the namespace. Out: what each tenant has reported so far, and how far the clock
 of their machine is ahead.
 """
 
@@ -24,7 +24,7 @@ _LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
 
 
 class CasePods:
-    """The pods of a case, and what they have said so far.
+    """The pods of a case, and what they have reported so far.
 
     `launched` has the numbers of those that were made, and when.
     """
@@ -39,9 +39,9 @@ class CasePods:
         self.heard: list[Gathered] = [Gathered() for _ in are_commands]
 
     def look(self) -> Self:
-        """Read the logs of all pods that have not said their last word.
+        """Read the logs of all pods that have not reported a result.
 
-        What a command that is ready does, and when it has ended, the API says.
+        The API says what a ready command does, and when it has ended.
         """
         for at in self.launched:
             if self._is_over(at):
@@ -77,7 +77,7 @@ class CasePods:
         )
 
     def _crashed(self, number: int, text: str) -> lines.Failed | None:
-        """Return what stands for the last word of a container that ended without one."""
+        """Return the result of a container that ended without reporting one."""
         if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
             return None
         if not is_over(self.pod(number)):
@@ -87,12 +87,12 @@ class CasePods:
 
     @property
     def are_settled(self) -> bool:
-        """Whether each that was made is ready, or never will be."""
+        """Whether each pod is ready, or never will be."""
         made = (self.heard[at] for at in self.launched)
         return all(pod.ready is not None or pod.failed is not None for pod in made)
 
     def are_over(self, but: Container[int] = ()) -> bool:
-        """Whether each has said its last word, or its command has ended, but those of `but`."""
+        """Whether each has reported a result, or its command has ended, except those of `but`."""
         return all(self._is_over(at) for at in range(len(self.heard)) if at not in but)
 
     def _is_over(self, at: int) -> bool:
@@ -104,9 +104,9 @@ class CasePods:
         return [at for at, pod in enumerate(self.heard) if pod.ready and pod.failed is None]
 
     def now(self) -> float:
-        """Return the time of their machine; a little earlier, by as much as their lines are old.
+        """Return the time of their machine; a little earlier, by the age of their lines.
 
-        Where nobody has said a line, nobody is told a time either.
+        If nobody has reported anything, nobody is told a time either.
         """
         return time.monotonic() + (self._ahead or 0.0)
 

@@ -1,8 +1,9 @@
 """A case as objects of the API: a namespace, claims, and pods that use them. Pure.
 
-Tenants of a shared device name one claim; those that have a device each have a request each, of one
-claim too, so that their devices are of one GPU. A pod learns when to begin from an annotation of
-its own, which the kubelet shows it as a file: it needs no token, no network and no right for that.
+Tenants of a shared device name one claim; tenants with separate devices have one request each, of
+one claim, too, so that their devices are on one GPU. A pod learns when to begin from its own
+annotation, which the kubelet shows it as a file, so it needs no token, network or permission for
+that.
 """
 
 import json
@@ -26,15 +27,15 @@ START = "bench.resource.nvidia.com/start"
 CLAIM = "work"
 TENANT = "tenant"
 LATENCIES = "/dev/termination-log"
-"""Where a command writes its latencies: the API shows what is there, up to 4096 bytes."""
+"""Where a command writes its latencies: the API shows the content, up to 4096 bytes."""
 
 PULL_SECRET = "image-pull"  # noqa: S105 (its name)
 _FOLDER = "/bench"
 _LIBRARIES = f"/usr/local/nvidia/lib:{HOOKLESS_LIBRARIES}"
-"""Where images of CUDA look too: a plain one would not find libcuda on a node without CDI hooks."""
+"""Where CUDA images look, too: a plain one would not find libcuda without CDI hooks."""
 
 _TOLERATIONS = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-"""Of the taint that keeps pods without GPUs off many clusters' GPU nodes."""
+"""The taint that keeps pods without GPUs off many clusters' GPU nodes."""
 
 _API = "resource.nvidia.com/v1beta1"
 _MIG_CLASS = "mig.nvidia.com"
@@ -43,8 +44,8 @@ _MIG_CLASS = "mig.nvidia.com"
 class Place(Struct, frozen=True, kw_only=True):
     """What all pods of a run have: image, node, and the resource name of shares.
 
-    `command_image` is that of a command, if it is another: it has `sh`, and perhaps no Python.
-    `pull_secret`, as NAMESPACE/NAME, is a Secret that the run's namespace gets a copy of.
+    `command_image` is that of a command, if it is another: it has `sh`, and maybe no Python.
+    `pull_secret`, as NAMESPACE/NAME, is a Secret that is copied into the run's namespace.
     """
 
     image: str
@@ -224,13 +225,13 @@ def _command(seats: Sequence[Part], number: int, place: Place) -> list[str]:
 
 
 def allocated(thing: Mapping[str, object]) -> str:
-    """Say which devices a claim has, in a few words; nothing if it has none."""
+    """Return which devices a claim has, in a few words; empty if it has none."""
     given = objects(thing, "status", "allocation", "devices", "results")
     devices = sorted({f"{result.get('pool')}/{result.get('device')}" for result in given})
     return ", ".join(devices)
 
 
 def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
-    """Return what the driver has written of how a claim's devices are shared."""
+    """Return what the driver has written about how a claim's devices are shared."""
     said = [understood(entry).get("sharing") for entry in stored_entries(thing)]
     return tuple(dict.fromkeys(json.dumps(config, sort_keys=True) for config in said if config))

@@ -1,7 +1,8 @@
-"""What a cluster offers of one GPU: MIG profiles, shares, memory. Pure.
+"""What a cluster offers on one GPU: MIG profiles, shares, memory. Pure.
 
-In: ResourceSlices of this driver, and perhaps a node's name. Out: an `Offer`: of the best-equipped
-GPU, since a run asks for devices by what they are and the scheduler chooses the GPU.
+In: ResourceSlices of this driver, and optionally a node's name. Out: an `Offer` of the
+best-equipped GPU, because a run asks for devices by their properties and the scheduler chooses the
+GPU.
 """
 
 from collections import Counter, defaultdict
@@ -17,10 +18,10 @@ from dra_driver.fields import Object, text
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """What there is.
+    """The offer.
 
     Attributes:
-        profiles: MIG profiles, and how many of each one GPU has room for.
+        profiles: MIG profiles, and how many of each fit on one GPU.
         shares: resource names of shares, and into how many one GPU is divided.
     """
 
@@ -29,7 +30,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     shares: Mapping[str, int] = {}
 
     def lack(self, strategy: Strategy) -> str:
-        """Say which MIG devices of a strategy there are not; nothing if there are all."""
+        """Return which MIG devices of a strategy are missing; empty if none."""
         one_each = strategy.sharing is Sharing.MIG
         for profile, wanted in Counter(strategy.profiles).items():
             fit = self.profiles.get(profile, 0)
@@ -41,7 +42,7 @@ class Offer(Struct, frozen=True, kw_only=True):
         return ""
 
     def usual_profiles(self) -> tuple[str, ...]:
-        """Return the smallest profile, and the largest of which one GPU has room for two."""
+        """Return the smallest profile, and the largest that fits twice on one GPU."""
         plain = {name: fit for name, fit in self.profiles.items() if is_plain(name)}
         if not plain:
             return ()

@@ -1,7 +1,7 @@
-"""What the API says of a pod: why it does not run, and how long its container ran. Pure.
+"""What the API says about a pod: why it does not run, and how long its container ran. Pure.
 
-The API tells moments of containers in whole seconds, so a command that is over in a few of them is
-hardly measured.
+The API has moments of containers in whole seconds, so the time of a very short command is
+imprecise.
 """
 
 from datetime import datetime
@@ -25,7 +25,7 @@ def is_over(pod: Object) -> bool:
 
 
 def why_not_running(pod: Object, events: Object) -> str:
-    """Say the reason: of its last warning, of its container, or of its scheduling."""
+    """Return the reason: of its last warning, of its container, or of its scheduling."""
     notes = [text(item, "note") for item in objects(events, "items")]
     for container in _containers(pod):
         waiting = mapping(container, "state", "waiting")
@@ -53,7 +53,7 @@ def termination_message(pod: Object) -> str:
 
 
 def ended_seconds(tenant: int, pod: Object) -> Tenant:
-    """Return a tenant whose work was a command of the user's own."""
+    """Return a tenant whose work was a user's own command."""
     for container in _containers(pod):
         ended = mapping(container, "state", "terminated")
         if not ended:

@@ -1,9 +1,9 @@
-"""Runs cases as pods with claims, in a namespace of its own that is gone afterwards.
+"""Runs cases as pods with claims, in a separate namespace that is removed afterwards.
 
-The namespace is made when the runner is entered and deleted when it is left, however that is;
-between two cases the pods and the claim of the first are gone, so that no two share a GPU. Pods are
-told when to begin in the time of their own machine, which their lines say: clocks of runner and
-node may differ.
+The namespace is made when the runner is entered and deleted when it is left, in any way. Between
+two cases the pods and the claim of the first are removed, so that no two share a GPU. Pods are told
+when to begin in the time of their own machine, which their lines contain, because clocks of runner
+and node may differ.
 """
 
 import secrets
@@ -67,7 +67,7 @@ JsonObject = dict[str, Any]
 _TIMEOUT = 15.0
 _POLL_SECONDS = 0.5
 _LEAD_SECONDS = 5.0
-"""Until pods begin: a kubelet shows a pod its new annotation when it next syncs it."""
+"""Seconds until pods begin: a kubelet shows a pod its new annotation at its next sync."""
 
 _GONE_SECONDS = 120.0
 _TAIL = {"container": manifests.TENANT, "tailLines": "5000", "limitBytes": str(4 << 20)}
@@ -100,7 +100,7 @@ class PodRunner:
         self.card: Card | None = None
 
     def __enter__(self) -> Self:
-        """Look what the cluster offers, and make the namespace."""
+        """Find out what the cluster offers, and make the namespace."""
         slices = self._client.each(RESOURCE_SLICES, timeout=_TIMEOUT)
         self.offer = offered(slices, self._place.node)
         if not self.offer.gpus and not self.offer.profiles and not self.offer.shares:
@@ -151,7 +151,7 @@ class PodRunner:
             )
 
     def probe(self) -> Card:
-        """Run a pod with a GPU, or a part of one, for a moment; return what it says of the card."""
+        """Run a pod with a GPU, or a part of one, briefly; return what it reports of the card."""
         strategy = self._probing()
         if reason := self.obstacle(strategy):
             raise SetupError(reason)
@@ -172,7 +172,7 @@ class PodRunner:
         return Strategy(sharing=Sharing.SHARES)
 
     def obstacle(self, strategy: Strategy) -> str:
-        """Say why the cluster does not allow a strategy; nothing if it does."""
+        """Return why the cluster does not allow a strategy; empty if it does."""
         if strategy.sharing is Sharing.SHARES:
             return self._share_obstacle(strategy.tenants)
         if strategy.sharing in OF_MIG:
@@ -193,7 +193,7 @@ class PodRunner:
         return ""
 
     def run(self, strategy: Strategy, work: Workload) -> Case:
-        """Run a case; whatever happens, its pods and its claim are gone afterwards."""
+        """Run a case; in any event its pods and its claim are removed afterwards."""
         try:
             try:
                 return self._run(strategy, work)
@@ -284,8 +284,8 @@ class PodRunner:
     def _claims_said(self, seconds: float) -> tuple[str, ...]:
         """Return which devices the claims of a case have, and how the driver says they are shared.
 
-        A pod with a share has a claim that the scheduler has made for it. The driver says it a
-        moment after the pod's start, which is waited for at most so many seconds.
+        A pod with a share has a claim that the scheduler made for it. The driver reports it shortly
+        after the pod's start, and at most so many seconds are waited for that.
         """
         claims: list[JsonObject] = []
 
@@ -301,7 +301,7 @@ class PodRunner:
         return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
 
     def _ended(self, number: int, pod: JsonObject, work: Workload) -> Tenant:
-        """Return what came of a command: as its log says it, or else the API."""
+        """Return the result of a command: from its log, or else from the API."""
         tenant = ended_seconds(number, pod)
         text = ""
         with suppress(NotFoundError, UnavailableError, InvalidError):
@@ -322,7 +322,7 @@ class PodRunner:
         return tenant_of_command(number, work, end)
 
     def _why(self, number: int) -> str:
-        """Say why a pod does not run, as its status and events have it."""
+        """Return why a pod does not run, from its status and events."""
         name = manifests.pod_name(number)
         try:
             pod = self._client.get(PODS, name, namespace=self.namespace, timeout=_TIMEOUT)
@@ -389,5 +389,5 @@ def _items(listed: Mapping[str, Any]) -> list[JsonObject]:
 
 
 def _undisturbed(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Wait as while cleaning up: no signal ends it."""
+    """Wait as during clean-up: no signal ends it."""
     return Stop().wait(is_so, seconds, _POLL_SECONDS)

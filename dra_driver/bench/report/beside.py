@@ -1,7 +1,7 @@
-"""Reports beside each other: cards, or containers and bare processes, case by case. Pure.
+"""Reports compared with each other: cards, or containers and bare processes, case by case. Pure.
 
-Only what two reports both have, of the same works, is compared: absolute figures, and the ratio to
-the first report.
+Only results that two reports both have, of the same works, are compared: absolute figures, and the
+ratio to the first report.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def _ratios(values: Sequence[Spread | None]) -> list[str]:
 
 
 def _by_key(report: Report) -> Mapping[tuple[object, ...], Row]:
-    """Return rows whose tenants do one work, by what makes them the same in another report."""
+    """Return rows whose tenants do one work, by what makes them comparable in another report."""
     by_key: dict[tuple[object, ...], Row] = {}
     for row in summary(report):
         works = _works(row, report.work)

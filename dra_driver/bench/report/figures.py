@@ -1,8 +1,8 @@
-"""What was measured, compared: percentiles, ratios to the same work alone, fairness. Pure.
+"""Measurements compared: percentiles, ratios to the same work alone, fairness. Pure.
 
 Everything is a ratio to one tenant alone on a whole GPU of the same run, so that figures of
-different machines can be compared. A scenario says by itself what its cases are compared with; then
-each tenant is compared with the one of its role there, in the same round.
+different machines can be compared. A scenario says what its cases are compared with; then each
+tenant is compared with the one with its role there, in the same round.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ from dra_driver.bench.workload import Workload
 
 
 def fairness(amounts: Sequence[float]) -> float | None:
-    """Return Jain's index: 1 where all have the same, 1/n where one of n has all.
+    """Return Jain's index: 1 if all have the same, 1/n if one of n has all.
 
-    None where nobody has anything.
+    None if nobody has anything.
     """
     squares = sum(amount * amount for amount in amounts)
     if squares == 0:
@@ -28,12 +28,13 @@ def fairness(amounts: Sequence[float]) -> float | None:
 
 
 class InContainers(Struct, frozen=True, kw_only=True):
-    """A strategy as pods against the same as processes; None where one has no such figure.
+    """A strategy as pods compared with the same as processes; None if one has no such figure.
 
     Attributes:
-        throughput: of all tenants together, as ratio.
-        p50: the largest median latency of a tenant, as ratio; `p99` likewise.
-        context: the longest making of a CUDA context, as ratio.
+        throughput: of all tenants together, as a ratio.
+        p50: the largest median latency of a tenant, as a ratio; `p99` is the same for the 99th
+            percentile.
+        context: the longest time to make a CUDA context, as a ratio.
         launch_seconds: how much longer until the last tenant was ready to work.
     """
 
@@ -46,14 +47,14 @@ class InContainers(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """A case against the work alone, as ratios; None where one of the two has no such figure.
+    """A case compared with the work alone, as ratios; None if one of the two has no such figure.
 
     Attributes:
         total_throughput: of all tenants together.
         least_throughput: of the tenant that got least.
         run_time: of the slowest tenant for the same amount of work.
-        p50: the largest median latency of a tenant; `p99` likewise.
-        context: the longest making of a CUDA context.
+        p50: the largest median latency of a tenant; `p99` is the same for the 99th percentile.
+        context: the longest time to make a CUDA context.
         energy_per_work: energy of the card for a unit of work.
         isolation: what neighbours cost: the 99th percentile, or the run time, as a ratio to that of
             the same share without neighbours.
@@ -78,9 +79,9 @@ def results(case: Case) -> tuple[Result, ...]:
 
 
 def alone(cases: Sequence[Case]) -> Case | None:
-    """Return the case that all others are compared with, where no scenario says it.
+    """Return the case that all others are compared with, unless a scenario names one.
 
-    Where no whole GPU was free, that is the largest MIG device alone.
+    If no whole GPU was free, it is the largest MIG device alone.
     """
     measured = [case for case in cases if case.state == "measured" and case.strategy.tenants == 1]
     for case in measured:
@@ -133,10 +134,10 @@ def compared(
     neighbourless: Sequence[Case] = (),
     role: str | None = None,
 ) -> Comparison:
-    """Return how a case does against others.
+    """Return how a case compares with others.
 
-    Each tenant is compared with the first that has its role, or does its work; one without result
-    got nothing. With a role, only tenants of that count.
+    Each tenant is compared with the first that has its role, or does its work; one without a result
+    got nothing. With a role, only tenants with that role count.
     """
     tenants = case.tenants if role is None else of_role(case, role)
     own = [tenant.result for tenant in tenants if tenant.result is not None]
@@ -220,7 +221,7 @@ def _isolation(
 ) -> float | None:
     """Return what neighbours cost: the worst latency, or run time, as a ratio to that without.
 
-    Of tenants that a case without neighbours has too.
+    Only for tenants that a case without neighbours has, too.
     """
     ratios = []
     for tenant in tenants:
@@ -240,9 +241,10 @@ def _energy_ratio(case: Case, measures: Sequence[Case]) -> float | None:
 
 
 def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
-    """Return what containers cost: for each strategy that both reports have results of.
+    """Return what containers cost, for each strategy with results in both reports.
 
-    Nothing for two works, or for cards of two kinds: what differs is not the container then.
+    Nothing for two works, or for cards of two kinds, because then the container is not the only
+    difference.
     """
     if pods.work != processes.work or pods.card.name != processes.card.name:
         return ()

@@ -1,7 +1,7 @@
-"""Reports as one HTML page that needs nothing else: no script, no font, no picture from elsewhere.
+"""Reports as one HTML page that needs nothing else: no script, font or picture from elsewhere.
 
-What comes from machines and users is escaped; the drawing is inline SVG. Several reports stand
-below each other: since all is ratios, they can be compared.
+Text from machines and users is escaped; the drawing is inline SVG. Several reports are below each
+other; they can be compared, because everything is a ratio.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,8 @@
-"""Draws a report: curves over the number of tenants, what each got, a sweep. matplotlib alone.
+"""Draws a report: curves over the number of tenants, what each got, a sweep. Only matplotlib.
 
-In: a report with results. Out: one picture as SVG text or PNG bytes. Colours are told apart by
-colour-blind people too, and every line has a mark of its own. Text stays text in the SVG, in the
-fonts that the reader has.
+In: a report with results. Out: one picture as SVG text or PNG bytes. Colour-blind people can
+distinguish the colours, and every line has its own marker. Text stays text in the SVG, in the
+reader's fonts.
 """
 
 import io
@@ -69,7 +69,7 @@ class _Panel(Struct, frozen=True, kw_only=True):
     unit: str
     figure: FigureName
     equal: Callable[[int], float]
-    """Where a GPU would be that its tenants divide without loss or gain."""
+    """Where a GPU would be whose tenants divide it without loss or gain."""
 
 
 def svg(report: Report) -> str:

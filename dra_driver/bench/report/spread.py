@@ -1,7 +1,7 @@
-"""How far repetitions lie apart: a mean, and the interval in which the true one is. Pure.
+"""How much repetitions vary: a mean, and the interval in which the true one is. Pure.
 
-The interval is that of Student's t with a confidence of 95 %: as wide as few repetitions make it.
-It says nothing of what all repetitions have in common, such as the card.
+The interval is that of Student's t with a confidence of 95 %, as wide as the number of repetitions
+makes it. It says nothing about what all repetitions have in common, such as the card.
 """
 
 import math
@@ -38,7 +38,7 @@ class Spread(Struct, frozen=True, kw_only=True):
         return self.mean + (self.half or 0.0)
 
     def is_apart_from(self, other: "Spread") -> bool:
-        """Whether the intervals have nothing in common; single values never tell by themselves."""
+        """Whether the intervals do not overlap; single values never tell by themselves."""
         return self.low > other.high or other.low > self.high
 
 

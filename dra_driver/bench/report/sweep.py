@@ -1,9 +1,9 @@
-"""How small a share may be: steps through one setting, and the smallest that holds a goal. Pure.
+"""How small a share may be: steps through one setting, and the smallest that meets a goal. Pure.
 
 In: a setting, the card's memory, cases that were run. Out: strategies to run, and a `Sweep` with a
-claim and a share config ready to be used, which pass `dra-driver validate`. Rule: a share holds if
-every tenant has the goal while the whole GPU is given out in such shares, and if that is so of all
-larger shares too: a lucky step between two that fail is no answer.
+claim and a share config ready for use, which pass `dra-driver validate`. A share passes if every
+tenant meets the goal while the whole GPU is divided into such shares, and if all larger shares
+pass, too: a lucky step between two that fail is not an answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,8 +45,8 @@ def steps(
 ) -> tuple[Strategy, ...]:
     """Return the strategies of a sweep, the smallest share first.
 
-    Steps of which a GPU has room for more than `most` tenants are left out, since what a share is
-    worth shows when the GPU is full.
+    Steps for which a GPU has room for more than `most` tenants are left out, because the value of a
+    share shows when the GPU is full.
     """
     every = _all_steps(over, memory_mib, profiles)
     fitting = tuple(step for step in every if step.tenants <= most)
@@ -106,9 +106,9 @@ def judged(
     profiles: Mapping[str, int],
     interrupted: bool = False,
 ) -> Sweep:
-    """Return what a sweep found; of simulated GPUs there is none, so do not ask.
+    """Return what a sweep found; do not call it for simulated GPUs, which have no results.
 
-    One that was interrupted chooses nothing, because larger shares were not tried.
+    An interrupted one chooses nothing, because larger shares were not tried.
     """
     taken = tuple(_step(case, goal_ms, memory_mib, profiles) for case in cases)
     chosen = None if interrupted else _smallest(taken)

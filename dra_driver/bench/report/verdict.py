@@ -1,8 +1,7 @@
-"""What a report comes to: a sentence, and the claim and share config of what it recommends. Pure.
+"""The conclusion of a report: a sentence, and the recommended claim and share config. Pure.
 
-In: a report. Out: an `Advice`. Only strategies are weighed against each other whose tenants do the
-same; one of whose tenants has no result is none. Where the intervals of two have values in common,
-it is said that they do not differ.
+In: a report. Out: an `Advice`. Only strategies whose tenants do the same are compared; a strategy
+with a tenant without a result does not count. If the intervals of two overlap, they count as equal.
 """
 
 from collections.abc import Sequence
@@ -31,11 +30,11 @@ _AGAINST_ALONE = frozenset({"throughput", "least", "p50", "p99", "time"})
 _TIMES = " times alone"
 _SHARED = (Sharing.TIME_SLICING, Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG)
 _CLOSE = 0.02
-"""Of single values: what is nearer than 2 % is not told apart."""
+"""For single values: a difference of less than 2 % does not count."""
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """What a report comes to; all empty where nothing can be said."""
+    """The conclusion; all empty if there is none."""
 
     sentence: str = ""
     strategy: Strategy | None = None

@@ -1,6 +1,6 @@
 """A report as rows of text, for the terminal and the page. Pure.
 
-A figure that is not there is a dash; nothing is made up for it.
+A missing figure is a dash; nothing is invented for it.
 """
 
 import math
@@ -291,7 +291,7 @@ def _is_without_utilisation(case: Case) -> bool:
 
 
 def _doubts(case: Case) -> list[str]:
-    """Say what makes the figures of a case worth less."""
+    """Return what makes the figures of a case less reliable."""
     doubts = [
         f"{case.strategy.label}: tenant {tenant.number}: {tenant.result.wrong_results} numbers were"
         " wrong: the GPU or its memory is faulty; look for Xid lines in dmesg"
@@ -319,7 +319,7 @@ def _doubts(case: Case) -> list[str]:
 
 
 def _early_commands(case: Case) -> list[str]:
-    """Name commands that ended long before what works beside them for all of its time."""
+    """Name commands that ended long before the other works, which use all of the time."""
     parts = case.strategy.parts
     if all(part.is_command for part in parts):
         return []
