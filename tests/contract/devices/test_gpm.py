@@ -10,7 +10,6 @@ from dra_driver.bench.tenant.card import CardDoor
 from dra_driver.devices.nvml.gpm import GpmCount, GpmUsage
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do
-from worlds.mig_container import mig_container_dev
 
 MIB = 1 << 20
 NO_PERMISSION, UNKNOWN = 4, 999
@@ -80,6 +79,21 @@ def test_what_is_refused_is_not_told(
 
 def test_an_older_card_has_none(tmp_path: Path, doors: list[CardDoor]) -> None:
     assert usage(Machine.create(tmp_path / "root", "a100x8"), doors) == GpmUsage()
+
+
+def mig_container_dev(folder: Path, minor: int, gpu_instance: int) -> Path:
+    """Make /dev of a container with one MIG device, of the GPU with this minor; return it.
+
+    Its capabilities are those of the instance and of its one compute instance.
+    """
+    first = 3 + (minor * 15 + gpu_instance) * 9
+    dev = folder / "dev"
+    (dev / "nvidia-caps").mkdir(parents=True)
+    for name in ("nvidiactl", f"nvidia{minor}"):
+        (dev / name).touch()
+    for capability in (first, first + 1):
+        (dev / "nvidia-caps" / f"nvidia-cap{capability}").touch()
+    return dev
 
 
 def test_in_a_container_with_one_mig_device_the_card_and_its_part_are_known(

@@ -12,7 +12,7 @@ from dra_driver import gathered
 from dra_driver.cli import main
 from dra_driver.errors import ConfigError, DriverError, StateError
 from dra_driver.simulator.archive import profile_of
-from dra_driver.simulator.machine import Machine
+from sampling import EVERYTHING
 
 SOUND = Path(__file__).parents[2] / "data/archives/simulated-l4x2.tar.gz"
 VALUES: tuple[Any, ...] = (
@@ -52,7 +52,7 @@ def put(document: Any, where: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("shift", range(3))
+@pytest.mark.parametrize("shift", range(3 if EVERYTHING else 1))
 def test_a_value_of_another_kind_anywhere_is_played_or_refused(
     shift: int, documents: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -78,12 +78,6 @@ def test_a_file_of_another_kind_is_refused(
         profile_of(archive(tmp_path, {**documents, name: ["no mapping"]}))
 
 
-def test_without_nvml_nothing_can_be_played(documents: dict[str, Any], tmp_path: Path) -> None:
-    del documents[gathered.NVML]
-    with pytest.raises(StateError, match=r"it has no nvml\.json; its manifest\.json says why"):
-        profile_of(archive(tmp_path, documents))
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -102,15 +96,6 @@ def test_a_place_outside_of_the_drivers_folders_is_refused(
     documents[gathered.FILES][kind][0] |= {"path": path, "kind": "programs"}
     documents[gathered.FILES][kind][0].pop("kind") if kind != "others" else None
     with pytest.raises(ConfigError, match="driver_files"):
-        profile_of(archive(tmp_path, documents))
-
-
-@pytest.mark.parametrize("target", ["..", ".hidden", "", "a b"])
-def test_a_link_to_what_is_no_name_is_refused(
-    target: str, documents: dict[str, Any], tmp_path: Path
-) -> None:
-    documents[gathered.FILES]["links"][0]["target"] = target
-    with pytest.raises(ConfigError, match=r"driver_files\.links"):
         profile_of(archive(tmp_path, documents))
 
 
@@ -146,19 +131,3 @@ def test_what_is_played_stays_below_its_root(documents: dict[str, Any], tmp_path
     links = [path for path in (folder / "gpus/usr").rglob("*") if path.is_symlink()]
     assert links
     assert all(link.resolve().is_relative_to(folder) for link in links)
-
-
-def test_an_archive_of_a_newer_program_says_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as newer:
-        newer.setattr(gathered, "VERSION", gathered.VERSION + 1)
-        path = archive(tmp_path, {gathered.NVML: {"gpus": []}})
-    root = tmp_path / "root"
-
-    assert main(["simulate", "up", f"--from={path}", f"--root={root}"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: the archive {path} has format version 2")
-    assert "use the dra-driver that made it, or a newer one" in said
-    with pytest.raises(DriverError):
-        Machine(root)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from contract.simulator.conftest import MakeMachine
 from dra_driver.simulator.machine import Machine
 
 NO_DEVICE = 100
@@ -58,19 +57,6 @@ def listen(folder: Path) -> socket.socket:
     return end
 
 
-def test_a_context_is_made_and_given_back(machine: Machine) -> None:
-    assert results(machine) == [0, 0, 0, 0]
-
-
-def test_nvidias_files_come_with_the_stand_in_too(
-    make_machine: MakeMachine, real_userspace: None
-) -> None:
-    machine = make_machine(userspace="real")
-    assert results(machine) == [0, 0, 0, 0]
-    library = (machine.library_folder / "libcuda.so.1").resolve()
-    assert library.name == f"libcuda.so.{machine.description.driver_version}"
-
-
 def test_devices_are_those_that_are_named_by_uuid(machine: Machine) -> None:
     second = machine.gpus[1].uuid
     assert results(machine, CUDA_VISIBLE_DEVICES=second) == [0, 0, 0, 0]
@@ -84,11 +70,6 @@ def test_faults_are_injected_by_a_functions_name_and_a_gpu(machine: Machine) -> 
     assert results(machine, CUDA_VISIBLE_DEVICES=second) == [0, 0, 0, 0]
     assert results(machine, CUDA_VISIBLE_DEVICES=first)[2] == 2
     assert results(machine, CUDA_VISIBLE_DEVICES=first) == [0, 0, 0, 0]
-
-
-def test_without_a_driver_there_is_no_device(machine: Machine) -> None:
-    machine.unload_driver()
-    assert results(machine)[0] == NO_DEVICE
 
 
 def test_only_a_client_of_mps_waits_for_its_server(machine: Machine, pipes: Path) -> None:

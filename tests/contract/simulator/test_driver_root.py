@@ -1,7 +1,6 @@
 """The files of a simulated driver root, and how it is made and removed."""
 
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from contract.simulator.conftest import MakeMachine
 from dra_driver.errors import SetupError
 from dra_driver.simulator import driver_root, userspace
 from dra_driver.simulator.device_nodes import NodeKind
@@ -61,24 +59,6 @@ def test_device_nodes_have_the_drivers_numbers(machine: Machine) -> None:
     assert f"\n{machine.description.nodes.uvm_major} nvidia-uvm\n" in devices
 
 
-def test_sys_tells_the_pcie_root_and_numa_node_of_every_gpu(machine: Machine) -> None:
-    for gpu in machine.gpus:
-        link = machine.sys_root / "bus/pci/devices" / gpu.pci
-        target = str(link.resolve().relative_to(machine.sys_root.resolve()))
-        assert re.match(rf"devices/pci{gpu.root_bus}/.*/{gpu.pci}$", target)
-        assert (link / "numa_node").read_text() == f"{gpu.numa_node}\n"
-        assert (link / "vendor").read_text() == "0x10de\n"
-        assert (link / "driver").resolve().name == "nvidia"
-
-
-def test_proc_names_the_driver_and_every_gpu(machine: Machine) -> None:
-    nvidia = machine.proc_root / "driver/nvidia"
-    assert machine.description.driver_version in (nvidia / "version").read_text()
-    assert {path.name for path in (nvidia / "gpus").iterdir()} == {gpu.pci for gpu in machine.gpus}
-    information = (nvidia / "gpus" / machine.gpus[0].pci / "information").read_text()
-    assert f"Device Minor: \t {machine.gpus[0].minor}" in re.sub(" +\t", " \t", information)
-
-
 def test_a_pulled_gpu_leaves_no_file_behind(machine: Machine) -> None:
     gpu = machine.gpus[3]
     machine.remove_gpu(gpu.uuid)
@@ -108,21 +88,6 @@ def test_a_reboot_gives_a_new_boot_id_and_forgets_settings(machine: Machine) -> 
     assert machine.driver_loaded
     assert list((machine.driver_root / "run").iterdir()) == []
     assert list((machine.driver_root / "tmp").iterdir()) == []
-
-
-def test_up_twice_keeps_the_machine_as_it_is(make_machine: MakeMachine) -> None:
-    first = make_machine("t4x4")
-    first.lose_gpu(first.gpus[0].uuid)
-    inode = first.state_file.stat().st_ino
-    second = make_machine("t4x4")
-    assert second.state_file.stat().st_ino == inode
-    assert second.status()[0].lost
-
-
-def test_another_profile_in_the_same_folder_is_refused(make_machine: MakeMachine) -> None:
-    make_machine("t4x4")
-    with pytest.raises(SetupError, match=r"already is the machine 't4-x4'.*simulate down"):
-        make_machine("l4x2")
 
 
 def test_a_folder_with_other_files_is_neither_filled_nor_removed(tmp_path: Path) -> None:

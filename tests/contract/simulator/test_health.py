@@ -54,17 +54,6 @@ def test_a_recovery_action_is_told_with_an_event_and_ended_by_a_reset(new: Machi
     assert fields(RECOVERY) == [0]
 
 
-def test_what_needs_a_reboot_is_not_ended_by_a_reset(new: Machine) -> None:
-    say(new, "health", "--gpu", "0", "--recovery-action", "node-reboot")
-    gpu = uuid()
-    pynvml.nvmlShutdown()
-    new.reset_gpu(gpu)
-    pynvml.nvmlInit()
-    assert fields(RECOVERY) == [2]
-    new.reboot()
-    assert fields(RECOVERY) == [0]
-
-
 def test_bad_memory_is_replaced_by_a_reset_unless_that_failed(new: Machine) -> None:
     assert fields(ROWS_PENDING, ROWS_FAILED) == [0, 0]
     say(new, "health", "--gpu", "0", "--rows", "pending")
@@ -79,70 +68,3 @@ def test_bad_memory_is_replaced_by_a_reset_unless_that_failed(new: Machine) -> N
     say(new, "health", "--gpu", "0", "--rows", "failed")
     new.reboot()
     assert fields(ROWS_PENDING, ROWS_FAILED) == [0, 1]
-
-
-def test_a_gpu_with_instances_does_not_tell_of_its_rows(new: Machine) -> None:
-    gpu = uuid()
-    pynvml.nvmlShutdown()
-    new.set_mig_mode(gpu, enabled=True)
-    new.create_mig(gpu, "1g.10gb")
-    pynvml.nvmlInit()
-    assert fields(ROWS_PENDING, ROWS_FAILED, RECOVERY) == [None, None, 0]
-    with pytest.raises(pynvml.NVMLError_NotSupported):
-        pynvml.nvmlDeviceGetRemappedRows(pynvml.nvmlDeviceGetHandleByIndex(0))
-
-
-def test_errors_since_the_driver_was_loaded_begin_anew_and_those_ever_do_not(new: Machine) -> None:
-    say(new, "health", "--gpu", "0", "--uncorrected", "3")
-    assert fields(UNCORRECTED, EVER) == [3, 3]
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    counts = [
-        pynvml.nvmlDeviceGetTotalEccErrors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, one)
-        for one in (pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC)
-    ]
-    assert counts == [3, 3]
-    new.reboot()
-    assert fields(UNCORRECTED, EVER) == [0, 3]
-
-
-@pytest.mark.parametrize(("slowdown", "bits"), [("thermal", 0x48), ("power-brake", 0x88)])
-def test_a_slowdown_is_told_with_the_bit_that_says_that_it_is_the_hardwares(
-    new: Machine, slowdown: str, bits: int
-) -> None:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    assert pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) == 0x1
-    say(new, "health", "--gpu", "0", "--slowdown", slowdown)
-    assert pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) == bits
-    say(new, "health", "--gpu", "0", "--slowdown", "none")
-    assert pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) == 0x1
-
-
-def test_an_nvlink_goes_down_and_a_reboot_brings_it_up(new: Machine) -> None:
-    def is_up() -> list[int]:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        return [pynvml.nvmlDeviceGetNvLinkState(handle, link) for link in (6, 7)]
-
-    say(new, "nvlink", "--gpu", "0", "--link", "7", "--state", "down")
-    assert is_up() == [1, 0]
-    new.reboot()
-    assert is_up() == [1, 1]
-
-
-def test_an_event_names_the_mig_device_that_it_is_about(new: Machine) -> None:
-    gpu = uuid()
-    pynvml.nvmlShutdown()
-    new.set_mig_mode(gpu, enabled=True)
-    new.create_mig(gpu, "1g.10gb")
-    device = new.create_mig(gpu, "2g.20gb")
-    pynvml.nvmlInit()
-    events = pynvml.nvmlEventSetCreate()
-    xid = pynvml.nvmlEventTypeXidCriticalError
-    pynvml.nvmlDeviceRegisterEvents(pynvml.nvmlDeviceGetHandleByIndex(0), xid, events)
-    say(new, "event", "--device", device, "--xid", "62")
-    event = pynvml.nvmlEventSetWait_v2(events, 10_000)
-    (mine,) = [one for one in new.mig_devices(gpu) if one.uuid == device]
-    assert (event.gpuInstanceId, event.computeInstanceId) == (
-        mine.gpu_instance,
-        mine.compute_instance,
-    )
-    assert pynvml.nvmlDeviceGetUUID(event.device) == gpu

@@ -1,6 +1,5 @@
 """Memory limits of control groups, by the real pynvml: both backends and what is odd about each."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from dra_driver.simulator.layout import Fact
 from worlds.groups import GIB, MIB, Groups, Limits, Nvml, limits_on
 
-MAX = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 BACKENDS = ("misc", "dmem")
 
 
@@ -68,40 +66,6 @@ def test_a_limit_on_a_pod_binds_all_its_containers_together(world: Limits) -> No
     assert world.take(two, 4 * GIB, pid=2)
 
 
-def test_a_limit_holds_for_one_gpu_alone(world: Limits) -> None:
-    pod = world.groups.make("pod")
-    world.set(pod, 1 * GIB)
-    other = next(gpu.uuid for gpu in world.machine.gpus if gpu.uuid != world.uuid)
-
-    assert not world.take(pod, 2 * GIB)
-    assert world.machine.take_memory(other, 2 * GIB, pid=1, group=pod)
-
-
-def test_a_cleared_limit_binds_no_more(world: Limits) -> None:
-    pod = world.groups.make("pod")
-    world.set(pod, 1 * GIB)
-    world.set(pod, MAX)
-
-    assert world.get(pod) == (0, MAX, 0)
-    assert world.take(pod, 2 * GIB)
-
-
-def test_memory_is_free_again_when_its_process_ends(world: Limits) -> None:
-    pod = world.groups.make("pod")
-    world.set(pod, 3 * GIB)
-    world.take(pod, 3 * GIB, pid=7)
-    assert [(allocation.pid, allocation.memory) for allocation in world.machine.allocations()] == [
-        (7, 3 * GIB)
-    ]
-    assert [holder.pid for holder in world.machine.holders()] == [7]
-
-    world.machine.release_memory(world.uuid, pid=7)
-
-    assert world.machine.allocations() == world.machine.holders() == []
-    assert world.take(pod, 3 * GIB, pid=8)
-    assert pynvml.nvmlDeviceGetMemoryInfo(world.handle, pynvml.nvmlMemory_v2).used == 3 * GIB
-
-
 def test_a_gpu_in_mig_mode_takes_limits_and_heeds_none(world: Limits) -> None:
     pod = world.groups.make("pod")
     world.machine.set_fact(world.uuid, Fact.MIG_CURRENT, 1)
@@ -110,17 +74,6 @@ def test_a_gpu_in_mig_mode_takes_limits_and_heeds_none(world: Limits) -> None:
     assert world.get(pod)[1] == 1 * GIB
     assert world.take(pod, 2 * GIB)
     assert world.get(pod)[2] == 0
-
-
-def test_a_mig_device_is_refused(world: Limits) -> None:
-    pod = world.groups.make("pod")
-    world.machine.set_fact(world.uuid, Fact.MIG_CURRENT, 1)
-    world.machine.create_mig(world.uuid, "1g.10gb")
-    world.handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(world.handle, 0)
-
-    for call in (lambda: world.set(pod, GIB), lambda: world.get(pod)):
-        with pytest.raises(pynvml.NVMLError_NotSupported):
-            call()
 
 
 @pytest.mark.parametrize(
@@ -146,24 +99,6 @@ def test_what_is_no_control_group_is_refused(world: Limits, place: str, error: i
 # dmem
 
 
-def test_every_group_above_binds(dmem: Limits) -> None:
-    pod, leaf = dmem.groups.make("pod"), dmem.groups.make("pod/leaf")
-    dmem.set(pod, 4 * GIB)
-    dmem.set(leaf, 8 * GIB)
-
-    assert not dmem.take(leaf, 5 * GIB)
-    assert dmem.take(leaf, 4 * GIB)
-
-
-def test_what_was_taken_before_the_limit_counts(dmem: Limits) -> None:
-    pod = dmem.groups.make("pod")
-    dmem.take(pod, 3 * GIB)
-    dmem.set(pod, 4 * GIB)
-
-    assert dmem.get(pod) == (0, 4 * GIB, 3 * GIB)
-    assert not dmem.take(pod, 2 * GIB)
-
-
 def test_a_limit_below_what_is_used_is_ignored_in_silence(dmem: Limits) -> None:
     pod = dmem.groups.make("pod")
     dmem.set(pod, 8 * GIB)
@@ -184,29 +119,6 @@ def test_a_group_without_the_controller_is_answered_for_by_one_above(dmem: Limit
     assert dmem.get(bare) == (0, 4 * GIB, 0)
 
 
-def test_the_numbers_lie_in_the_kernels_files(dmem: Limits) -> None:
-    pod = dmem.groups.make("pod")
-    dmem.set(pod, 4 * GIB, soft=GIB)
-    bus_id = dmem.machine.find("0").nvml_bus_id
-
-    assert (pod / "dmem.max").read_text() == f"nvidia/{bus_id}/vidmem {4 * GIB}\n"
-    assert (pod / "dmem.min").read_text() == f"nvidia/{bus_id}/vidmem {GIB}\n"
-    assert bus_id in (dmem.groups.root / "dmem.capacity").read_text()
-
-
-def test_a_soft_limit_climbs_and_stays_above_when_its_group_goes(dmem: Limits) -> None:
-    top, pod, leaf = (dmem.groups.make(place) for place in ("top", "top/pod", "top/pod/leaf"))
-    dmem.set(leaf, 8 * GIB, soft=2 * GIB)
-    dmem.set(dmem.groups.make("top/pod/other"), MAX, soft=GIB)
-    assert [dmem.get(group)[0] // GIB for group in (leaf, pod, top)] == [2, 3, 3]
-
-    dmem.set(dmem.groups.make("top/pod/other"), MAX)
-    assert dmem.get(top)[0] == 2 * GIB
-    shutil.rmtree(leaf)
-
-    assert [dmem.get(group)[0] // GIB for group in (pod, top)] == [2, 2]
-
-
 # misc
 
 
@@ -219,28 +131,9 @@ def test_the_nearest_group_with_a_limit_binds_alone(misc: Limits) -> None:
     assert misc.get(pod) == (0, 4 * GIB, 0)
 
 
-def test_a_cleared_child_hides_the_limit_of_its_parent(misc: Limits) -> None:
-    pod, leaf = misc.groups.make("pod"), misc.groups.make("pod/leaf")
-    misc.set(pod, 4 * GIB)
-    assert misc.get(leaf) == (0, 4 * GIB, 0)
-    misc.set(leaf, MAX)
-
-    assert misc.take(leaf, 20 * GIB)
-    assert misc.get(leaf) == (0, MAX, 20 * GIB)
-
-
 def test_a_group_without_a_limit_looks_like_a_gpu_without_support(misc: Limits) -> None:
     with pytest.raises(pynvml.NVMLError_NotSupported):
         misc.get(misc.groups.make("pod"))
-
-
-def test_what_was_taken_before_the_limit_does_not_count(misc: Limits) -> None:
-    pod = misc.groups.make("pod")
-    misc.take(pod, 20 * GIB)
-    misc.set(pod, 4 * GIB)
-
-    assert misc.get(pod) == (0, 4 * GIB, 0)
-    assert misc.take(pod, 4 * GIB)
 
 
 def test_a_limit_below_what_is_used_is_refused(misc: Limits) -> None:
@@ -251,16 +144,6 @@ def test_a_limit_below_what_is_used_is_refused(misc: Limits) -> None:
     with pytest.raises(pynvml.NVMLError_InvalidArgument):
         misc.set(pod, 4 * GIB)
     assert misc.get(pod) == (0, 8 * GIB, 6 * GIB)
-
-
-def test_a_limit_outlives_its_group_and_can_hit_another(misc: Limits) -> None:
-    pod = misc.groups.make("pod")
-    misc.set(pod, GIB)
-    # A rename keeps the directory's identity, as a new group in its place can have it.
-    other = pod.rename(misc.groups.root / "other")
-
-    assert misc.get(other) == (0, GIB, 0)
-    assert not misc.take(other, 2 * GIB)
 
 
 @pytest.mark.parametrize("end", ["reset", "reload", "reboot"])

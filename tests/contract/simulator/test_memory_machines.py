@@ -67,27 +67,6 @@ def test_the_limit_of_a_group_above_is_told_under_misc_alone(world: Limits) -> N
 # Which machines have limits
 
 
-@pytest.mark.parametrize("version", ["535.261.03", "610.57.04"])
-def test_an_older_driver_lacks_the_functions(tmp_path: Path, nvml: Nvml, version: str) -> None:
-    with limits_on(tmp_path, "off", nvml, driver=version) as world:
-        pod = world.groups.make("pod")
-        for call in (lambda: world.set(pod, GIB), lambda: world.get(pod)):
-            with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-                call()
-        assert world.machine.memory_backend is MemoryBackend.OFF
-        assert world.take(pod, GIB)
-
-
-def test_without_a_backend_nothing_is_supported(tmp_path: Path, nvml: Nvml) -> None:
-    with limits_on(tmp_path, "off", nvml) as world:
-        pod = world.groups.make("pod")
-        for call in (lambda: world.set(pod, GIB), lambda: world.get(pod)):
-            with pytest.raises(pynvml.NVMLError_NotSupported):
-                call()
-        assert world.take(pod, GIB)
-        assert told(world, pod)[0] == pynvml.nvmlDeviceGetMemoryInfo(world.handle).total
-
-
 @pytest.mark.usefixtures("needs_root")  # it makes control groups
 def test_the_kernels_own_control_groups_are_known(tmp_path: Path, nvml: Nvml) -> None:
     newer = profiles.changed(profiles.load("t4x4"), {"driver_version": R615})

@@ -1,7 +1,5 @@
 """MIG in the simulated NVML as the real pynvml sees it."""
 
-import contextlib
-import ctypes
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -11,7 +9,6 @@ import pytest
 import mig_calls
 from contract.simulator.conftest import MakeMachine, Nvml
 from dra_driver.errors import SetupError
-from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
@@ -40,47 +37,6 @@ def code_of(call: Callable[..., object], *arguments: object) -> int:
     return int(raised.value.value)
 
 
-def test_a_hopper_card_switches_at_once(hopper: Machine) -> None:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
-    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) == 0
-    assert pynvml.nvmlDeviceSetMigMode(handle, 1) == 0
-    assert pynvml.nvmlDeviceGetMigMode(handle) == [1, 1]
-    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) == 7
-    assert pynvml.nvmlDeviceSetMigMode(handle, 0) == 0
-    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
-
-
-def test_an_ampere_card_switches_when_it_is_reset(session: Machine) -> None:
-    handle = pynvml.nvmlDeviceGetHandleByUUID(session.gpus[0].uuid)
-    assert pynvml.nvmlDeviceSetMigMode(handle, 1) == pynvml.NVML_ERROR_RESET_REQUIRED
-    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 1]
-    assert code_of(pynvml.nvmlDeviceCreateGpuInstance, handle, ONE) == 3
-    session.reset_gpu(session.gpus[0].uuid)
-    assert pynvml.nvmlDeviceGetMigMode(handle) == [1, 1]
-    assert pynvml.nvmlDeviceCreateGpuInstance(handle, ONE)
-
-
-def test_taking_a_pending_mode_back_needs_no_reset(session: Machine) -> None:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    pynvml.nvmlDeviceSetMigMode(handle, 1)
-    assert pynvml.nvmlDeviceSetMigMode(handle, 0) == 0
-    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
-
-
-def test_a_card_that_is_in_use_does_not_switch(hopper: Machine, device: object) -> None:
-    instance = mig_calls.create(device, ONE, 0, 1)
-    assert pynvml.nvmlDeviceSetMigMode(device, 0) == pynvml.NVML_ERROR_IN_USE
-    assert pynvml.nvmlDeviceGetMigMode(device) == [1, 0]
-    pynvml.nvmlGpuInstanceDestroy(instance)
-    assert pynvml.nvmlDeviceSetMigMode(device, 0) == 0
-    hopper.hold_instance(hopper.gpus[2].uuid)
-    assert pynvml.nvmlDeviceSetMigMode(device, 1) == pynvml.NVML_ERROR_IN_USE
-    assert pynvml.nvmlDeviceGetMigMode(device)[0] == 0
-    hopper.release_instance(hopper.gpus[2].uuid)
-    assert pynvml.nvmlDeviceSetMigMode(device, 1) == 0
-
-
 def test_switching_resets_what_was_set(hopper: Machine) -> None:
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     gpu = pynvml.nvmlDeviceGetUUID(handle)
@@ -89,16 +45,6 @@ def test_switching_resets_what_was_set(hopper: Machine) -> None:
     assert hopper.compute_mode(gpu) == 0
     assert code_of(pynvml.nvmlDeviceSetComputeMode, handle, 3) == 3
     assert code_of(pynvml.nvmlDeviceGetUtilizationRates, handle) == 3
-
-
-def test_a_card_without_mig_has_none(make_machine: MakeMachine, nvml: Nvml) -> None:
-    with nvml(make_machine("t4x4")):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        assert code_of(pynvml.nvmlDeviceGetMigMode, handle) == 3
-        assert code_of(pynvml.nvmlDeviceSetMigMode, handle, 1) == 3
-        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) == 0
-        assert not list(mig_calls.profiles(handle))
-        assert code_of(pynvml.nvmlDeviceCreateGpuInstance, handle, ONE) == 3
 
 
 @pytest.mark.parametrize(
@@ -163,26 +109,6 @@ def test_a_card_holds_as_many_instances_as_each_profile_says(
                 pynvml.nvmlGpuInstanceDestroy(instance)
 
 
-def test_every_version_of_the_profile_structures_is_spoken(device: object) -> None:
-    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, 0, version=1).id == ONE
-    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfoById(device, TWO).name == "MIG 2g.20gb"
-    instance = mig_calls.create(device, THREE, 4, 4)
-    info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 0, 0, version=1)
-    assert (info.id, info.sliceCount, info.instanceCount) == (0, 1, 3)
-    third = (ctypes.c_uint * 38)(0x03000098)
-    library = pynvml.nvmlLib
-    assert library.nvmlDeviceGetGpuInstanceProfileInfoV(device, 0, ctypes.byref(third)) == 0
-    assert third[1] == ONE
-    third[0] = 0x04000098
-    assert library.nvmlDeviceGetGpuInstanceProfileInfoV(device, 0, ctypes.byref(third)) == 25
-    compute = (ctypes.c_uint * 35)(0x0300008C)
-    name = library.nvmlGpuInstanceGetComputeInstanceProfileInfoV
-    assert name(instance, 2, 0, ctypes.byref(compute)) == 0
-    assert compute[1:3] == [2, 3]
-    compute[0] = 1
-    assert name(instance, 2, 0, ctypes.byref(compute)) == 25
-
-
 def test_an_instance_is_numbered_by_its_place_and_found_again(device: object) -> None:
     made = {
         start: pynvml.nvmlGpuInstanceGetInfo(mig_calls.create(device, profile, start, size))
@@ -218,26 +144,6 @@ def test_a_taken_place_is_insufficient_resources_and_a_wrong_one_invalid(device:
     assert code_of(mig_calls.create, device, TWO, 4, 1) == 2
     assert code_of(mig_calls.create, device, 77, 0, 1) == 2
     assert code_of(mig_calls.create, device, ONE, 7, 1) == 2
-
-
-def test_the_media_engines_can_be_had_once(device: object) -> None:
-    mig_calls.create(device, ONE_MEDIA, 0, 1)
-    assert code_of(mig_calls.create, device, ONE_MEDIA, 1, 1) == 23
-    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device, ONE_MEDIA) == 0
-    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device, ONE) == 6
-
-
-def test_all_media_engines_leave_room_for_instances_without(
-    make_machine: MakeMachine, nvml: Nvml
-) -> None:
-    machine = make_machine("rtxpro6000x8")
-    assert machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
-    with nvml(machine):
-        handle = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
-        mig_calls.create(handle, 65, 0, 3)  # 1g.24gb+me.all
-        for id_, left in ((14, 0), (21, 0), (47, 0), (65, 0), (67, 3), (5, 0), (66, 1)):
-            assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, id_) == left
-        mig_calls.create(handle, 66, 6, 6)  # 2g.48gb-me
 
 
 def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> None:
@@ -278,105 +184,6 @@ def test_an_instance_made_again_in_its_place_is_the_same_device(hopper: Machine)
     hopper.destroy_mig(first)
     assert hopper.create_mig(gpu, "1g.10gb", 3) == first
     assert other != first
-
-
-def test_a_gpu_instance_can_be_divided(device: object) -> None:
-    instance = mig_calls.create(device, THREE, 0, 4)
-    sizes = {}
-    for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-        with contextlib.suppress(pynvml.NVMLError_NotSupported):
-            info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0)
-            sizes[info.name] = (info.id, info.instanceCount)
-    assert sizes == {"MIG 1c.3g.40gb": (0, 3), "MIG 2c.3g.40gb": (1, 1), "MIG 3g.40gb": (2, 1)}
-    two = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
-    assert pynvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, 0) == 1
-    place = pynvml.c_nvmlComputeInstancePlacement_t(1, 1)
-    create = pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement
-    assert code_of(create, instance, 0, ctypes.byref(place)) == 23
-    place.start = 2
-    one = create(instance, 0, ctypes.byref(place))
-    names = [pynvml.nvmlDeviceGetName(mig) for mig in mig_calls.mig_devices(device).values()]
-    assert [name.partition(" MIG ")[2] for name in names] == ["2c.3g.40gb", "1c.3g.40gb"]
-    count = ctypes.c_uint()
-    array = (pynvml.c_nvmlComputeInstance_t * 3)()
-    pynvml.nvmlGpuInstanceGetComputeInstances(instance, 0, array, ctypes.byref(count))
-    assert count.value == 1
-    assert pynvml.nvmlComputeInstanceGetInfo(one).placement.start == 2
-    assert pynvml.nvmlComputeInstanceGetInfo(two).profileId == 1
-    found = pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 0)
-    assert ctypes.addressof(found.contents) == ctypes.addressof(two.contents)
-    assert code_of(pynvml.nvmlGpuInstanceGetComputeInstanceById, instance, 5) == 6
-    assert code_of(pynvml.nvmlGpuInstanceCreateComputeInstance, instance, 6) == 2
-
-
-def test_a_card_may_have_the_first_compute_profile_twice(
-    make_machine: MakeMachine, nvml: Nvml
-) -> None:
-    shipped = profiles.load("h100x8")
-    card = shipped.cards["h100-80gb"]
-    assert card.mig is not None
-    own = card.model_copy(update={"mig": card.mig.model_copy(update={"compute_rev1": True})})
-    machine = make_machine(shipped.model_copy(update={"cards": {"h100-80gb": own}}))
-    assert machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
-    with nvml(machine):
-        handle = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
-        instance = mig_calls.create(handle, ONE, 0, 1)
-        ids = [
-            pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0).id
-            for index in (
-                pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE,
-                pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1,
-            )
-        ]
-        assert ids == [0, 7]
-
-
-def test_instances_go_in_order_and_their_handles_lead_nowhere_after(device: object) -> None:
-    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
-    mig = mig_calls.mig_devices(device)[0]
-    assert code_of(pynvml.nvmlGpuInstanceDestroy, instance) == 19
-    pynvml.nvmlComputeInstanceDestroy(compute)
-    assert code_of(pynvml.nvmlComputeInstanceDestroy, compute) == 2
-    assert code_of(pynvml.nvmlDeviceGetUUID, mig) == 2
-    assert mig_calls.mig_devices(device) == {}
-    pynvml.nvmlGpuInstanceDestroy(instance)
-    assert code_of(pynvml.nvmlGpuInstanceDestroy, instance) == 2
-    assert code_of(pynvml.nvmlGpuInstanceGetInfo, instance) == 2
-
-
-def test_the_index_of_mig_devices_has_holes(hopper: Machine, device: object) -> None:
-    gpu = hopper.gpus[2].uuid
-    made = [hopper.create_mig(gpu, "1g.10gb") for _ in range(4)]
-    hopper.destroy_mig(made[1])
-    assert list(mig_calls.mig_devices(device)) == [0, 2, 3]
-    assert hopper.create_mig(gpu, "2g.20gb", 4)
-    assert list(mig_calls.mig_devices(device)) == [0, 1, 2, 3]
-
-
-def test_a_process_keeps_its_instance(hopper: Machine, device: object) -> None:
-    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
-    identity = hopper.mig_devices(hopper.gpus[2].uuid)[0].uuid
-    hopper.hold_instance(identity, pid=4711, memory=1 << 30)
-    assert code_of(pynvml.nvmlComputeInstanceDestroy, compute) == 19
-    mig = pynvml.nvmlDeviceGetHandleByUUID(identity)
-    for handle in (mig, device):
-        (process,) = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        assert (process.pid, process.gpuInstanceId, process.computeInstanceId) == (4711, 11, 0)
-    assert pynvml.nvmlDeviceGetMemoryInfo(mig).used == 1 << 30
-    with pytest.raises(SetupError, match="a process holds the instance"):
-        hopper.destroy_mig(identity)
-    with pytest.raises(SetupError, match="a process is on it"):
-        hopper.reset_gpu(hopper.gpus[2].uuid)
-    hopper.release_instance(identity)
-    pynvml.nvmlComputeInstanceDestroy(compute)
-    pynvml.nvmlGpuInstanceDestroy(instance)
-
-
-def test_a_reset_ends_instances(hopper: Machine, device: object) -> None:
-    mig_calls.create_both(device, ONE, 0, 1)
-    hopper.reset_gpu(hopper.gpus[2].uuid)
-    assert mig_calls.instances(device) == []
-    assert pynvml.nvmlDeviceGetMigMode(device) == [1, 1]
 
 
 def test_a_reboot_ends_instances_and_only_ampere_keeps_its_mode(make_machine: MakeMachine) -> None:
@@ -422,48 +229,6 @@ def test_a_change_of_instances_is_an_event(hopper: Machine, device: object) -> N
     assert (data.eventType, data.gpuInstanceId) == (pynvml.nvmlEventMigConfigChange, 11)
     pynvml.nvmlGpuInstanceDestroy(instance)
     assert pynvml.nvmlEventSetWait_v2(events, 1000).eventType == pynvml.nvmlEventMigConfigChange
-
-
-def test_faults_of_a_gpu_reach_its_instances(hopper: Machine, device: object) -> None:
-    gpu = hopper.gpus[2].uuid
-    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
-    mig = mig_calls.mig_devices(device)[0]
-    hopper.fail_call("nvmlComputeInstanceDestroy", 4, uuid=gpu, times=1)
-    assert code_of(pynvml.nvmlComputeInstanceDestroy, compute) == 4
-    hopper.lose_gpu(gpu)
-    for call, handle in (
-        (pynvml.nvmlGpuInstanceGetInfo, instance),
-        (pynvml.nvmlComputeInstanceDestroy, compute),
-        (pynvml.nvmlDeviceGetUUID, mig),
-    ):
-        assert code_of(call, handle) == 15
-    hopper.restore_gpu(gpu)
-    assert pynvml.nvmlDeviceGetUUID(mig).startswith("MIG-")
-
-
-def test_bad_handles_and_arguments_are_refused(device: object) -> None:
-    library = pynvml.nvmlLib
-    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
-    word = ctypes.c_uint()
-    assert library.nvmlDeviceSetMigMode(device, 2, ctypes.byref(word)) == 2
-    assert library.nvmlDeviceSetMigMode(device, 1, None) == 2
-    assert library.nvmlDeviceGetGpuInstanceProfileInfo(device, 18, None) == 2
-    assert library.nvmlDeviceCreateGpuInstance(device, ONE, None) == 2
-    assert library.nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, ONE, None, None) == 2
-    few = (pynvml.c_nvmlGpuInstancePlacement_t * 1)()
-    word.value = 1
-    call = library.nvmlDeviceGetGpuInstancePossiblePlacements_v2
-    assert call(device, ONE, few, ctypes.byref(word)) == 7
-    assert library.nvmlGpuInstanceGetInfo(None, None) == 2
-    assert library.nvmlGpuInstanceDestroy(compute) == 2
-    assert library.nvmlComputeInstanceDestroy(instance) == 2
-    assert library.nvmlComputeInstanceGetInfo_v2(compute, None) == 2
-    assert library.nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, 0, 1, None) == 2
-    assert code_of(pynvml.nvmlDeviceGetHandleByUUID, "MIG-none") == 6
-    assert code_of(pynvml.nvmlDeviceSetMigMode, mig_calls.mig_devices(device)[0], 0) == 3
-    library.nvmlErrorString.restype = ctypes.c_char_p
-    for code, text in ((16, b"requires reset"), (19, b"another client"), (23, b"Resources")):
-        assert text in library.nvmlErrorString(code)
 
 
 def test_what_cannot_be_done_by_hand_says_why(hopper: Machine) -> None:

@@ -82,23 +82,6 @@ def test_files_go_with_instances_that_end_otherwise(machine: Machine, end: str) 
     assert machine.mig_devices(gpu) == []
 
 
-def test_late_files_come_though_their_maker_has_ended(machine: Machine, nvml: Nvml) -> None:
-    gpu = machine.gpus[2]
-    machine.late_nodes(3_600_000)
-    machine.create_mig(gpu.uuid, "1g.10gb", 0)
-    with nvml(machine):
-        assert mig_calls.mig_devices(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
-        assert access_files(machine, gpu.minor) == {}
-    machine.late_nodes(0)
-    machine.settle_nodes()
-    assert len(access_files(machine, gpu.minor)) == 2
-    assert len(node_minors(machine)) == 2
-    for path in (machine.proc_root / "driver/nvidia/capabilities").rglob("gi*/access"):
-        path.unlink()  # as if its maker had been killed before
-    with nvml(machine):
-        assert len(access_files(machine, gpu.minor)) == 2
-
-
 def container(machine: Machine, folder: Path, nodes: list[str]) -> Path:
     """A dev folder with some of the machine's nodes."""
     for name in ("nvidiactl", *nodes):

@@ -42,24 +42,6 @@ def test_its_table_shows_no_error(machine: Machine) -> None:
     assert "mismatch" not in done.stdout.lower()
 
 
-def test_it_sets_the_compute_mode(machine: Machine) -> None:
-    uuid = in_order(machine)[5]
-    assert smi(machine, "-i", uuid, "-c", "EXCLUSIVE_PROCESS").returncode == 0
-    assert machine.compute_mode(uuid) == 3
-    assert smi(machine, "-i", uuid, "-c", "DEFAULT").returncode == 0
-    assert machine.compute_mode(uuid) == 0
-
-
-def test_it_sets_and_lists_time_slices(machine: Machine) -> None:
-    uuid = in_order(machine)[2]
-    for number, name in enumerate(("Default", "Short", "Medium", "Long")):
-        done = smi(machine, "compute-policy", "-i", uuid, f"--set-timeslice={number}")
-        assert done.returncode == 0, done.stdout
-        assert machine.time_slice(uuid) == number
-        listed = smi(machine, "compute-policy", "-i", uuid, "-l").stdout
-        assert f"|   2   Timeslice       {name:<14}|" in listed.splitlines()
-
-
 def test_a_card_without_time_slices_says_so(
     make_machine: MakeMachine, real_userspace: None
 ) -> None:
@@ -195,13 +177,3 @@ def test_the_stand_in_says_that_it_is_one_and_does_what_the_driver_needs(
     assert smi(machine, "-i", "2", "-c", "EXCLUSIVE_PROCESS").returncode == 0
     assert machine.compute_mode(uuids[2]) == 3
     assert smi(machine, "--frobnicate").returncode == 2
-
-
-def test_the_stand_in_lists_mig_devices(make_machine: MakeMachine) -> None:
-    machine = make_machine("h100x8", userspace="stand-in")
-    gpu = in_order(machine)[0]
-    machine.set_mig_mode(gpu, enabled=True)
-    made = machine.create_mig(gpu, "1g.10gb")
-    assert smi(machine, "-L").stdout.splitlines()[1] == (
-        f"  MIG 1g.10gb     Device  0: (UUID: {made})"
-    )

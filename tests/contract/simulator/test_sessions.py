@@ -84,14 +84,6 @@ def test_a_mode_is_not_changed_while_another_process_has_the_gpu_open(
         assert switch(hopper, on=False) == SUCCESS
 
 
-def test_a_process_that_died_holds_nothing(hopper: Machine, nvml: Nvml, client: Client) -> None:
-    with nvml(hopper):  # type: ignore[attr-defined]
-        client.call("nvmlInit_v2")
-        assert switch(hopper, on=True) == IN_USE
-        client.kill()
-        assert switch(hopper, on=True) == SUCCESS
-
-
 def test_a_gpu_that_is_open_elsewhere_is_not_reset(hopper: Machine, client: Client) -> None:
     client.call("nvmlInit_v2")
     with pytest.raises(SetupError, match="another process has NVML open"):
@@ -100,46 +92,6 @@ def test_a_gpu_that_is_open_elsewhere_is_not_reset(hopper: Machine, client: Clie
         hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=True)
     client.call("nvmlShutdown")
     hopper.reset_gpu(hopper.gpus[0].uuid)
-
-
-def test_a_process_holds_only_the_gpus_whose_nodes_it_has(
-    hopper: Machine, nvml: Nvml, tmp_path: Path
-) -> None:
-    for name in ("nvidiactl", "nvidia3"):
-        (tmp_path / name).touch()
-    other = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, str(hopper.library)],
-        env={"NVML_SIMULATOR_DEV": str(tmp_path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with nvml(hopper):  # type: ignore[attr-defined]
-        assert other.stdin is not None
-        assert other.stdout is not None
-        assert other.stdout.readline() == "ready\n"
-        other.stdin.write("nvmlInit_v2\n")
-        other.stdin.flush()
-        assert other.stdout.readline() == "0\n"
-        assert switch(hopper, on=True) == SUCCESS
-    other.kill()
-    other.communicate(timeout=30)
-
-
-def nodes_open(client: Client) -> list[str]:
-    fds = Path(f"/proc/{client.process.pid}/fd")
-    paths = (one.readlink() for one in fds.iterdir())
-    return sorted(path.name for path in paths if path.name.startswith("nvidia"))
-
-
-def test_a_session_has_the_nodes_open_as_fuser_would_see_it(client: Client) -> None:
-    assert nodes_open(client) == []
-    client.call("nvmlInit_v2")
-    client.call("nvmlInit_v2")
-    client.call("nvmlShutdown")
-    assert nodes_open(client) == [*(f"nvidia{minor}" for minor in range(8)), "nvidiactl"]
-    client.call("nvmlShutdown")
-    assert nodes_open(client) == []
 
 
 AS_NOBODY = """

@@ -55,13 +55,13 @@ def test_they_are_what_the_driver_creates_on_a_node_that_has_none(printed: Print
     assert len(found) == 5
 
 
-@pytest.mark.parametrize("profile", ["h100x8", "a100x8", "mixed", "t4x4", "rtxpro6000x8"])
+@pytest.mark.parametrize("profile", ["mixed", "rtxpro6000x8"])
 def test_an_api_server_takes_them_as_printed(printed: Printed, profile: str) -> None:
     for one in printed(f"--profile={profile}", "--node-name=n1"):
         check_slice(one, None)
 
 
-@pytest.mark.parametrize("setting", ["memory", "unlimited", "1", "4"])
+@pytest.mark.parametrize("setting", ["memory", "4"])
 @pytest.mark.parametrize("profile", ["h100x8", "t4x4"])
 def test_with_parts_by_capacity_an_api_server_takes_them_too(
     printed: Printed, profile: str, setting: str
@@ -94,9 +94,7 @@ def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
         assert uuids(slices, "parentUUID") == uuids(slices, "uuid")
 
 
-@pytest.mark.parametrize(
-    ("profiles", "most"), [("", 210_000), ("1g.10gb,3g.40gb", 90_000), ("1g.10gb,2g.20gb", 90_000)]
-)
+@pytest.mark.parametrize(("profiles", "most"), [("", 210_000), ("1g.10gb,3g.40gb", 90_000)])
 def test_a_node_of_eight_h100_costs_the_api_server_so_much(
     printed: Printed, profiles: str, most: int
 ) -> None:

@@ -150,3 +150,21 @@ def test_what_was_read_is_changed_by_no_later_reading() -> None:
     assert profile.load("l4x2") == shipped
     assert [parse(machine()).name, profile.parse(machine(), origin="b.yaml").name] == ["test", "b"]
     assert named == shipped.name
+
+
+PAIR = """
+driver_version: 535.261.03
+cuda_version: "12.2"
+gpus:
+  - {card: v100-sxm2-16gb, pci: "0000:06:00.0", minor: 0, nvlinks: %s}
+  - {card: v100-sxm2-16gb, pci: "0000:07:00.0", minor: 1, nvlinks: %s}
+"""
+
+
+def test_an_nvlink_has_to_be_named_at_both_ends() -> None:
+    text = PAIR % ('["0000:07:00.0"]', "[%s]")
+    assert len(profile.parse(text % '"0000:06:00.0"', origin="pair").gpus) == 2
+    with pytest.raises(ConfigError, match=r"1 NVLinks lead to 0000:07:00\.0, and 0 back"):
+        profile.parse(text % "", origin="half")
+    with pytest.raises(ConfigError, match="7 NVLinks, its card has 6"):
+        profile.parse(text % ", ".join(['"0000:06:00.0"'] * 7), origin="many")

@@ -24,33 +24,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_created_is_read_back(path: Path) -> None:
-    with State(path) as now:
-        assert now.driver_version == "535.261.03"
-        assert now.driver_loaded
-        assert list(now.slots) == [0, 1]
-        assert now.slot_of("gpu-B") == 1
-        assert now.fact(1, Fact.MINOR) == 3
-        assert now.fact(1, Fact.FAN_SPEED) is None
-        assert now.text(0, Text.SERIAL) == ""
-        assert now.present(0)
-        assert not now.lost(0)
-
-
-def test_changes_are_seen_through_another_mapping(path: Path) -> None:
-    with State(path) as one, State(path) as other:
-        one.set_fact(0, Fact.COMPUTE_MODE, 3)
-        one.set_fact(0, Fact.MINOR, None)
-        one.set_lost(1, lost=True)
-        one.set_present(0, present=False)
-        one.set_driver_loaded(loaded=False)
-        assert other.fact(0, Fact.COMPUTE_MODE) == 3
-        assert other.fact(0, Fact.MINOR) is None
-        assert other.lost(1)
-        assert not other.present(0)
-        assert not other.driver_loaded
-
-
 def test_an_unknown_uuid_is_an_error_that_lists_the_known(path: Path) -> None:
     with State(path) as now, pytest.raises(SetupError, match="GPU-a, GPU-b"):
         now.slot_of("GPU-c")
