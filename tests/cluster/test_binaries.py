@@ -3,8 +3,6 @@
 import hashlib
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,6 @@ from file_server import FileServer
 
 VERSIONS = resolve("1.37")
 PROGRAM = b"#!/bin/sh\necho hello\n"
-HERE = Path(__file__).resolve().parents[2] / "hack"
 
 
 def store(cache: Path, **env: str) -> Store:
@@ -91,30 +88,6 @@ def test_kubernetes_libraries_are_of_the_release_that_clusters_run(
     )
 
 
-def test_without_any_source_the_message_says_what_each_answered(
-    server: FileServer, tmp_path: Path
-) -> None:
-    # The server has nothing; there is neither Go nor Python's package index here.
-    nowhere = {
-        "KUBE_RELEASE_URL": server.url,
-        "GITHUB_RELEASE_URL": server.url,
-        "PATH": str(tmp_path),
-        "HOME": str(tmp_path),
-        "PIP_NO_INDEX": "1",
-        "GOPROXY": "off",
-        "GOMODCACHE": str(tmp_path / "modules"),
-        "GOCACHE": str(tmp_path / "build"),
-    }
-    with pytest.raises(BinariesUnavailableError) as caught:
-        store(tmp_path / "cache", **nowhere).fetch(VERSIONS, ["kubernetes"])
-    text = str(caught.value)
-    assert "answered 404" in text
-    assert "Go modules" in text
-    assert "KUBE_BIN_DIR" in text
-    assert caught.value.exit_status == 3
-    assert not list((tmp_path / "cache").glob("kubernetes-*"))
-
-
 def test_a_program_that_does_not_start_is_refused(server: FileServer, tmp_path: Path) -> None:
     serve_kubernetes(server, content=b"\x7fELF of another processor")
     env = {
@@ -127,20 +100,3 @@ def test_a_program_that_does_not_start_is_refused(server: FileServer, tmp_path: 
     }
     with pytest.raises(BinariesUnavailableError, match="does not run on this machine"):
         store(tmp_path / "cache", **env).fetch(VERSIONS, ["kubernetes"])
-
-
-def test_two_fetches_at_once_download_once(server: FileServer, tmp_path: Path) -> None:
-    serve_kubernetes(server)
-    code = (
-        "import io, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "from cluster.binaries import Store; from cluster.progress import Progress;"
-        "from cluster.versions import resolve;"
-        "s = Store(cache=Path(sys.argv[2]), env={'KUBE_RELEASE_URL': sys.argv[3]},"
-        " progress=Progress(stream=io.StringIO()));"
-        "s.fetch(resolve('1.37'), ['kubernetes'])"
-    )
-    command = [sys.executable, "-c", code, str(HERE), str(tmp_path), server.url]
-    fetches = [subprocess.Popen(command) for _ in range(3)]
-    assert [fetch.wait(timeout=60) for fetch in fetches] == [0, 0, 0]
-    assert len(server.asked) == 10
-    assert is_complete(store(tmp_path).cached_folder("kubernetes", VERSIONS))

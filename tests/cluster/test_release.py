@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from cluster.errors import ChecksumError, SourceError
 from cluster.progress import Progress
-from cluster.release import Asset, Downloads, assets
-from cluster.versions import resolve
+from cluster.release import Asset, Downloads
 
 from file_server import FileServer
 
@@ -79,19 +78,3 @@ def test_only_the_wanted_programs_are_taken_out_of_an_archive(
         "ctr": b"ctr",
         "containerd": b"containerd",
     }
-
-
-def test_kubernetes_comes_from_its_own_server_and_the_rest_from_github() -> None:
-    versions = resolve("1.37")
-    urls = {
-        group: [asset.url for asset in assets(group, versions, {})]
-        for group in ("kubernetes", "containerd", "runc", "etcd", "cni")
-    }
-    folder = f"https://dl.k8s.io/release/v{versions.kubernetes}/bin/linux/{versions.arch}"
-    assert f"{folder}/kubelet" in urls["kubernetes"]
-    assert len(urls["kubernetes"]) == 5
-    assert all(
-        found[0].startswith("https://github.com/")
-        for group, found in urls.items()
-        if group != "kubernetes"
-    )

@@ -8,7 +8,7 @@ import pytest
 from cluster.inotify import ensure_instances
 from cluster.network import free_ports, free_subnet
 from cluster.processes import Service, wait_until
-from cluster.state import Cluster, Options, Ports, load
+from cluster.state import Cluster, Options, Ports
 
 from cluster import network
 
@@ -41,31 +41,6 @@ def test_a_port_in_use_or_given_to_another_cluster_is_not_chosen(
 def test_a_subnet_of_another_cluster_is_not_chosen() -> None:
     first = free_subnet([])
     assert free_subnet([first]) != first
-
-
-def test_a_record_is_read_back_as_it_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.state.RUN", tmp_path / "run")
-    state = tmp_path / "dra"
-    state.mkdir()
-    made = cluster("dra", state)
-    made.save()
-    assert load(state) == made
-    assert (tmp_path / "run" / made.ident).resolve() == state
-
-
-def test_the_end_of_a_log_comes_with_what_to_do_about_it(tmp_path: Path) -> None:
-    service = Service(name="kubelet", state=tmp_path)
-    service.log.parent.mkdir(parents=True, exist_ok=True)
-    service.log.write_text(
-        'first\n"Failed to start cAdvisor" err="inotify_init: too many open files"\n'
-    )
-    *said, advice = service.last_words(lines=1).splitlines()
-    assert len(said) == 1
-    assert "fs.inotify.max_user_instances" in advice
-    service.log.write_text("it is well\n")
-    assert service.last_words() == "it is well"
 
 
 def test_a_machine_with_too_few_inotify_instances_gets_enough_and_no_other_is_changed(

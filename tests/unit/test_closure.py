@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import closure
 import pytest
@@ -48,13 +47,6 @@ def is_seldom(module: str) -> bool:
 
 
 @pytest.mark.parametrize("process", closure.PROCESSES)
-def test_no_process_of_a_node_imports_what_people_run(
-    process: str, groups: dict[str, set[str]]
-) -> None:
-    assert not [module for module in groups[process] if module.startswith(PEOPLES)]
-
-
-@pytest.mark.parametrize("process", closure.PROCESSES)
 def test_a_real_process_loads_nothing_beside_its_closure(
     process: str, groups: dict[str, set[str]]
 ) -> None:
@@ -81,17 +73,3 @@ def test_no_folder_of_it_has_more_than_fifteen_modules(groups: dict[str, set[str
     rooms = {closure.room_of(module) for module in groups["both"]}
     modules = Counter(map(closure.room_of, groups["product"]))
     assert not {room: modules[room] for room in rooms - LARGE if modules[room] > 15}
-
-
-def test_what_has_grown_above_its_number_is_named() -> None:
-    held = {"node": 10, "hack": 20}
-    assert closure.outgrown({"node": 10, "hack": 20}, held) == []
-    (complaint,) = closure.outgrown({"node": 11, "hack": 3}, held)
-    assert complaint.startswith("node has 11 lines, and hack/sizes.yaml holds it to 10: ")
-
-
-def test_sizes_are_those_of_the_table(groups: dict[str, set[str]]) -> None:
-    now = closure.sizes(groups)
-    assert f"{now['node']:,}" in closure.table(groups)[-2]
-    assert now["node"] < now["product"] < now["tests"]
-    assert now["hack"] > Path(closure.__file__).read_text().count("\n")

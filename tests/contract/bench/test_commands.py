@@ -92,11 +92,10 @@ def test_latencies_are_read_from_the_output_or_a_file_of_each_tenants_own(
         ("true {latencies}", "it has not written its latencies to {latencies}: No such file"),
     ],
 )
-@pytest.mark.parametrize("is_simulated", [False, True])
 def test_a_command_that_does_not_tell_its_latencies_has_no_result(
-    script: str, why: str, is_simulated: bool, tmp_path: Path
+    script: str, why: str, tmp_path: Path
 ) -> None:
     work = command("sh", "-c", script, latencies="json")
-    case = runner(tmp_path, is_simulated=is_simulated).run(ALONE, work)
+    case = runner(tmp_path).run(ALONE, work)
     assert case.state == "failed"
     assert why in case.reason

@@ -71,16 +71,6 @@ def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path
     assert _processes_with(str(tmp_path / "tenant.py")) == []
 
 
-def test_a_full_disk_is_a_failed_case_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = runner(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
-    case = own.run(ALONE, WORK)
-    assert case.state == "failed"
-    assert case.reason.startswith("no temporary folder can be made in ")
-
-
 def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
     case = runner(tmp_path, is_simulated=True).run(TWO, WORK)
     assert (case.state, case.tenants) == ("passed", ())
@@ -228,29 +218,6 @@ class TestOnASimulatedMachine:
             assert machine.status == before
         finally:
             door.close()
-
-    def test_a_run_goes_through_all_and_has_no_results(
-        self, machine: Machine, tmp_path: Path
-    ) -> None:
-        out = tmp_path / "out"
-        words = ("--nvidia-driver-root", tmp_path / "driver", "--gpu", "1", "--tenants", "2")
-        more = ("--seconds", "0.2", "--warm-up", "0", "--name", out)
-        done = subprocess.run(
-            [sys.executable, "-m", "dra_driver", "bench", "processes", *words, *more],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=110,
-        )
-        assert done.returncode == 0, done.stderr
-        report = json.loads(out.with_suffix(".json").read_text())
-        assert report["card"]["is_simulated"]
-        assert report["card"]["uuid"] == machine.gpus[1].uuid
-        states = {case["state"] for case in report["cases"]}
-        assert (len(report["cases"]), states) == (4, {"passed"})
-        assert "These GPUs are simulated" in done.stdout
-        assert "<svg" not in out.with_suffix(".html").read_text()
-        assert not out.with_suffix(".png").exists()
 
     def test_a_run_that_is_killed_leaves_no_process_and_its_folder_goes_with_the_next(
         self, machine: Machine, tmp_path: Path

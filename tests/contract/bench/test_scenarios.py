@@ -133,43 +133,6 @@ def test_each_tenant_has_its_work_and_begins_after_the_others_as_it_says(tmp_pat
     assert [strategy.role(tenant.number) for tenant in case.tenants] == ["light", "heavy"]
 
 
-def both(own: ProcessRunner, script: str, **times: float) -> Strategy:
-    """A command, which begins 0.5 s later than it could, beside a work of our own."""
-    words = json.dumps(["sh", "-c", script.replace("$", "$$")])
-    (found,) = strategies(
-        own,
-        f"""
-        - name: both
-          sharing: time-slicing
-          tenants:
-          - {{work: job, after: 0.5, launch: 1, with: {{command: {words}}}}}
-          - {{work: light}}
-        """,
-        **times,
-    )
-    return found
-
-
-def test_a_command_works_beside_our_own_works_and_begins_after_their_warm_up(
-    tmp_path: Path,
-) -> None:
-    own = runner(tmp_path)
-    script = 'read up _ </proc/uptime; echo $up >"$KEPT/began"; sleep 0.3'
-    strategy = both(own, script, seconds=20, warm_up=1.0)
-    case = own.run(strategy, strategy.parts[0].work)
-    assert case.state == "measured", case.reason
-    job, light = (tenant.result for tenant in case.tenants)
-    assert job is not None
-    assert light is not None
-    assert (job.unit, job.exit_status) == ("runs", 0)
-    assert 0.3 <= job.seconds < 10
-    assert (light.unit, light.exit_status) == ("x", None)
-    kept_facts = json.loads((tmp_path / "1.json").read_text())
-    began = float((tmp_path / "began").read_text())
-    assert began >= kept_facts["moment"] + 1.5 - 0.01
-    assert kept_facts["watches"]  # a command cannot
-
-
 def test_tenants_of_a_mixed_layout_have_mig_devices_of_their_sizes(tmp_path: Path) -> None:
     divided = PlayedDoor(_1g_10gb=("MIG-a", "MIG-b"), _3g_40gb=("MIG-c",))
     own = runner(tmp_path, divided)
@@ -289,19 +252,3 @@ class TestOnASimulatedMachine:
         assert "tenant 0: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=57091M" in seen["70 to 30"]
         assert "tenant 1: CUDA_MPS_CLIENT_PRIORITY=1" in seen["batch below normal priority"]
         assert report["study"]["repetitions"] == 1
-
-    def test_the_usual_run_of_a_gpu_in_mig_mode_has_each_size_alone(self, root: Path) -> None:
-        machine = Machine.create(root, "h100x8")
-        try:
-            gpu = machine.gpus[0].uuid
-            assert machine.set_mig_mode(gpu, enabled=True)
-            for profile in ("1g.10gb", "1g.10gb", "3g.40gb"):
-                machine.create_mig(gpu, profile)
-            report = bench(root, "--tenants", "2", "--strategies", "mig")
-        finally:
-            machine.destroy()
-        ran = [case["strategy"] for case in report["cases"] if case["state"] == "passed"]
-        assert [(one["profile"], one["tenants"]) for one in ran] == [
-            *(("1g.10gb", 1), ("3g.40gb", 1)),
-            ("1g.10gb", 2),
-        ]

@@ -45,21 +45,3 @@ def test_a_folder_of_results_is_never_removed_whatever_its_name_and_age(
     (tmp_path / "dra-bench-link").symlink_to(results)
     assert remove_leftovers() == []
     assert (results / "report.json").exists()
-
-
-def test_a_folder_that_its_killed_maker_had_not_marked_goes_when_it_is_old_and_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    empty, begun, young, full, other = (
-        tmp_path / f"dra-bench-{name}"
-        for name in ("abcdefg1", "abcdefg2", "abcdefg3", "abcdefg4", "results")
-    )
-    for folder in (empty, begun, young, full, other):
-        folder.mkdir()
-    (begun / "scratch-of-dra-driver-bench.new").touch()
-    (full / "report.json").touch()
-    for folder in (empty, begun, full, other):
-        os.utime(folder, (0, 0))
-    assert sorted(remove_leftovers()) == [empty, begun]
-    assert sorted(tmp_path.iterdir()) == [young, full, other]

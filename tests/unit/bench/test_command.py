@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench_reports import report, sweep
+from bench_reports import cases, report, sweep
 from dra_driver import cli
 from dra_driver.bench.model import write_report
 
@@ -15,8 +15,9 @@ def test_reports_are_drawn_below_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other = tmp_path / "one.json", tmp_path / "other.json"
-    write_report(report(), one)
-    write_report(report(where="processes", sweep=sweep()), other)
+    few = (cases()[0], cases()[-1])
+    write_report(report(cases=few), one)
+    write_report(report(where="processes", sweep=sweep(), cases=few), other)
     files = ["--reports", str(one), "--reports", str(other)]
     assert cli.main(["bench", "report", *files, "--name", str(tmp_path / "both")]) == 0
     text = (tmp_path / "both.html").read_text()

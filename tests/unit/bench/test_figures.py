@@ -8,8 +8,8 @@ import pytest
 
 from bench_reports import case, cases, report, result
 from dra_driver.bench.model import Case, Tenant, percentile, read_report, write_report
-from dra_driver.bench.report.figures import alone, compared, fairness, in_containers
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.report.figures import alone, compared, fairness
+from dra_driver.bench.strategies import Sharing, Strategy
 from dra_driver.bench.tenant import arrivals
 from dra_driver.errors import StateError
 
@@ -115,26 +115,6 @@ def test_a_tenant_without_a_result_got_nothing() -> None:
     assert told.fairness == pytest.approx(0.5)
     assert told.least_throughput == 0
     assert told.run_time is None
-
-
-def test_containers_are_compared_with_bare_processes() -> None:
-    two = Strategy(sharing=Sharing.MPS, tenants=2)
-    bare = report(
-        where="processes", cases=(case(ALONE, [20.0], 10.0, 1.0), case(two, [10.0, 30.0], 20.0, 1))
-    )
-    slower = [
-        Tenant(number=number, result=result(15.0, 30.0, launch_seconds=6.4, context_seconds=0.42))
-        for number in range(2)
-    ]
-    own = Case(strategy=two, state="measured", tenants=tuple(slower))
-    mig = Strategy(sharing=Sharing.MIG, tenants=1, profile="1g.10gb")
-    pods = report(cases=(own, case(mig, [3.0], 40.0, 1.0)))
-    (found,) = in_containers(pods, bare)
-    assert found.strategy == two
-    assert found.throughput == pytest.approx(0.75)
-    assert found.p99 == pytest.approx(1.5)
-    assert found.context == pytest.approx(2.0)
-    assert found.launch_seconds == pytest.approx(5.0)
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from dra_driver.bench import lines
 from dra_driver.bench.gathering import Gathered, case_of
 from dra_driver.bench.model import Case, Result, Tenant
-from dra_driver.bench.pods.pod_status import ended_seconds, termination_message, why_not_running
+from dra_driver.bench.pods.pod_status import ended_seconds, termination_message
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.errors import SetupError
 
@@ -27,16 +27,6 @@ def test_a_command_is_timed_from_its_containers_start_to_its_end() -> None:
     assert "did not end" in ended_seconds(0, {"status": {"phase": "Running"}}).failure
 
 
-def test_a_command_that_is_not_in_the_image_is_told_with_the_runtimes_words() -> None:
-    absent = ended(128)
-    absent["status"]["containerStatuses"][0]["state"]["terminated"] |= {  # type: ignore[index]
-        "reason": "StartError",
-        "message": 'exec: "sh": executable file\nnot found in $PATH',
-    }
-    said = 'its exit status was 128 (StartError): exec: "sh": executable file not found in $PATH'
-    assert ended_seconds(0, absent).failure == said
-
-
 def test_what_a_command_left_for_the_api_is_whole_or_refused() -> None:
     left = ended(0)
     assert termination_message(left) == ""
@@ -46,16 +36,6 @@ def test_what_a_command_left_for_the_api_is_whole_or_refused() -> None:
     state["message"] = "x" * 4096
     with pytest.raises(SetupError, match="4096 bytes or more"):
         termination_message(left)
-
-
-def test_the_last_warning_says_why_a_pod_does_not_run() -> None:
-    message = "0/1 nodes are available: cannot allocate all claims"
-    condition = {"type": "PodScheduled", "status": "False", "message": message}
-    pod = {"status": {"phase": "Pending", "conditions": [condition]}}
-    assert why_not_running(pod, {"items": []}) == message
-    events = {"items": [{"note": "first"}, {"note": "Failed to prepare: gpu-3 is lost"}]}
-    assert why_not_running(pod, events) == "Failed to prepare: gpu-3 is lost"
-    assert why_not_running({}, {}) == "it is not known"
 
 
 def test_a_command_beside_works_of_our_own_is_judged_as_they_are() -> None:

@@ -13,7 +13,7 @@ import pytest
 import libcuda
 from dra_driver.bench import lines
 from dra_driver.bench.tenant.cuda import compiled
-from dra_driver.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
+from dra_driver.bench.tenant.kernels import SOURCE, triad_gigabytes
 from dra_driver.bench.tenant.supervised import uptime
 from dra_driver.bench.workload import Workload, WorkloadKind
 from dra_driver.errors import DeviceError
@@ -56,7 +56,7 @@ def work(kind: WorkloadKind, **fields: object) -> Workload:
     return Workload.model_validate({"kind": kind, "seconds": 0.3, "warm_up": 0.05, **fields})
 
 
-@pytest.mark.parametrize("kind", ["compute", "bandwidth", "inference", "memory"])
+@pytest.mark.parametrize("kind", ["bandwidth", "inference", "memory"])
 def test_every_work_is_done_and_its_outcome_checked(
     kind: str, tmp_path: Path, library: Path
 ) -> None:
@@ -70,7 +70,6 @@ def test_every_work_is_done_and_its_outcome_checked(
     assert done.steps
     assert done.seconds >= 0.3
     step = {
-        "compute": compute_gflop(asked.intensity),
         "bandwidth": triad_gigabytes(1 << 20),
         "inference": 1.0,
         "memory": 12 * (1 << 20) * 2 / 1e9,
@@ -80,22 +79,11 @@ def test_every_work_is_done_and_its_outcome_checked(
     assert done.latency.p99_ms >= done.latency.p50_ms > 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "kernel", "said"),
-    [
-        ("compute", "multiply_add", "0 where 4 is"),
-        ("bandwidth", "triad", "0 where 2 is"),
-        ("inference", "product", "0 where 1 is"),
-        ("memory", "triad", "1 where -1 is"),
-    ],
-)
-def test_a_gpu_that_computes_nothing_is_not_measured(
-    kind: str, kernel: str, said: str, tmp_path: Path, library: Path
-) -> None:
-    asked = work(WorkloadKind(kind), memory_mib=12, width=64)
-    (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": kernel})
+def test_a_gpu_that_computes_nothing_is_not_measured(tmp_path: Path, library: Path) -> None:
+    asked = work(WorkloadKind.COMPUTE, memory_mib=12, width=64)
+    (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": "multiply_add"})
     assert isinstance(failed, lines.Failed)
-    assert failed.reason.startswith(f"the GPU's result is {said} right")
+    assert failed.reason.startswith("the GPU's result is 0 where 4 is right")
 
 
 def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
@@ -118,15 +106,11 @@ def test_a_burn_takes_what_memory_there_is_and_says_what_was_refused(
     assert (ready.memory_mib, ready.refused_mib) == (49, 48)
 
 
-@pytest.mark.parametrize(
-    ("kind", "which"),
-    [("gemm", "gemm_fp32"), ("convolution", "convolution"), ("burn", "all")],
-)
 def test_products_of_a_gpu_that_computes_nothing_are_no_result(
-    kind: str, which: str, tmp_path: Path, library: Path
+    tmp_path: Path, library: Path
 ) -> None:
-    asked = work(WorkloadKind(kind), **SMALL)
-    *_, failed = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": which})
+    asked = work(WorkloadKind.BURN, **SMALL)
+    *_, failed = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": "all"})
     assert isinstance(failed, lines.Failed)
     assert "it did not do the work, so nothing is measured" in failed.reason
 

@@ -29,14 +29,6 @@ def test_every_folder_is_listed_with_a_sentence() -> None:
     assert all(listed.values())
 
 
-def test_a_module_is_found_by_a_word_of_its_path_or_its_sentence() -> None:
-    lines = map_of_modules.found("INOTIFY")
-    sentence = "Wakes a thread when files appear in, change in or leave a folder"
-    assert lines == [f"dra_driver/host/inotify.py: {sentence}"]
-    assert map_of_modules.found("wakes a thread when files") == lines
-    assert map_of_modules.found("no module has these words") == []
-
-
 def test_every_python_file_that_a_page_names_is_there() -> None:
     """A path may be short: `nvml/library.py` names dra_driver/devices/nvml/library.py."""
     folders = ("dra_driver", "api", "hack", "tests")

@@ -35,12 +35,6 @@ def anchor(heading: str) -> str:
 ANCHORS = {anchor(one) for one in re.findall(r"^## (.+)$", PAGE, re.MULTILINE)}
 
 
-def test_each_row_of_the_table_leads_to_a_section() -> None:
-    rows = re.findall(r"^\| \[[^]]+\]\(#([^)]+)\) \|", PAGE, re.MULTILINE)
-    assert len(rows) == 9
-    assert set(rows) | {"templates-for-autoscalers"} == ANCHORS
-
-
 def test_every_class_that_is_named_is_shipped_or_made_on_the_page() -> None:
     found = documents()
     made = {one["metadata"]["name"] for one in found if one.get("kind") == "DeviceClass"}
@@ -51,16 +45,6 @@ def test_every_class_that_is_named_is_shipped_or_made_on_the_page() -> None:
         named |= {key.partition("deviceclass/")[2] for key in keys}
     assert {"gpu.nvidia.com", "mig.nvidia.com"} <= named
     assert named <= shipped.device_classes().keys() | made
-
-
-def test_what_kueue_covers_it_maps() -> None:
-    found = documents()
-    mapped = {one["name"] for names in values(found, "deviceClassMappings") for one in names}
-    covered = {name for names in values(found, "coveredResources") for name in names}
-    assert covered
-    assert covered <= mapped
-    sources = [source["counter"] for all_ in values(found, "sources") for source in all_]
-    assert [(one["name"], one["driver"]) for one in sources] == [("memory", DRIVER_NAME)]
 
 
 @pytest.mark.parametrize("expression", sorted(set(values(documents(), "expression"))))

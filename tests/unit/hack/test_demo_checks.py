@@ -40,15 +40,6 @@ def found(**facts: Any) -> demos.Found:
     return demos.Found(gpus={"pod/ctr": (A,)}, **facts)
 
 
-def test_a_variable_must_have_its_value() -> None:
-    demo = sharing(env={"pod/ctr": {"NAME": "value", "OTHER": None}})
-    assert demos.complaints(demo, found(env={"pod/ctr": {"NAME": "value"}})) == []
-    (wrong,) = demos.complaints(demo, found(env={"pod/ctr": {"NAME": "x"}}))
-    assert wrong == "pod/ctr has NAME=x instead of value"
-    (there,) = demos.complaints(demo, found(env={"pod/ctr": {"NAME": "value", "OTHER": ""}}))
-    assert there == "pod/ctr has OTHER= instead of None"
-
-
 def test_mig_devices_are_one_containers_own_unless_they_are_shared() -> None:
     same = {"pod1/ctr": {"MIG-a": "1g.10gb"}, "pod2/ctr": {"MIG-a": "1g.10gb"}}
     other = same | {"pod2/ctr": {"MIG-b": "1g.10gb"}}
@@ -69,18 +60,3 @@ def test_gpus_must_be_set_as_expected() -> None:
     other = GpuSettings(compute_mode="Default", time_slice="Long")
     (complaint,) = demos.complaints(demo, found(node={A: other}))
     assert "time_slice='Long'" in complaint
-
-
-def test_a_card_without_mig_has_no_mig_mode_to_be_off() -> None:
-    demo = sharing(node={"pod/ctr": USUAL})
-    without = GpuSettings(compute_mode="Default", time_slice="Default", mig_mode="-")
-    assert demos.complaints(demo, found(node={A: without})) == []
-    (on,) = demos.complaints(
-        demo,
-        found(
-            node={A: GpuSettings(compute_mode="Default", time_slice="Default", mig_mode="Enabled")}
-        ),
-    )
-    assert "mig_mode='Enabled'" in on
-    sliced = GpuSettings(compute_mode="Default", time_slice="Long", mig_mode="-")
-    assert demos.complaints(demo, found(node={A: sliced}))

@@ -103,14 +103,6 @@ def test_what_pages_say_before_the_first_release_is_known(page: str, words: str)
     assert (words in (REPOSITORY / page).read_text()) is not is_released
 
 
-def test_a_version_without_samples_of_what_it_keeps_on_disk_is_refused(repository: Path) -> None:
-    git(repository, "mv", "tests/data/kept/1.2.3", "tests/data/kept/1.2.2")
-    git(repository, "commit", "--quiet", "--message", "of another version")
-    git(repository, "tag", "--force", "--annotate", "--message", "1.2.3", "v1.2.3")
-    (found,) = complaints(repository, "v1.2.3")
-    assert found.startswith("tests/data/kept/1.2.3 is not there: .venv/bin/python tests/kept_files")
-
-
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -141,14 +133,6 @@ def test_the_tag_has_to_be_there_and_on_this_commit(repository: Path) -> None:
     git(repository, "tag", "--delete", "v1.2.3")
     (found,) = complaints(repository, "v1.2.3")
     assert found == "there is no tag v1.2.3: git tag --annotate v1.2.3"
-
-
-def test_a_changed_or_a_new_file_is_in_the_way(repository: Path) -> None:
-    (repository / "README.md").write_text("dra-driver:1.2.3 changed")
-    for number in range(3):
-        (repository / f"new-{number}").write_text("")
-    (found,) = complaints(repository, "v1.2.3")
-    assert found.startswith("the working tree is not clean (M README.md, ?? new-0, ?? new-1 and 1 ")
 
 
 def test_preparing_writes_the_version_everywhere_and_dates_the_changelog(
