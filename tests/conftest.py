@@ -1,5 +1,6 @@
 """Settings that all tests share: what a run inherits changes nothing in them."""
 
+import gc
 import logging
 import os
 import signal
@@ -83,6 +84,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.option.basetemp and (len(folder) > SHORT or set(" :") & set(folder)):
         os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
     config.pluginmanager.register(FirstFailure(config), "first-failure")
+    gc.disable()  # what is collected stays: to look for garbage in it would be a fifth of the work
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 class FirstFailure:

@@ -7,4 +7,4 @@ EVERYTHING = os.environ.get("LONG") == "1"
 
 def examples(most: int) -> int:
     """How many examples hypothesis tries, which are others in each run."""
-    return most if EVERYTHING else most // 2
+    return most if EVERYTHING else most // 3

@@ -321,8 +321,6 @@ def test_a_feature_gate_of_a_newer_driver_is_a_line_in_the_log(node: ProcessNode
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("--healthcheck-port", "lots"), 2, "error: --healthcheck-port (or HEALTHCHECK_PORT): "),
-        (("--feature-gates", "Nope=maybe"), 2, "feature gate Nope=maybe: give true or false"),
         (("--kubeconfig", "/nowhere"), 1, "cannot read the kubeconfig"),
         (("--http-endpoint", "8080"), 1, "is not of the form host:port"),
         (("--proc-root", "/nowhere"), 1, "boot_id cannot be read"),

@@ -3,9 +3,11 @@
 import math
 import subprocess
 
+import pytest
 from testbed.driver import DRIVER
 from testbed.kubelet import KubeletClient
 
+from dra_driver.cli import main
 from dra_driver.devices.exclusion import LABEL
 from worlds.process import ProcessNode, eventually, process_node
 
@@ -27,24 +29,26 @@ def set_label(node: ProcessNode, value: str | None) -> None:
     node.label({} if value is None else {LABEL: value})
 
 
-def shown(node: ProcessNode, command: str) -> str:
+def shown(node: ProcessNode, command: str, capsys: pytest.CaptureFixture[str]) -> str:
     root = node.place.driver_root
     flags = {
-        "nvidia-driver-root": root,
-        "container-driver-root": root,
-        "sys-root": root / "sys",
         "proc-root": root / "proc",
         "kubelet-plugins-directory-path": node.place.plugins,
     }
+    if command != "status":
+        flags |= {
+            "nvidia-driver-root": root,
+            "container-driver-root": root,
+            "sys-root": root / "sys",
+        }
     words = [f"--{name}={value}" for name, value in flags.items()]
     words += ["--scope=node"] if command == "doctor" else []
-    return subprocess.run(
-        [DRIVER, command, *words], capture_output=True, text=True, check=False
-    ).stdout
+    main([command, *words])
+    return capsys.readouterr().out
 
 
 def test_a_gpu_that_the_setting_names_is_never_published_and_that_is_said_everywhere(
-    node: ProcessNode,
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(node, "2,P100")
     wait_published(node, *OTHERS)
@@ -54,7 +58,7 @@ def test_a_gpu_that_the_setting_names_is_never_published_and_that_is_said_everyw
     assert line.endswith('it is left out by "2" of --exclude-gpus')
     warning = '"P100" of --exclude-gpus excludes nothing: this node has 4 GPUs (Tesla T4)'
     assert node.driver.wait_log("exclusion without effect")["reason"].startswith(warning)
-    status, doctor = shown(node, "status"), " ".join(shown(node, "doctor").split())
+    status, doctor = shown(node, "status", capsys), " ".join(shown(node, "doctor", capsys).split())
     assert f"GPUs that are left out:\n  {line}\n" in status
     assert f"exclusions without effect:\n  {warning}" in status
     assert line.partition(": it is")[0] in doctor
@@ -71,20 +75,22 @@ def test_a_list_that_makes_no_sense_ends_the_start_with_the_reason(node: Process
     assert "'MIG-1' is a MIG device: name its GPU, which is then excluded as a whole" in done.stderr
 
 
-def test_the_label_of_the_node_is_followed_without_a_restart(node: ProcessNode) -> None:
+def test_the_label_of_the_node_is_followed_without_a_restart(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
     start(node)
     wait_published(node, *OTHERS, "gpu-2")
     set_label(node, "2")
     wait_published(node, *OTHERS)
-    assert f'"2" of label {LABEL}' in shown(node, "inspect")
+    assert f'"2" of label {LABEL}' in shown(node, "inspect", capsys)
     set_label(node, None)
     wait_published(node, *OTHERS, "gpu-2")
     assert node.driver.wait_log("gpu no longer left out")["gpu"].startswith("GPU 2 (")
-    assert "left out" not in shown(node, "inspect")
+    assert "left out" not in shown(node, "inspect", capsys)
 
 
 def test_a_claim_that_has_the_gpu_keeps_it_until_it_ends_and_no_other_gets_it(
-    node: ProcessNode,
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(node)
     wait_published(node, *OTHERS, "gpu-2")
@@ -95,14 +101,16 @@ def test_a_claim_that_has_the_gpu_keeps_it_until_it_ends_and_no_other_gets_it(
         set_label(node, "2")
         wait_published(node, *OTHERS)
         eventually(
-            lambda: "; a claim that already has it keeps it" in shown(node, "status"),
+            lambda: "; a claim that already has it keeps it" in shown(node, "status", capsys),
             "status to say that it is in use",
         )
         assert list(kubelet.prepare(first)["uid-first"].devices) == [device]
         refused = 'device "gpu-2" is no longer offered: it is left out by "2" of label'
         assert refused in kubelet.prepare(late)["uid-late"].error
         assert kubelet.unprepare(first)["uid-first"].error == ""
-        eventually(lambda: "a claim has it" not in shown(node, "status"), "the GPU to be let go of")
+        eventually(
+            lambda: "a claim has it" not in shown(node, "status", capsys), "the GPU to be let go of"
+        )
         assert "left out by" in kubelet.prepare(late)["uid-late"].error
     assert node.place.cdi_files() == []
 

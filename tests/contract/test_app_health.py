@@ -69,7 +69,9 @@ def test_xid_79_taints_its_gpu_at_once_and_is_lifted_when_the_gpu_is_back(
     assert contents(node) == before
 
 
-def test_what_programs_cause_changes_nothing(node: ProcessNode) -> None:
+def test_what_programs_cause_changes_nothing_and_steady_sickness_writes_nothing(
+    node: ProcessNode,
+) -> None:
     machine = machine_of(node, "t4x4")
     start(node, 4)
     before = versions(node)
@@ -79,11 +81,6 @@ def test_what_programs_cause_changes_nothing(node: ProcessNode) -> None:
     looked(machine, 2)
     assert (versions(node), node.taints()) == (before, {})
     assert not (node.place.data / FILE).exists()
-
-
-def test_steady_sickness_writes_nothing(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4")
-    start(node, 4)
     report(machine, uuid_of(machine, 1), Health(gpu="1", recovery_action="node-reboot"))
     tainted(node, {"gpu-1": ["gpu.nvidia.com/recovery-action"]})
     before = versions(node)

@@ -13,6 +13,7 @@ from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from dra_driver.simulator.machine import Machine
+from sampling import EVERYTHING
 from worlds import sick
 from worlds.process import ProcessNode, eventually, process_node
 from worlds.sick import KNOWS_NO_RECOVERY, looked, machine_of, prepared, uuid_of
@@ -190,14 +191,14 @@ def cycle(node: ProcessNode, kubelet: KubeletClient, name: str) -> Iterator[None
     yield
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(2 if EVERYTHING else 1))
 def test_mig_devices_that_claims_come_and_go_with_are_well_and_no_loss(
     node: ProcessNode, seed: int
 ) -> None:
     dice = random.Random(seed)  # noqa: S311 (cases, no secrets)
     with KubeletClient(node.place.registry) as kubelet:
         machine, told = with_mig(node, kubelet)
-        for _ in range(12):
+        for _ in range(12 if EVERYTHING else 8):
             for _ in cycle(node, kubelet, dice.choice("abc")):
                 time.sleep(dice.choice((0, 0.3, 1.2)))  # a look is every half second
         prepared(node, kubelet, last=PLACE)

@@ -1,16 +1,15 @@
 """The whole driver as a process, where somebody has a GPU open that is to be divided."""
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from testbed.apiserver.server import ApiServer
-from testbed.driver import DRIVER
 from testbed.holder import holding
 from testbed.kubelet import KubeletClient
 
+from dra_driver.cli import main
 from worlds.process import SLICES, ProcessNode, eventually
 
 FIRST, SECOND = "gpu-0-mig-1g10gb-19-6", "gpu-0-mig-1g10gb-19-5"
@@ -48,7 +47,7 @@ def wait_parts_of_gpu_0(node: ProcessNode, *names: str) -> None:
     eventually(are_there, f"of GPU 0 only {names} to be published")
 
 
-def inspected(node: ProcessNode) -> str:
+def inspected(node: ProcessNode, capsys: pytest.CaptureFixture[str]) -> str:
     root = node.place.driver_root
     flags = {
         "nvidia-driver-root": root,
@@ -59,13 +58,12 @@ def inspected(node: ProcessNode) -> str:
         "mig": "on-demand",
     }
     words = [f"--{name}={value}" for name, value in flags.items()]
-    return subprocess.run(
-        [DRIVER, "inspect", *words], capture_output=True, text=True, check=True
-    ).stdout
+    assert main(["inspect", *words]) == 0
+    return capsys.readouterr().out
 
 
 def test_partitions_of_a_gpu_that_others_have_open_are_withdrawn_until_they_let_go(
-    node: ProcessNode,
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = node.allocate("held", FIRST)
     errors: list[str] = []
@@ -80,7 +78,7 @@ def test_partitions_of_a_gpu_that_others_have_open_are_withdrawn_until_they_let_
             assert words in node.driver.wait_log("mig partitions withdrawn")["reason"]
             wait_parts_of_gpu_0(node, FIRST)
             assert len(node.devices()) == 8
-            shown = inspected(node)
+            shown = inspected(node, capsys)
             assert "GPU 0: no MIG devices are offered on it for now: GPU-" in shown
             assert words in shown
             assert "would publish 184 devices" in shown
@@ -91,11 +89,13 @@ def test_partitions_of_a_gpu_that_others_have_open_are_withdrawn_until_they_let_
         line = node.driver.wait_log("mig partitions offered again")
         assert line["why"] == "nobody has it open any more"
         eventually(lambda: len(parts(node)) == 8 * 25, "all parts to be back")
-        assert "for now" not in inspected(node)
+        assert "for now" not in inspected(node, capsys)
         assert kubelet.prepare(node.allocate("next", SECOND))["uid-next"].error == ""
 
 
-def test_a_restarted_driver_offers_everything_again(node: ProcessNode) -> None:
+def test_a_restarted_driver_offers_everything_again(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
     with KubeletClient(node.place.registry) as kubelet, holding(node.place.driver_root, 0):
         kubelet.register()
         assert kubelet.prepare(node.allocate("held", FIRST), timeout=9)["uid-held"].error
@@ -103,4 +103,4 @@ def test_a_restarted_driver_offers_everything_again(node: ProcessNode) -> None:
         node.driver.kill()
         node.driver.start()
         eventually(lambda: len(parts(node)) == 8 * 25, "all parts to be back")
-        assert "for now" not in inspected(node)
+        assert "for now" not in inspected(node, capsys)

@@ -49,19 +49,28 @@ def of(key: str, text: str) -> str:
     return told.get(key) or told[key.partition(".")[0]]
 
 
-@pytest.mark.parametrize(("key", "here"), rows(), ids=[key for key, _ in rows()])
-def test_a_value_of_the_device_plugin_is_taken_or_refused_as_the_page_says(
-    helm: str, key: str, here: str
-) -> None:
-    complaint = said(helm, "--set", VALUES.get(key, f"{key}=x"))
-    if here.startswith(TAKEN):
-        assert complaint == ""
-        return
-    named = re.findall(r"`([^`]+)`", here)
-    wanted = f"set {named[0]}" if named else here
-    if here.startswith("below"):
-        wanted += f".{key}"
-    assert of(key, complaint).startswith(wanted)
+def given(keys: list[str]) -> list[str]:
+    return [word for key in keys for word in ("--set", VALUES.get(key, f"{key}=x"))]
+
+
+APART = ("config.map", "devicePlugin.enabled")
+"""What is not set together with `config.name`, or with other keys below `devicePlugin`."""
+
+
+def test_values_of_the_device_plugin_are_taken_or_refused_as_the_page_says(helm: str) -> None:
+    table = dict(rows())
+    assert len(table) == 42
+    for keys in ([key for key in table if key not in APART], *([key] for key in APART)):
+        taken = [key for key in keys if table[key].startswith(TAKEN)]
+        assert said(helm, *given(taken)) == ""
+        refused = [key for key in keys if key not in taken]
+        complaint = said(helm, *given(refused))
+        for key in refused:
+            named = re.findall(r"`([^`]+)`", table[key])
+            wanted = f"set {named[0]}" if named else table[key]
+            if table[key].startswith("below"):
+                wanted += f".{key}"
+            assert of(key, complaint).startswith(wanted), key
 
 
 def test_all_of_them_are_named_at_once(helm: str) -> None:

@@ -75,38 +75,27 @@ def killed(wrecks: Callable[[str, str, str], Path], tmp_path: Path) -> Iterator[
 
 
 @pytest.mark.parametrize(("mode", "step"), PREPARE_STEPS)
-def test_killed_in_prepare_the_next_prepare_completes(killed: Killed, mode: str, step: str) -> None:
-    driver, ref = killed(mode, "prepare", step)
-    (device,) = driver.prepare(ref)
-    assert device.name == "gpu-1"
-    assert driver.nodes(ref) == ["/dev/nvidia1"]
-    assert driver.set_on(GPU) == (ref.uid if mode == "sharing" else None)
-    driver.unprepare(ref)
-    assert driver.left() == []
-
-
-@pytest.mark.parametrize(("mode", "step"), PREPARE_STEPS)
-def test_killed_in_prepare_unprepare_takes_all_back(killed: Killed, mode: str, step: str) -> None:
-    driver, ref = killed(mode, "prepare", step)
-    driver.unprepare(ref)
-    assert driver.set_on(GPU) is None
-    assert driver.left() == []
-
-
-@pytest.mark.parametrize(("mode", "step"), PREPARE_STEPS)
-def test_killed_in_prepare_the_next_start_leaves_all_or_nothing(
-    killed: Killed, mode: str, step: str
+@pytest.mark.parametrize("after", ["prepare", "unprepare", "mend"])
+def test_killed_in_prepare_it_is_completed_or_taken_back(
+    killed: Killed, mode: str, step: str, after: str
 ) -> None:
     driver, ref = killed(mode, "prepare", step)
-    assert not driver.reconciler(ReconcileTiming()).mend()
+    if after == "prepare":
+        (device,) = driver.prepare(ref)
+        assert device.name == "gpu-1"
+    elif after == "unprepare":
+        driver.unprepare(ref)
+    else:
+        assert not driver.reconciler(ReconcileTiming()).mend()
     record = driver.claims.records.read(ref.uid)
+    assert {"prepare": record, "unprepare": not record, "mend": True}[after]
     if record:
         assert record.state is RecordState.PREPARED
         assert driver.nodes(ref) == ["/dev/nvidia1"]
         assert driver.set_on(GPU) == (ref.uid if mode == "sharing" else None)
-    else:
-        assert driver.set_on(GPU) is None
-        assert driver.left() == []
+        driver.unprepare(ref)
+    assert driver.set_on(GPU) is None
+    assert driver.left() == []
 
 
 @pytest.mark.parametrize(("mode", "step"), UNPREPARE_STEPS)

@@ -12,7 +12,7 @@ from sampling import EVERYTHING
 from worlds import child
 
 MODULE = "contract.claims.mig_crashes"
-EVERY = 4
+EVERY = 7
 """So many-th calls are tried, others in each run; `make test-all` tries all of them."""
 
 

@@ -1,10 +1,12 @@
 """Memory limits of shares are looked after, and come back whatever happened to them."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from crashes import deaths
 from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
@@ -16,6 +18,7 @@ from worlds.limited_node import LimitedNode, share
 
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
 UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
+HERE = "tests/contract/memory_limits/test_memory_watch.py"
 
 
 class KilledError(BaseException):
@@ -240,8 +243,9 @@ def test_what_a_lost_record_has_left_of_the_limit_of_all_pods_is_taken_back(
     assert misc.others() is None
 
 
-@pytest.mark.parametrize("step", PREPARE_STEPS)
-@pytest.mark.parametrize("after", ["prepare", "mend"])
+@pytest.mark.parametrize(
+    ("step", "after"), deaths(HERE, [(step,) for step in PREPARE_STEPS], ("prepare", "mend"))
+)
 def test_a_driver_killed_in_prepare_limits_wholly_or_not_at_all(
     node: LimitedNode, step: str, after: str
 ) -> None:
@@ -258,9 +262,10 @@ def test_a_driver_killed_in_prepare_limits_wholly_or_not_at_all(
     assert node.left() == []
 
 
-@pytest.mark.parametrize("step", UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend"])
-@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(
+    ("step", "last", "after"),
+    deaths(HERE, [*product(UNPREPARE_STEPS, (True, False))], ("unprepare", "mend")),
+)
 def test_a_driver_killed_in_unprepare_leaves_no_limit_in_the_end(
     node: LimitedNode, step: str, after: str, last: bool
 ) -> None:

@@ -126,14 +126,14 @@ def tried(mode: str, make_node: MakeNode, tmp_path: Path) -> Iterator[Tried]:
     node.close()
 
 
-COSTLY = {"mig": 13, "mps": 17, "share of mps": 23}
-"""Only every so many-th call fails in each run; of the others every second."""
+COSTLY = {"mig": 23, "mps": 31, "share of mps": 41}
+"""Only every so many-th call fails in each run; of the others every third."""
 
 
 def every(modes: Iterable[str]) -> list[Any]:
     """Each mode twice: with some of the calls, and with all of them, which takes minutes."""
     all_of_it = pytest.mark.long("tests/contract/sharing/test_each_failure.py")
-    found: list[Any] = [(mode, COSTLY.get(mode, 2)) for mode in modes]
+    found: list[Any] = [(mode, COSTLY.get(mode, 3)) for mode in modes]
     return found + [pytest.param(mode, 1, marks=all_of_it) for mode in modes]
 
 
