@@ -1,9 +1,9 @@
 """The command `dra-driver`: finds the sub-command, parses its settings, reports errors on one line.
 
-In: the command line. Out: an exit status: 0 done, 1 it failed (an error of our own tree), 2 the
-command line or the environment is wrong. Each sub-command is a class of settings with a `cli_cmd`;
-its module is imported only when it is asked for, because start-up time is the sum of imports. A
-sub-command that is not installed is not listed, and says how to get it when it is asked for.
+In: the command line. Out: an exit status: 0 done, 1 failed (one of our own errors), 2 the command
+line or the environment is wrong. Each sub-command is a class of settings with a `cli_cmd`; its
+module is imported only when it is needed, because start-up time is the sum of imports. A
+sub-command that is not installed is not listed, and tells how to get it when it is called.
 """
 
 import difflib
@@ -41,10 +41,10 @@ _WORDS = MappingProxyType({"help": "--help", "version": "--version"})
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """Where a sub-command's settings live, as MODULE:CLASS, and what it does in one line.
+    """Where a sub-command's settings are, as MODULE:CLASS, and what it does in one line.
 
-    `missing` is for one that a distribution of its own brings: what to say where it is not there.
-    `needs` are packages that it depends on, for a checkout has the code of all distributions.
+    `missing` is the message if the sub-command is in a separate distribution that is not installed.
+    `needs` are packages that it depends on, because a checkout has the code of all distributions.
     """
 
     target: str
@@ -68,7 +68,7 @@ class Command(Struct, frozen=True, kw_only=True):
         return model
 
     def is_installed(self) -> bool:
-        """Whether there is all that it needs; imports no more than its package."""
+        """Whether everything that it needs is installed; imports only its package."""
         if not self.missing:
             return True
         packages = (self.target.rpartition(".")[0], *self.needs)
@@ -171,7 +171,7 @@ KUBECTL_COMMANDS: Mapping[str, Sequence[str]] = MappingProxyType(
         "convert": (),
     }
 )
-"""What `kubectl gpu` has, for people without a node, with the options that they mean."""
+"""The sub-commands of `kubectl gpu`, for people without a node, with their options."""
 
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
@@ -204,9 +204,10 @@ def _main(argv: Sequence[str] | None, program: str) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Give a process that was started without them its standard streams, on /dev/null.
+    """Open missing standard streams on /dev/null.
 
-    Else the next files and sockets get their numbers, and C libraries write complaints into them.
+    Otherwise the next files and sockets get their numbers, and C libraries write messages into
+    them.
     """
     for number in range(3):
         try:
@@ -227,7 +228,7 @@ def kubectl() -> int:
 
 
 def kubectl_words(words: Sequence[str]) -> list[str]:
-    """Return the words that `dra-driver` takes for those of `kubectl gpu`."""
+    """Return the words of `dra-driver` for those of `kubectl gpu`."""
     return [*words[:1], *KUBECTL_COMMANDS.get(words[0], ()), *words[1:]] if words else []
 
 
@@ -252,7 +253,7 @@ def run(words: list[str], program: str = PROGRAM) -> int:
 
 
 class RootCommand(click.Group):
-    """The commands of a program, each of which is imported when it is asked for."""
+    """The commands of a program, each imported when it is called."""
 
     def __init__(self, program: str) -> None:
         version = click.Option(
@@ -280,7 +281,7 @@ class RootCommand(click.Group):
         return [name for name in names if COMMANDS[name].is_installed()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command. Raises UsageError if there is none, SetupError if it is not here."""
+        """Return a command. Raises UsageError if it does not exist, SetupError if not installed."""
         names = self.list_commands(ctx)
         if cmd_name not in (names if self.name == KUBECTL else COMMANDS):
             if ctx.resilient_parsing:  # to complete the line
@@ -289,12 +290,12 @@ class RootCommand(click.Group):
         return click_command(cmd_name, COMMANDS[cmd_name].load())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line for each command, without an import of any."""
+        """Write a line for each command, without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands whose names begin so, without an import of any."""
+        """Return the commands whose names begin with this, without importing any."""
         return [
             CompletionItem(name, help=COMMANDS[name].summary)
             for name in self.list_commands(ctx)
@@ -309,7 +310,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: object) ->
 
 
 def _said(error: click.ClickException) -> str:
-    """Return what click says as our errors do: which word is wrong, and which is meant."""
+    """Return click's message in the form of our errors: which word is wrong, and which is meant."""
     if isinstance(error, click.NoSuchOption):
         return unknown("option", error.option_name, error.possibilities or (), every=False)
     if isinstance(error, NoSuchCommand):
@@ -321,7 +322,7 @@ def _said(error: click.ClickException) -> str:
 
 
 def unknown(what: str, word: str, known: Sequence[str], *, every: bool = True) -> str:
-    """Say that a word is not known, and which one is near, or which there are."""
+    """Return the message for an unknown word, with a similar one or all that exist."""
     near = difflib.get_close_matches(word, known, n=1)
     if near:
         return f"unknown {what} {word!r}: did you mean {near[0]!r}?"

@@ -1,8 +1,8 @@
 """Commands as classes of settings, whose fields become options and arguments of `click`.
 
-In: a class, and words of a command line. Out: an object of the class, all of whose values are
-right, or an error that names each that is not. A flag wins over its variable, an empty variable
-counts as unset. `click` parses, converts, writes the help and completes.
+In: a class, and words of a command line. Out: an object of the class with valid values, or an error
+that names each invalid one. A flag overrides its variable, and an empty variable counts as unset.
+`click` parses, converts, writes the help and completes.
 """
 
 import difflib
@@ -30,7 +30,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 Check = Callable[[Any], Any]
-"""Returns the value, converted where it has to be; raises ValueError with what is wrong with it."""
+"""Returns the value, converted if necessary; raises ValueError with what is wrong with it."""
 
 FILE: Final = "FILE"
 """The metavar of texts that are names of files, so that shells complete them."""
@@ -42,20 +42,20 @@ HELP_SETTINGS: Final[dict[str, Any]] = {
 _REQUIRED: Final = object()
 _MISSING: Final = "is missing"
 _ONE_LETTER: Final = re.compile(r"^-(\w)=")
-"""A flag as programs written in Go take it: -v=4."""
+"""A flag in the form of programs written in Go: -v=4."""
 
 
 class Option(Struct, frozen=True, kw_only=True):
     """A setting on the command line.
 
     Attributes:
-        check: what a value that somebody set has to pass; of a list, each item.
-        names: further names, for flag and variable, as they are for Python.
-        variable: whether environment variables of these names set it, too.
-        metavar: what stands for its value in the help; empty: by its type.
+        check: the check of a value that somebody set; for a list, of each item.
+        names: further names, for flag and variable, in Python's form.
+        variable: whether environment variables with these names set it, too.
+        metavar: the placeholder in the help; empty: by its type.
         short: a flag of one letter.
-        positional: it is an argument and no flag.
-        hidden: it is no part of the help.
+        positional: it is an argument and not a flag.
+        hidden: it is not in the help.
     """
 
     default: Any = _REQUIRED
@@ -74,7 +74,7 @@ class Option(Struct, frozen=True, kw_only=True):
         return self.default is _REQUIRED
 
     def checked(self, value: Any) -> Any:
-        """Return a value that somebody set. Raises ValueError, also if it is one."""
+        """Return a value that somebody set. Raises ValueError, also if the value is one."""
         if isinstance(value, ValueError):
             raise value
         if isinstance(value, list):
@@ -93,7 +93,7 @@ def argument(**attributes: Any) -> Any:
 
 
 def changed(shared: Any, **attributes: Any) -> Any:
-    """Return an option that several commands have, with some of its attributes changed."""
+    """Return an option that several commands share, with some of its attributes changed."""
     return replace(shared, **attributes)
 
 
@@ -127,7 +127,7 @@ def shaped(pattern: str, text: str) -> Check:
 
 
 class WrongSettingsError(ValueError):
-    """Settings that cannot be: a line on each that is wrong, or on several together."""
+    """Invalid settings: a line about each, or about several together."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
@@ -188,7 +188,7 @@ class CommandSettings:
         return frozenset(self.__dict__["given"])
 
     def check(self) -> None:
-        """Check what the settings are together. Raises ValueError, or calls `refuse`."""
+        """Check the settings together. Raises ValueError, or calls `refuse`."""
 
     def refuse(self, name: str, reason: str) -> NoReturn:
         """Raise ValueError for one setting, from `check`."""
@@ -200,7 +200,7 @@ class CommandSettings:
 
     @classmethod
     def line(cls, name: str, reason: str) -> str:
-        """Return what an error says of a field, by the names that people know."""
+        """Return an error's text about a field, by the names that people know."""
         if field := cls.options.get(name):
             variables = [f" (or {each})" for each in variables_of(name, field)[:1]]
             flag = field.metavar or name.upper() if field.positional else flags_of(name, field)[0]
@@ -257,7 +257,7 @@ class SettingsCommand(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse words, as click does, but for flags of one letter as Go has them."""
+        """Parse words, as click does, but with flags of one letter as in Go."""
         return super().parse_args(ctx, [_ONE_LETTER.sub(r"-\1", word) for word in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -331,7 +331,7 @@ _PATH: Final = click.Path(path_type=Path)  # one for all: click looks up transla
 
 
 class _Choice(click.Choice[str]):
-    """One of some words; a wrong one is answered with the nearest of them, too."""
+    """One of some words; the error for a wrong one names the most similar, too."""
 
     def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
         near = difflib.get_close_matches(str(value), self.choices, n=1, cutoff=0.7)
@@ -340,7 +340,7 @@ class _Choice(click.Choice[str]):
 
 
 class _Lenient(click.Parameter):
-    """A parameter whose value is what is wrong with it, so that the others are read, too."""
+    """A parameter whose value is its error, so that the others are read, too."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the value, or a ValueError."""

@@ -1,6 +1,6 @@
-"""Fields of objects as the API server sends them, where each may be missing or odd. Pure.
+"""Fields of objects as the API server sends them, where each may be missing or wrong. Pure.
 
-What a field of another type says counts as nothing said: the default comes back, and no error.
+A field of another type counts as missing: the default is returned, and no error is raised.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ Object = Mapping[str, object]
 
 
 def at(holder: object, *path: str | int) -> object:
-    """Return what stands below some keys; None where nothing does."""
+    """Return the value below some keys; None if there is none."""
     for key in path:
         holder = holder.get(key) if isinstance(holder, Mapping) else None
     return holder
 
 
 def mapping(holder: object, *path: str | int) -> Object:
-    """Return the object below some keys; an empty one where there is none."""
+    """Return the object below some keys; an empty one if there is none."""
     value = at(holder, *path)
     return value if isinstance(value, Mapping) else {}
 
 
 def text(holder: object, *path: str | int) -> str:
-    """Return a string; an empty one where there is none."""
+    """Return a string; an empty one if there is none."""
     value = at(holder, *path)
     return value if isinstance(value, str) else ""
 
@@ -38,29 +38,29 @@ def number(holder: object, *path: str | int, default: int = 0) -> int:
 
 
 def entries(holder: object, *path: str | int) -> Sequence[object]:
-    """Return what a list holds; nothing where there is none."""
+    """Return the items of a list; none if there is no list."""
     value = at(holder, *path)
     return value if isinstance(value, list | tuple) else ()
 
 
 def objects(holder: object, *path: str | int) -> tuple[Object, ...]:
-    """Return the JSON objects of a list, without what else it holds."""
+    """Return the JSON objects of a list, without its other items."""
     return tuple(entry for entry in entries(holder, *path) if isinstance(entry, Mapping))
 
 
 def texts(holder: object, *path: str | int) -> tuple[str, ...]:
-    """Return what a list holds as strings."""
+    """Return the strings of a list."""
     return tuple(map(str, entries(holder, *path)))
 
 
 def texts_by_name(holder: object, *path: str | int) -> dict[str, str]:
-    """Return what an object such as labels holds as strings."""
+    """Return the strings of an object such as labels."""
     return {str(name): str(value) for name, value in mapping(holder, *path).items()}
 
 
 @lru_cache(maxsize=4096)
 def quantity(value: str) -> Quantity:
-    """Return a quantity, of which many devices have the same few. Raises ValueError."""
+    """Return a quantity; many devices have the same few. Raises ValueError."""
     return Quantity.parse(value)
 
 

@@ -1,10 +1,11 @@
-"""The archive of a node: its form, for who writes it (admin/gather) and who plays it (simulator).
+"""The archive of a node: its form, for its writer (admin/gather) and its reader (simulator).
 
-A tar.gz of JSON files. The first is `manifest.json`: form and version of the archive, who made it
-and when, what could not be had and why, and size and SHA-256 of each further file; these follow in
-order of their names. Equal contents give equal bytes. An archive may come from anybody, so reading
-believes nothing: no more is unpacked than an archive can have, only plain files with known kinds of
-names are taken, and nothing is written anywhere.
+It is a tar.gz of JSON files. The first is `manifest.json`: form and version of the archive, who
+made it and when, what is missing and why, and size and SHA-256 of every other file; these follow in
+order of their names. Equal contents give equal bytes.
+
+An archive may come from anybody, so reading trusts nothing: no more is unpacked than an archive can
+contain, only plain files with known kinds of names are accepted, and nothing is written anywhere.
 """
 
 import gzip
@@ -35,7 +36,7 @@ _LEVEL = 9
 
 
 class Archive(Struct, frozen=True, kw_only=True):
-    """An archive that has been checked. `documents` are what its files have, by name."""
+    """A checked archive. `documents` are the contents of its files, by name."""
 
     manifest: Mapping[str, Any]
     documents: Mapping[str, Any]
@@ -63,10 +64,10 @@ def _text(document: object) -> bytes:
 
 
 def unpack(path: Path) -> Archive:
-    """Return what an archive has.
+    """Return the content of an archive.
 
     Raises VersionError if a newer version of this program made it, and StateError if it cannot be
-    read, is damaged, or is no such archive.
+    read, is damaged, or is not such an archive.
     """
     try:
         with path.open("rb") as file:
@@ -96,9 +97,10 @@ def _unzipped(packed: bytes) -> bytes:
 
 
 def _members(data: bytes) -> dict[str, bytes]:
-    """Return the files by name. All of them are in `data`, so none may say that it is larger.
+    """Return the files by name.
 
-    A sparse file, which tarfile reads from headers of PAX and GNU, has as many zeros as it says.
+    All of them are in `data`, so none may claim to be larger. A sparse file, which tarfile reads
+    from PAX and GNU headers, has as many zeros as it claims.
     """
     members: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:

@@ -1,9 +1,9 @@
 """How people name GPUs in a setting or a label of a Node: index, UUID, PCI address or product.
 
-In: a text. Out: `GpuWord`s, each true of some GPUs. A setting separates words by commas. The value
-of a label knows letters, digits, `.`, `_` and `-` only, and 63 of them: there words are
-separated by `_`, and a word has `-` for each `:` and each blank. Both forms mean the same in either
-place. Pure.
+In: a text. Out: `GpuWord`s, each of which matches some GPUs. A setting separates words by commas.
+The value of a label may only have letters, digits, `.`, `_` and `-`, at most 63 of them: there
+words are separated by `_`, and a word has `-` for each `:` and each blank. Both forms mean the same
+in either place. Pure.
 """
 
 import re
@@ -22,7 +22,7 @@ _BLANKS = re.compile(r"[\s-]+")
 
 
 class Named(Protocol):
-    """What a GPU can be named by (devices/model.py)."""
+    """The properties by which a GPU can be named (devices/model.py)."""
 
     @property
     def index(self) -> int:
@@ -53,7 +53,7 @@ class GpuWord(Struct, frozen=True, kw_only=True):
     pattern: str
 
     def is_index(self, index: int) -> bool:
-        """Tell whether it names the GPU at a position, of which nothing else may be known."""
+        """Tell whether it names the GPU at a position, about which nothing else may be known."""
         return self.kind == "index" and int(self.pattern) == index
 
     def names(self, gpu: Named) -> bool:
@@ -75,10 +75,10 @@ def words(text: str, separator: str = ",") -> tuple[str, ...]:
 
 
 def gpu_word(text: str) -> GpuWord:
-    """Return what a word means. Raises ValueError if it names no GPU in any of these ways.
+    """Return the meaning of a word. Raises ValueError if it names no GPU in any of these ways.
 
     A UUID may be cut after eight digits or more; a PCI address may lack domain and function. A
-    product is named in full, or with `*` for any letters and `?` for one; capitals do not matter.
+    product is named in full, or with `*` for any letters and `?` for one; case does not matter.
     """
     low = text.lower()
     if _INDEX.fullmatch(low):
@@ -104,7 +104,7 @@ def gpu_word(text: str) -> GpuWord:
 
 
 def checked_words(text: str) -> str:
-    """Return a list of GPUs in a setting as it is; a word that names none raises ValueError."""
+    """Return a list of GPUs in a setting unchanged; a word that names none raises ValueError."""
     for word in words(text):
         gpu_word(word)
     return text

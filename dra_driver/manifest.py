@@ -1,10 +1,12 @@
-"""Manifests as their authors wrote them: values, and where each one stands in the file.
+"""Manifests as their authors wrote them: values, and their places in the file.
 
 In: the text of a YAML or JSON file with any number of documents. Out: for each document its value
-as kubectl would send it, and the place of any part of it. YAML's own reader of values is not used:
-it forgets places and takes the last of two equal keys; and kubectl turns keys into text, knows no
-dates and no numbers of base 60. Nor does it bound what a hostile file costs: nesting, and anchors
-that grow a short text into a huge value, are refused here before they are built.
+as kubectl would send it, and the place of any part of it.
+
+YAML's own reader of values is not used: it forgets places and takes the last of two equal keys,
+while kubectl turns keys into text, and has neither dates nor numbers of base 60. Nor does it limit
+the cost of a hostile file: nesting, and anchors that turn a short text into a huge value, are
+refused here before they are built.
 """
 
 from collections import Counter
@@ -41,7 +43,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class BrokenManifestError(ConfigError):
-    """A file is not valid YAML. `place` is where that shows."""
+    """A file is not valid YAML. `place` is where that was noticed."""
 
     def __init__(self, message: str, place: Place) -> None:
         super().__init__(message)
@@ -59,17 +61,17 @@ class Document:
 
     @property
     def text(self) -> str:
-        """The document as it is written, without what stands before its first value."""
+        """The document as written, without what comes before its first value."""
         begin, end = self._node.start_mark, self._node.end_mark
         indent = self._text[begin.index - begin.column : begin.index]
         return ("" if indent.strip() else indent) + self._text[begin.index : end.index]
 
     def place(self, path: Path) -> Place:
-        """Return where the key of the part at `path` stands, or of the innermost that is there."""
+        """Return the place of the key at `path`, or of the innermost part that exists."""
         return _place(self._find(path)[0])
 
     def place_within(self, path: Path, inner: Place) -> Place | None:
-        """Return where a place in the text at `path` stands; None unless it is written with `|`."""
+        """Return where a place in the text at `path` is in the file; None unless written by `|`."""
         node = self._find(path)[1]
         if not isinstance(node, yaml.ScalarNode) or node.style != "|":
             return None
@@ -92,7 +94,7 @@ class Document:
         return mark, node
 
     def _child(self, node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
-        """Return (where it is written, the node) of a part of a map or list."""
+        """Return (its place, the node) of a part of a map or list."""
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
             return (node.value[part], node.value[part]) if part < len(node.value) else None
         if isinstance(node, yaml.MappingNode) and isinstance(part, str):
@@ -100,7 +102,7 @@ class Document:
         return None
 
     def _index(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Return (key, value) of each part of a map by its name, those of merged maps too."""
+        """Return (key, value) of each part of a map by its name, including merged maps."""
         if id(node) not in self._indexes:
             index: dict[str, tuple[yaml.Node, yaml.Node]] = {}
             for merged in _merged(node):
@@ -142,7 +144,7 @@ def read_documents(text: str) -> Iterator[Document]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Makes nodes of a text, and counts them. No deeper than `DEEPEST`."""
+    """Makes nodes from a text, and counts them. No deeper than `DEEPEST`."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -163,7 +165,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Reader:
-    """Builds the values of one document. A part that is referred to twice is built once.
+    """Builds the values of one document. A part with several references is built once.
 
     Counted as if it were built each time, a value has at most `most` parts.
     """
@@ -215,7 +217,7 @@ class _Reader:
         return DuplicateKeys(everything, twice) if twice else dict(everything)
 
     def _count(self, node: yaml.Node, children: Sequence[yaml.Node], work: int) -> None:
-        """Note how large a part is; refuse it where anchors make it larger than what is written."""
+        """Note how large a part is; refuse it if anchors make it larger than its text."""
         size = 1 + sum(self._sizes[id(child)] for child in children)
         self._sizes[id(node)] = size
         self._work += work
@@ -231,7 +233,7 @@ def _merges(key: yaml.Node) -> bool:
 
 
 def _merged(node: yaml.MappingNode) -> Iterator[yaml.MappingNode]:
-    """Yield the maps that a map merges in, the one that counts most last."""
+    """Yield the maps that a map merges in, the one with the highest priority last."""
     for key, child in node.value:
         if _merges(key):
             nodes: Sequence[yaml.Node] = (
@@ -241,7 +243,7 @@ def _merged(node: yaml.MappingNode) -> Iterator[yaml.MappingNode]:
 
 
 def _key(node: yaml.Node) -> str:
-    """Return a key as JSON has it: always text."""
+    """Return a key as in JSON: always text."""
     if not isinstance(node, yaml.ScalarNode):
         # Also what a template looks like to YAML: {{ … }} is a map whose key is a map.
         raise BrokenManifestError(

@@ -1,4 +1,4 @@
-"""The door by which commands print: what strangers wrote is shown, and no terminal acts on it."""
+"""How commands print: text of strangers is shown, but cannot control the terminal."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from resource_nvidia_com.printable import printable
 
 
 class Printable:
-    """A stream of text that escapes all that does not print, but for line breaks and tabs.
+    """A stream of text that escapes all unprintable characters except line breaks and tabs.
 
     `unescaped` is the stream below it, for a program's own control sequences.
     """
@@ -38,7 +38,7 @@ def unescaped(stream: TextIO) -> TextIO:
 
 @contextmanager
 def escaping() -> Iterator[None]:
-    """Have standard output and standard error escape what does not print."""
+    """Make standard output and standard error escape unprintable characters."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast("TextIO", Printable(unescaped(stream))) for stream in before)
     try:

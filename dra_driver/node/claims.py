@@ -1,4 +1,4 @@
-"""What serves the claims of this node: the kubelet's calls, and the work beside them."""
+"""What serves the claims of this node: the kubelet's calls, and the work besides them."""
 
 import platform
 from collections import Counter
@@ -91,7 +91,7 @@ class ClaimWork:
         self._measure(context)
 
     def _ring(self, _: object = None) -> None:
-        """Have those look at once who tell of claims' devices."""
+        """Make everything that reports on claims' devices look now."""
         self.health_stream.ring()
         self._status.ring()
 
@@ -104,12 +104,12 @@ class ClaimWork:
             self._unlimited.prepared(ref)
 
     def device_health(self) -> Sequence[Reported]:
-        """Return how the devices of all prepared claims are doing. Raises StateError."""
+        """Return the health of all prepared claims' devices. Raises StateError."""
         records = filter(self.claims.holdings.is_prepared, self.claims.records.readable())
         return reported(records, self._gpus.health.of_device)
 
     def _watchers(self, context: NodeContext, offers: NodeOffers) -> tuple[MemoryWatch, MpsEvents]:
-        """Return what looks after limits of memory, and what tells of MPS daemons."""
+        """Return what maintains memory limits, and what reports on MPS daemons."""
         memory = MemoryWatch(
             api=context.kube,
             claims=self.claims,
@@ -133,7 +133,7 @@ class ClaimWork:
     def _over_limit(
         self, context: NodeContext, offers: NodeOffers, later: Later
     ) -> tuple[Worker, ...]:
-        """Return what watches limits of memory; nothing where no processes are seen."""
+        """Return what watches memory limits; nothing if no processes are visible."""
         if not sees_processes(context.roots):
             if context.settings.over_limit != "report":
                 log.warning("memory over limits not watched", reason=NOT_SEEN)
@@ -189,7 +189,7 @@ class ClaimWork:
 
 
 def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
-    """Return how many devices claims have, by what they are called in metrics."""
+    """Return how many devices claims have, by their names in metrics."""
     return Counter(
         _device_type(entry.device.kind)
         for record in holdings.records.readable()

@@ -1,7 +1,7 @@
 """The command `dra-driver kubelet-plugin`: runs the driver in this process.
 
-Until SIGTERM or SIGINT (status 0: sockets removed, calls under way finished, claims left prepared)
-or until a thread of its own dies (status 1).
+It runs until SIGTERM or SIGINT (status 0: sockets removed, running calls finished, claims left
+prepared) or until one of its threads dies (status 1).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What every part of the driver stands on: settings, this node, the API server, and the claims."""
+"""What every part of the driver needs: settings, this node, the API server, and the claims."""
 
 import random
 import time
@@ -24,7 +24,7 @@ from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 
 STOP_SECONDS = 2.0
-"""What each background thread gets to end; all are daemons and change nothing by being cut off."""
+"""The time for each background thread to end; all are daemons and may be cut off safely."""
 
 FIRST_LOOK_SECONDS = 5.0
 """How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
@@ -33,13 +33,13 @@ FIRST_LOOK_SECONDS = 5.0
 class Changes(Struct, frozen=True):
     """What parts tell each other.
 
-    Those who tell are built before those who listen, so neither has to know the other.
+    Senders are built before listeners, so neither has to know the other.
 
     Attributes:
         inventory: the first look, and each that found something else.
         look: the GPUs should be looked at soon.
         offer: other devices may have to be published.
-        health: a GPU is doing otherwise than before.
+        health: a GPU's health has changed.
         released: a claim has given something back.
     """
 
@@ -51,7 +51,7 @@ class Changes(Struct, frozen=True):
 
 
 class NodeContext(Struct, frozen=True, kw_only=True):
-    """What every part stands on. Nothing of it listens, runs or asks before it is started."""
+    """What every part needs. Nothing in it listens, runs or asks before it is started."""
 
     settings: Settings
     paths: SocketPaths
@@ -79,7 +79,7 @@ class NodeContext(Struct, frozen=True, kw_only=True):
 
 
 def node_context(settings: Settings, environment: Mapping[str, str]) -> NodeContext:
-    """Return what the driver stands on. Raises SetupError if settings or node lack something."""
+    """Return what the driver needs. Raises SetupError if settings or node lack something."""
     paths = socket_paths(
         plugins=settings.kubelet_plugins_directory_path,
         registrar=settings.kubelet_registrar_directory_path,

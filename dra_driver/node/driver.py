@@ -1,9 +1,9 @@
 """The composition root of `dra-driver kubelet-plugin`: builds every part once, starts, stops.
 
-In: settings. Out: a running driver. The kubelet is answered first and at once: neither GPUs nor the
-API server are waited for, and what they lack is looked for again for as long as the driver runs.
-Parts are built in the order in which they need each other; what has to be told the other way goes
-through `Changes`.
+In: settings. Out: a running driver. The kubelet is answered first and at once, without waiting for
+GPUs or the API server; what is missing is looked for again as long as the driver runs. Parts are
+built in the order in which they need each other; messages in the other direction go through
+`Changes`.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class Driver:
         self._build_repairs()
 
     def _build_doors(self) -> None:
-        """Build what the kubelet, its probes, scrapers and the API server meet."""
+        """Build what the kubelet, its probes, scrapers and the API server use."""
         context, settings = self._context, self._settings
         self._plugin = KubeletPlugin(
             self._work.calls,
@@ -81,7 +81,7 @@ class Driver:
         context.changes.inventory.add(self._publisher.update)
 
     def _build_repairs(self) -> None:
-        """Build what brings disk, hardware and API server in line with each other."""
+        """Build what reconciles disk, hardware and API server."""
         context, work = self._context, self._work
         context.changes.released.add(work.news.given_back)
         work.news.released.add(self._offers.look_at_divisions)
@@ -124,14 +124,14 @@ class Driver:
         )
 
     def _take_over_what_is_left(self) -> bool:
-        """Take over what NVIDIA's driver has left; tell whether nothing of it remains."""
+        """Take over what NVIDIA's driver has left; return whether nothing of it remains."""
         return not self._has_checkpoint or self._take_over.run()
 
     def start(self) -> None:
         """Start every part: first what can fail, and what the kubelet waits for.
 
-        A claim that comes before the GPUs are known waits for them inside its call. Raises
-        SetupError if an address or a socket cannot be had.
+        A claim that arrives before the GPUs are known waits for them inside its call. Raises
+        SetupError if an address or a socket is not available.
         """
         context, gpus, work = self._context, self._gpus, self._work
         if self._settings.http_endpoint:
@@ -156,12 +156,12 @@ class Driver:
             worker.start()
 
     def let_claims_end(self, pause: Callable[[float], bool]) -> None:
-        """Wait for claims if the GPU driver is to be replaced, and let go of it (Eviction)."""
+        """Wait for claims if the GPU driver will be replaced, and release it (Eviction)."""
         if self._eviction.wait_for_claims(pause):
             self._gpus.let_go()
 
     def stop(self) -> tuple[str, ...]:
-        """Stop every part, first what calls come from; what is prepared and published stays.
+        """Stop every part, first those that receive calls; what is prepared and published stays.
 
         Returns the claims whose calls did not end in time.
         """

@@ -1,8 +1,8 @@
 """The GPUs of this node that are left out: the setting, and the Node's label as it changes.
 
-In: the setting, the labels, each look at the machine, and which GPUs claims have something of. Out:
-the looks without the GPUs that are left out, a call when the label has become another, lines in the
-log for what is left out and for words that name no GPU, and a note of both on disk for commands.
+In: the setting, the labels, each look at the machine, and which GPUs claims use. Out: the looks
+without the GPUs that are left out, a call when the label has changed, log lines for what is left
+out and for words that name no GPU, and a note of both on disk for commands.
 """
 
 import threading
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class NodeExclusion:
-    """What is left out of one node. For any thread."""
+    """What is left out on one node. For any thread."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class NodeExclusion:
         labels.listen(self._take)
 
     def leave_out(self, inventory: Inventory) -> Inventory:
-        """Return what a look has found without the GPUs that are left out and not in use."""
+        """Return what a look found, without the GPUs that are left out and not in use."""
         exclusion = self._exclusion
         left = without_excluded(inventory, exclusion, self._is_in_use)
         self._say(
@@ -68,9 +68,9 @@ class NodeExclusion:
         return left
 
     def reasons(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
-        """Return why GPUs of an inventory are not to be published. Raises DriverError.
+        """Return why GPUs of an inventory are not published. Raises DriverError.
 
-        They may be in it because a claim has something of them, or because the label is newer.
+        They may be in it because a claim uses them, or because the label is newer.
         """
         if not self._is_known:
             self._take(self._labels.current())
@@ -87,10 +87,10 @@ class NodeExclusion:
             self._on_change()
 
     def _is_in_use(self, gpu: Gpu) -> bool:
-        """Tell whether claims have something of a GPU, or something of them is left there.
+        """Tell whether claims use a GPU, or have left something on it.
 
-        Claims of NVIDIA's own driver that are still to be taken over count as well. What cannot be
-        read may say so of any GPU.
+        Claims of NVIDIA's DRA driver that are still to be taken over count as well. An unreadable
+        record may be about any GPU.
         """
         ownership, uuid = self._ownership, gpu.uuid
         try:

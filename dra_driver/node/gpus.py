@@ -1,4 +1,4 @@
-"""What knows the GPUs of this node, and how they are doing."""
+"""What knows the GPUs of this node, and their health."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ log = structlog.get_logger()
 class NodeGpus:
     """The GPUs of this node.
 
-    `mig` is what is offered of MIG, by which MIG modes are switched or left alone, and `refusals`
+    `mig` is what is offered of MIG, which decides whether MIG modes are switched, and `refusals`
     are the GPUs that cannot be switched now. `exclusion` says which GPUs are left out, `holders`
     which processes have one open. `session` is the way to NVML.
     """
 
     def __init__(self, context: NodeContext) -> None:
-        """Build what knows them; nothing is asked yet. Raises SetupError."""
+        """Build it; nothing is asked yet. Raises SetupError."""
         settings, roots, changes = context.settings, context.roots, context.changes
         ownership = context.holdings.ownership
         self.mig = NodeOffer(

@@ -1,8 +1,8 @@
-"""The health of this node's GPUs, put together: what is heard and looked at, kept, and told.
+"""The health of this node's GPUs: events and looks are collected, kept, and reported.
 
 In: NVML's events and each look, through the session. Out: the inventory as it is published, the
-taints of its devices, metrics, and Kubernetes Events on the claims and pods that have a GPU which
-has become sick. `of_device` says how any device of a claim is doing, for the kubelet and for the
+taints of its devices, metrics, and Kubernetes Events on the claims and pods with a GPU that has
+become sick. `of_device` returns the health of any device of a claim, for the kubelet and for the
 status of claims.
 """
 
@@ -48,7 +48,7 @@ _RETRY_SECONDS = 15.0
 
 
 _Letter = tuple[ClaimRef, str]
-"""A claim, and what it is to be told."""
+"""A claim, and the message for it."""
 
 
 class NodeHealth:
@@ -68,11 +68,11 @@ class NodeHealth:
         on_inventory: Callable[[Inventory], None],
         clock: Callable[[], float] = time.time,  # noqa: TID251 (records and taints tell it)
     ) -> None:
-        """Take what it is put together from; nothing is read or heard yet.
+        """Take its parts; nothing is read yet.
 
-        `on_change` is called when other things are wrong than before, `on_inventory` after the
+        `on_change` is called when something else is wrong than before, `on_inventory` after the
         first look and after each that differs; `clock` is in seconds since 1970. Raises ConfigError
-        if the list of XIDs to ignore holds something else.
+        if the list of XIDs to ignore is invalid.
         """
         self._session = session
         self._metrics = metrics
@@ -114,7 +114,7 @@ class NodeHealth:
         return inventory
 
     def start(self) -> None:
-        """Begin to listen and to tell. It is started once."""
+        """Begin to listen and to report. It is started once."""
         self._listener.start()
         self._teller.start()
 
@@ -124,7 +124,7 @@ class NodeHealth:
         self._teller.stop(timeout)
 
     def current(self) -> Inventory:
-        """Return the latest inventory as it is published: with GPUs out of reach as they were."""
+        """Return the latest inventory as published: with unreachable GPUs as they were."""
         return self._tracker.published(self.watcher.current())
 
     def published(self, inventory: Inventory) -> Inventory:
@@ -132,13 +132,13 @@ class NodeHealth:
         return self._tracker.published(inventory)
 
     def tainted(self, projection: Projection) -> Projection:
-        """Return what is published with the taints of what is not well."""
+        """Return what is published, with the taints of what is not well."""
         return tainted(projection, self._tracker.in_force(), self._effects)
 
     def of_device(self, record: ClaimRecord, device: Device) -> DeviceHealth:
-        """Return how a device of a claim is doing now.
+        """Return the health of a claim's device now.
 
-        A MIG device that is asked for before the first look is missed by that one already.
+        If a MIG device is asked for before the first look, that look already checks it.
         """
 
         def is_gone(mig: Mig) -> bool:
@@ -174,7 +174,7 @@ class NodeHealth:
 
 
 class HealthEvents(Worker):
-    """A thread that tells the claims and pods that have a GPU that it has become sick."""
+    """A thread that reports sick GPUs to the claims and pods that have them."""
 
     def __init__(self, news: queue.Queue[News], holders: Holdings, events: ClaimEvents) -> None:
         super().__init__("health-events")
@@ -216,7 +216,7 @@ class HealthEvents(Worker):
         ]
 
     def _sent(self, ref: ClaimRef, note: str) -> float | None:
-        """Tell one claim; return after how many seconds to try again, None for never."""
+        """Report to one claim; return after how many seconds to try again, None for never."""
         try:
             self._events.tell(ref, reason=REASON, action="TaintingDevice", note=note)
         except UnavailableError as error:

@@ -76,7 +76,7 @@ class NodeOffers:
     def project(
         self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
     ) -> Projection:
-        """Return what to publish of an inventory, as the publisher asks for it.
+        """Return what to publish of an inventory, when the publisher asks.
 
         Raises DriverError while what decides is not known yet.
         """
@@ -108,7 +108,7 @@ class NodeOffers:
         return gpus.health.tainted(projected)
 
     def look_at_divisions(self) -> None:
-        """Have it published if claims that were prepared or ended leave other divisions by now."""
+        """Publish if prepared or ended claims have changed the divisions."""
         try:
             is_outdated = self.divisions.is_outdated()
         except StateError as error:
