@@ -35,7 +35,7 @@ from dra_driver.simulator.pci_drivers import Bus
 from dra_driver.simulator.state import ANY_GPU, State
 
 _FILES = "sys/kernel/simulator"
-_LOOK_S = 0.05
+_LOOK_S = 0.1
 _START_S = 60.0
 _NO_OVERRIDE = ("", "(null)")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -96,7 +96,7 @@ def run(machine: Machine, say: Callable[[str], None], *, ends_with_parent: bool 
         for path in links:
             sysfs.link(path, machine.driver_root / _FILES / _name(path))
         say(f"serving bind and unbind of {', '.join(sorted(bus.drivers))}")
-        while files.are_there and not signal.sigtimedwait(ends, _LOOK_S):
+        while files.are_there and not signal.sigtimedwait(ends, 0.5):
             pass
     finally:
         for path in links:

@@ -258,13 +258,6 @@ static void settle_files(void)
     close(lock);
 }
 
-/* Far behind the state's own bytes. */
-static struct flock holding(unsigned int slot, short kind)
-{
-    return (struct flock){.l_type = kind, .l_whence = SEEK_SET,
-                          .l_start = ((off_t)1 << 40) + (off_t)slot, .l_len = 1};
-}
-
 static void open_node(const char *name)
 {
     char path[PATH_MAX + 64];
@@ -288,7 +281,7 @@ bool sim_held_by_others(const char *path, unsigned int slot)
 {
     bool ours = session_file >= 0 && strcmp(path, state_path) == 0;
     int file = ours ? session_file : open(path, O_RDONLY | O_CLOEXEC);
-    struct flock lock = holding(slot, F_WRLCK);
+    struct flock lock = sim_holding(slot, F_WRLCK);
     bool held = file >= 0 && fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     if (file >= 0 && !ours)
         close(file);
@@ -303,7 +296,7 @@ static void hold_gpus(void)
     for (unsigned int index = 0; session_file >= 0 && index < visible_count; index++) {
         if (lock >= 0 && !sim_held_by_others(state_path, visible[index]))
             sim_forget_limits(mapped, visible[index]);
-        struct flock held = holding(visible[index], F_RDLCK);
+        struct flock held = sim_holding(visible[index], F_RDLCK);
         fcntl(session_file, F_OFD_SETLK, &held);
         char name[32];
         snprintf(name, sizeof name, "nvidia%u",

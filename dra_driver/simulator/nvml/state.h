@@ -12,6 +12,7 @@
 #ifndef SIMULATOR_STATE_H
 #define SIMULATOR_STATE_H
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -265,5 +266,6 @@ struct sim_state {
 
 /* state_file.c */
 bool sim_find_state(char *path);
+struct flock sim_holding(unsigned int slot, short kind);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Where the state file is: beside the library that asks, among the driver's. The longest name is the
- * versioned file itself; ldconfig may have put a link .so.1 beside it, and in a container that may
- * be all there is.
+ * Where the state file is, and by which locks on it a process holds GPUs. It lies beside the library
+ * that asks, among the driver's. The longest name is the versioned file itself; ldconfig may have
+ * put a link .so.1 beside it, and in a container that may be all there is.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -28,4 +28,11 @@ bool sim_find_state(char *path)
     size_t used = strlen(path);
     snprintf(path + used, PATH_MAX - used, "/%s", name);
     return name[0] != '\0';
+}
+
+/* The lock on a byte, far behind the state's own, that who has a GPU open has shared. */
+struct flock sim_holding(unsigned int slot, short kind)
+{
+    return (struct flock){.l_type = kind, .l_whence = SEEK_SET,
+                          .l_start = ((off_t)1 << 40) + (off_t)slot, .l_len = 1};
 }

@@ -9,7 +9,8 @@
  *
  * Faults are injected as for NVML, by a function's name and a GPU (state.h): a slow cuInit is a
  * server that hangs, cuCtxCreate_v2 that fails with 2 is a GPU without free memory. The state is
- * mapped when the library is loaded, as a program may give up its rights after that.
+ * mapped when the library is loaded, as a program may give up its rights after that. A context holds
+ * its GPU as a session of NVML does.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,6 +45,7 @@ enum {
 };
 
 static struct sim_state *machine;
+static int state_file = -1;
 static bool writable;
 static int visible[SIM_MAX_GPUS];
 static int visible_count;
@@ -75,7 +77,7 @@ __attribute__((constructor)) static void map_machine(void)
         return;
     char *found =
         mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0);
-    close(file);
+    state_file = file;
     if (found == MAP_FAILED)
         return;
     machine = (struct sim_state *)(found + SIM_STATE_OFFSET);
@@ -144,7 +146,7 @@ static bool has_uuid(const struct sim_gpu *gpu, const char *uuid)
 static int slot_of(const char *uuid)
 {
     for (int slot = 0; slot < SIM_MAX_GPUS; slot++)
-        if (machine->gpus[slot].present && has_uuid(&machine->gpus[slot], uuid))
+        if (machine->gpus[slot].present == PRESENCE_FULL && has_uuid(&machine->gpus[slot], uuid))
             return slot;
     return -1;
 }
@@ -155,7 +157,7 @@ static void find_devices(void)
     const char *named = getenv("CUDA_VISIBLE_DEVICES");
     if (named == NULL) {
         for (int slot = 0; slot < SIM_MAX_GPUS; slot++)
-            if (machine->gpus[slot].present)
+            if (machine->gpus[slot].present == PRESENCE_FULL)
                 visible[visible_count++] = slot;
         return;
     }
@@ -230,6 +232,8 @@ EXPORT int cuCtxCreate_v2(void **made, unsigned int flags, int device)
         return code;
     if (machine->gpus[slot].facts[FACT_COMPUTE_MODE] == PROHIBITED)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    struct flock held = sim_holding((unsigned int)slot, F_RDLCK);
+    fcntl(state_file, F_OFD_SETLK, &held);
     *made = &context;
     return CUDA_SUCCESS;
 }
@@ -243,5 +247,7 @@ EXPORT int cuCtxDestroy_v2(void *given)
         if (code != CUDA_SUCCESS)
             return code;
     }
+    struct flock none = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    fcntl(state_file, F_OFD_SETLK, &none);
     return CUDA_SUCCESS;
 }

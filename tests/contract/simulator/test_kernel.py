@@ -161,6 +161,15 @@ assert ctypes.CDLL(sys.argv[1]).nvmlInit_v2() == 0
 print("holds", flush=True)
 sys.stdin.read()
 """
+HOLDS_A_CONTEXT = """
+import ctypes, sys
+cuda, context = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+print("holds", flush=True)
+sys.stdin.readline()
+assert cuda.cuCtxDestroy_v2(context) == 0
+sys.stdin.read()
+"""
 HOLDS_A_NODE = """
 import os, sys
 os.open(sys.argv[1], os.O_PATH)
@@ -195,7 +204,7 @@ class Writer(threading.Thread):
             self.error = error
 
 
-@pytest.mark.parametrize("holder", ["session", "node", "process"])
+@pytest.mark.parametrize("holder", ["session", "context", "node", "process"])
 def test_nvidia_lets_go_of_a_card_when_nobody_has_it(
     holder: str, make_bench: MakeBench, nvml: Nvml
 ) -> None:
@@ -208,6 +217,8 @@ def test_nvidia_lets_go_of_a_card_when_nobody_has_it(
         machine.hold_instance(uuid, pid=4242)
     elif holder == "session":
         child = hold(HOLDS_A_SESSION, machine.library)
+    elif holder == "context":
+        child = hold(HOLDS_A_CONTEXT, machine.library_folder / "libcuda.so.1")
     else:
         child = hold(HOLDS_A_NODE, machine.dev_root / "dev/nvidia0")
     card.override("vfio-pci")
@@ -223,6 +234,11 @@ def test_nvidia_lets_go_of_a_card_when_nobody_has_it(
     if child is None:
         machine.release_instance(uuid, pid=4242)
     else:
+        if holder == "context":  # the program goes on without it
+            assert child.stdin is not None
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            writer.join()
         child.communicate()
     writer.join()
     assert writer.error is None
