@@ -2,95 +2,94 @@
 
 It chooses namespaces by control groups that are plain folders, and tells the libcuda of the tests
 (libcuda.c) how many SMs a client has: in `routes` in its pipe folder, the first line that fits.
-`hard` in its log folder: partitions hold, and root of a container is refused.
+With TEST_MPS3_IS_HARD partitions hold, and nobody may change anything. It starts often, so what it
+imports is little.
 """
 
-import json
 import os
 import sys
 import time
-import tomllib
-from pathlib import Path
-from typing import Any
 
 CHUNK = 8
-PIPE = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-STATE = PIPE / "state.json"
+PIPE = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+STATE, ROUTES = f"{PIPE}/state.json", f"{PIPE}/routes"
+IS_HARD = "TEST_MPS3_IS_HARD" in os.environ
 
 
-def routes(server: dict[str, Any]) -> list[str]:
+def routes(server: "dict[str, object]") -> "list[str]":
     """Lines of a file of processes, or of the value of a variable, and the SMs with it."""
     partitions = {
-        one["name"]: (device["uuid"], number, one["chunks"] * CHUNK)
+        one["name"]: (f"={device['uuid']}/{number}", one["chunks"] * CHUNK)
         for device in server.get("devices", ())
         for number, one in enumerate(device["sm_partitions"])
     }
-    lines = [
-        f"={uuid}/{number} {sms}"
-        for uuid, number, sms in partitions.values()
-        if not os.environ.get("TEST_MPS3_IS_HARD")
-    ]
+    lines = [] if IS_HARD else [f"{name} {sms}" for name, sms in partitions.values()]
     for space in server.get("namespaces", {}).values():
         sms = 132 * int(space.get("active_thread_percentage", 100)) // 100
         for device in space.get("devices", ()):
-            sms = partitions[device["sm_partition"]][2]
-        group = Path(space["cgroup"])
-        inner = [path for path in group.iterdir() if path.is_dir()] if group.is_dir() else []
-        lines += [f"{path}/cgroup.procs {sms}" for path in (group, *inner)]
+            sms = partitions[device["sm_partition"]][1]
+        group = space["cgroup"]
+        lines += [f"{folder}/cgroup.procs {sms}" for folder, _, _ in os.walk(group)]
     return lines
 
 
-def store(servers: dict[str, Any]) -> None:
-    STATE.write_text(json.dumps(servers))
-    (PIPE / "routes").write_text("".join(f"{line}\n" for line in routes(servers["probe"])))
+def store(server: "dict[str, object]") -> None:
+    import json  # noqa: PLC0415
+
+    for path, text in ((ROUTES, "\n".join(routes(server))), (STATE, json.dumps(server))):
+        with open(path, "w") as file:  # noqa: PTH123
+            file.write(text)
 
 
-def serve(config: Path) -> None:
-    store(tomllib.loads(config.read_text())["servers"])
-    while STATE.exists():
+def serve(config: str) -> None:
+    import tomllib  # noqa: PLC0415
+
+    with open(config, "rb") as file:  # noqa: PTH123
+        store(tomllib.load(file)["servers"]["probe"])
+    while os.path.exists(STATE):  # noqa: PTH110
         time.sleep(0.02)
 
 
 def ask(module: str, verb: str, *words: str) -> str:
-    servers = json.loads(STATE.read_text())
-    spaces = servers["probe"].setdefault("namespaces", {})
-    facts = {
-        key.removeprefix("--").replace("-", "_"): value
-        for key, _, value in (word.partition("=") for word in words if word.startswith("--"))
-    }
-    match module, verb:
-        case "server", "list":
-            return " ".join(servers)
-        case "sm-partition", "list":
-            found = routes(servers["probe"])
-            return "\n".join(f"wide,{number},16" for number in (0, 1) if found)
-        case _ if "--help" in words:
-            return "usage: namespace create NAME --server=NAME --cgroup=PATH"
-        case _ if os.geteuid() != 0 or os.environ.get("TEST_MPS3_IS_HARD"):
-            sys.exit(f"Insufficient privileges for UID {os.geteuid()}.")
-        case "namespace", "create":
-            spaces[words[0]] = facts
-        case "namespace", "set":
-            spaces[words[0]] |= facts
-        case "namespace", "delete":
-            del spaces[words[0]]
-    store(servers)
+    if (module, verb) == ("server", "list") and os.path.exists(STATE):  # noqa: PTH110
+        return "probe"
+    if module == "sm-partition":
+        return "narrow,0,8\nwide,1,16"
+    if "--help" in words:
+        return "usage: namespace create NAME --server=NAME --cgroup=PATH"
+    if os.geteuid() != 0 or IS_HARD or module == "server":
+        sys.exit(f"Insufficient privileges for UID {os.geteuid()}.")
+    import json  # noqa: PLC0415
+
+    with open(STATE) as file:  # noqa: PTH123
+        server = json.load(file)
+    spaces = server.setdefault("namespaces", {})
+    if verb == "delete":
+        del spaces[words[0]]
+    else:
+        facts = (word[2:].partition("=")[::2] for word in words[1:])
+        spaces.setdefault(words[0], {}).update(
+            {key.replace("-", "_"): value for key, value in facts}
+        )
+    store(server)
     return ""
 
 
-def quit_() -> None:
+def end() -> None:
     """End, and leave nothing in the folders that stand for control groups."""
-    for line in (PIPE / "routes").read_text().splitlines():
-        if not line.startswith("="):
-            Path(line.rpartition(" ")[0]).unlink(missing_ok=True)
-    STATE.unlink()
+    with open(ROUTES) as file:  # noqa: PTH123
+        for line in file:
+            path = line.rpartition(" ")[0]
+            if os.path.exists(path):  # noqa: PTH110
+                os.unlink(path)  # noqa: PTH108
+    os.unlink(STATE)  # noqa: PTH108
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["-q"]:
-            quit_()
+            end()
         case [*_, "-a", config]:
-            serve(Path(config))
+            serve(config)
         case words:
             print(ask(*words))  # noqa: T201

@@ -37,9 +37,13 @@ class _Daemon:
     control: Path
     environment: Mapping[str, str]
 
-    def ask(self, *words: str, user: int | None = None) -> tuple[bool, str]:
-        """Give it a command; return whether it was done, and what was said, in a line."""
-        before = _CONTAINER if user is None else ()
+    def ask(
+        self, *words: str, user: int | None = None, before: Sequence[str] = ()
+    ) -> tuple[bool, str]:
+        """Give it a command; return whether it was done, and what was said, in a line.
+
+        The words `before` start the program.
+        """
         done = subprocess.run(
             (*before, self.control, *words),
             env=dict(self.environment),
@@ -282,7 +286,7 @@ def root(run: Run) -> None:
         else:
             run.note(f"{others}, namespace set: {why or 'no word'}")
             others += " can, too" if is_done else " is refused"
-        by_root, said = daemon.ask(*raised)
+        by_root, said = daemon.ask(*raised, before=_CONTAINER)
         run.note(f"root, namespace set: {said or 'no word'}")
         after = _sms(run, daemon, group)
     run.note(f"SMs of a client in the group: {limited}, and then {after}")
