@@ -1,12 +1,18 @@
 """Who has more memory than the limit is reported, or ended where an admin says so; nobody else."""
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
 
 import make
-from dra_driver.usage.over_limit import KILLED, OVER, claimed
-from dra_driver.usage.watch import BETWEEN_EVENTS, REPORT_SECONDS
-from worlds.tenants import CONTEXT, Tenants, container_id
+from dra_driver.claims.report.claim_events import ClaimEvents
+from dra_driver.claims.report.later import Later
+from dra_driver.kube.events import Regarding
+from dra_driver.usage.over_limit import KILLED, OVER, Tenant, claimed, excesses
+from dra_driver.usage.watch import BETWEEN_EVENTS, REPORT_SECONDS, tell
+from worlds.tenants import CONTEXT, GPU, Tenants, container_id
 
 LIMIT = 5000
 MUCH = LIMIT + CONTEXT + 1
@@ -236,6 +242,29 @@ def test_claims_that_come_and_go_do_not_make_two_looks_one(
     monkeypatch.setattr(tenants.watch, "_wait", waited.append)
     tenants.watch._run()
     assert waited == [0.5, 9.5]
+
+
+def test_claims_and_the_pods_that_have_memory_are_told(tenants: Tenants) -> None:
+    tenants.claim("one", LIMIT, "a", "b")
+    posted: list[tuple[str, str, dict[str, str]]] = []
+
+    class Events:
+        def post(self, about: Regarding, **what: str) -> None:
+            posted.append((about.kind, about.name, what))
+
+    class AtOnce:
+        def do(self, work: Callable[[], None]) -> None:
+            work()
+
+    there = [
+        Tenant(pod_uid="uid-a", container_id="c", processes=(), used_bytes=MUCH << 20),
+    ]
+    (excess,) = excesses(
+        "gpu-0", GPU.uuid, there, [*claimed(tenants.records[0])], allowance_mib=CONTEXT
+    )
+    tell(cast("ClaimEvents", Events()), cast("Later", AtOnce()), excess, OVER, "too much")
+    what = {"reason": OVER, "action": "LimitingMemory", "note": "too much"}
+    assert posted == [("ResourceClaim", "one", what), ("Pod", "a", what)]
 
 
 def test_only_on_a_device_that_is_shared_the_limit_is_the_shares(tenants: Tenants) -> None:
