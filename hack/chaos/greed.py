@@ -5,14 +5,17 @@ simulated GPUs that their first processes have, played, as nothing computes ther
 container is to be ended for it. Who has no limit takes as much as the greedy one, and is not.
 """
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from testbed.api import Object
 from testbed.commands import TestbedError
 from testbed.machine import SimulatedMachine
+from testbed.node import GpuNode
 
 from chaos.holds import ClaimSeen
+from chaos.look import container_id
 from chaos.workloads import kind_of, pods_of
 
 GREEDY_MIB = 30_000
@@ -34,7 +37,7 @@ class Memory:
 
         `ids` are the containers' by pod, and `number` chooses one.
         """
-        pids = _first_processes(ids.values())
+        pids = first_processes(ids.values())
         having = [
             (pod, claim, pids[ids[pod]])
             for claim in sorted(claims, key=lambda each: each.workload)
@@ -67,12 +70,25 @@ class Memory:
             self.give_back(workload)
 
 
+@contextmanager
+def computing(
+    node: GpuNode, pod: Object, gpu: str, mib: int, *, by_mps: bool = False
+) -> Iterator[None]:
+    """Have the container of a pod compute meanwhile with so many MiB of a GPU."""
+    pid = first_processes([container_id(pod)])[container_id(pod)]
+    node.machine.compute(gpu, mib, pid=pid, by_mps=by_mps)
+    try:
+        yield
+    finally:
+        node.machine.release_memory(gpu, pid=pid)
+
+
 def is_limited(claim: ClaimSeen) -> bool:
     """Whether the memory that it has of whole GPUs has a limit."""
     return bool(claim.shares or (claim.gpus and kind_of(claim.workload).domains))
 
 
-def _first_processes(containers: Iterable[str]) -> dict[str, int]:
+def first_processes(containers: Iterable[str]) -> dict[str, int]:
     """Return the first process of each of these containers that has one."""
     wanted = {*containers}
     found: dict[str, int] = {}

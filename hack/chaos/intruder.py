@@ -24,6 +24,7 @@ from testbed.node import GpuNode
 from testbed.pods import exec_in, make_namespace, wait_running
 from testbed.reboot import kill_all
 
+from chaos.greed import GREEDY_MIB, computing
 from chaos.odd_claims import odd, only, with_configs
 from chaos.turns import OUTSIDE, Turn
 from chaos.workloads import SHARE_CLASS, pod_of
@@ -40,6 +41,7 @@ _LIMITS = {"limits": {"cpu": "500m", "memory": "512Mi"}}
 """Of each attacking pod: what CPU and memory are worth is no question to this driver."""
 
 _GONE_S = 150.0
+_ENDED_S = 30.0
 _ODD_S = 6.0
 """Seconds that odd claims and pods stay."""
 
@@ -52,6 +54,7 @@ class Intruder:
     ) -> None:
         self._node = node
         self._whole = whole
+        self._shared = shared
         self._share = claim("", device_class=SHARE_CLASS, selectors=only([shared]))
         self._doors = doors
         self.domain = f"shared_{shared}"
@@ -180,7 +183,7 @@ class Intruder:
         for act in turn.acts:
             self.did[act] += 1
             if act in OUTSIDE:
-                self._kill_daemons()
+                self._kill_daemons() if act == "daemons-kill" else self._be_greedy(turn.number)
                 continue
             made = odd(act, chance, self._whole)
             if refused := self._make(*made.claims, *made.pods):
@@ -189,6 +192,25 @@ class Intruder:
             for thing in (*made.pods, *made.claims):
                 grace = 0 if made.is_hurried or turn.is_abrupt else None
                 self._api.delete(thing["kind"], thing["metadata"]["name"], NAMESPACE, grace=grace)
+
+    def _be_greedy(self, number: int) -> None:
+        """Have a pod take more memory than its share, and wait until it was ended for that.
+
+        Raises TestbedError if it was not.
+        """
+        name = f"greedy-{number}"
+        self._make(self._share | {"metadata": {"name": name}}, pod_of(name, name))
+        wait_running(self._api, NAMESPACE, (name,), timeout=120)
+
+        def pod() -> Object:
+            return self._api.get("Pod", name, NAMESPACE)
+
+        with computing(self._node, pod(), self._shared, GREEDY_MIB, by_mps=True):
+            wait_until(
+                lambda: pod()["status"]["phase"] == "Failed",
+                f"{name} to be ended for more memory than its share",
+                timeout=_ENDED_S,
+            )
 
     def _make(self, *things: Object) -> int:
         """Create what the API server takes; return how many it refused."""

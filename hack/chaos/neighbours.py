@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from testbed import mps
@@ -17,6 +18,7 @@ from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 from testbed.pods import is_ready
 
+from chaos.greed import GREEDY_MIB, MODEST_MIB, computing
 from chaos.odd_claims import only, with_configs
 from chaos.workloads import MIG_CLASS, NAMESPACE, SHARE_CLASS, pod_of
 
@@ -56,6 +58,10 @@ class Tenant:
     name: str
     stays: Object
     comes: tuple[Object, ...]
+    gpu: str = ""
+    """Of which its long-running pod has memory."""
+
+    mib: int = 0
 
 
 def tenants(gpus: Sequence[str]) -> tuple[Tenant, ...]:
@@ -68,9 +74,9 @@ def tenants(gpus: Sequence[str]) -> tuple[Tenant, ...]:
     share = claim("", device_class=SHARE_CLASS, selectors=only([shared]))
     stays = with_configs(claim("", selectors=only([first])), long)
     return (
-        Tenant("turns", stays, (whole, with_configs(whole, long))),
+        Tenant("turns", stays, (whole, with_configs(whole, long)), first, GREEDY_MIB),
         Tenant("mig", mig, (mig,)),
-        Tenant("mps", share, (share,)),
+        Tenant("mps", share, (share,), shared, MODEST_MIB),
     )
 
 
@@ -86,6 +92,7 @@ class Neighbour:
         self._stays = f"{tenant.name}-stays"
         self._number = 0
         self._before: object = None
+        self._memory = ExitStack()
         self.calm: list[float] = []
         """Seconds that its pods' starts took with nobody hostile."""
 
@@ -107,6 +114,10 @@ class Neighbour:
         self._make(self._stays, self._tenant.stays)
         self._start(self._stays)
         self._before = self._facts()
+        if self._tenant.gpu:
+            pod = self._api.get("Pod", self._stays, NAMESPACE)
+            own, by_mps = self._tenant, self._tenant.name == "mps"
+            self._memory.enter_context(computing(self._node, pod, own.gpu, own.mib, by_mps=by_mps))
         for _ in range(starts):
             self.calm.append(self._come_and_go())
 
@@ -128,6 +139,7 @@ class Neighbour:
 
     def end(self) -> None:
         """Delete the long-running pod, and look whether its devices are given back."""
+        self._memory.close()
         self._end(self._stays)
 
     def _notice(self, what: str) -> None:

@@ -273,6 +273,7 @@ def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
         node.clear()
         undo.callback(node.down)
         node.share(share_config("mps", 4, devices=["3", "6"]))
+        node.end_over_limit()
         node.up(print)
         if not node.can_run_mps:
             raise TestbedError("NVIDIA's MPS programs could not be had")

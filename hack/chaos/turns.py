@@ -22,8 +22,9 @@ FLOODS = ("crowd", "flood", "streams")
 INSIDE = ("clutter", "garbage", "mute", "places", "links", "fill", "order", "forge", "kill")
 """Attacks on its daemon, and on what its container shares with it; see testbed/attacks.py."""
 
-OUTSIDE = ("daemons-kill",)
-"""What befalls it from outside: all of its daemons and servers are killed."""
+OUTSIDE = ("daemons-kill", "greed")
+"""What befalls it from outside: all of its daemons and servers are killed, or a pod of it is ended
+for more memory than its share."""
 
 
 @dataclass(frozen=True, slots=True)

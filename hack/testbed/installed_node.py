@@ -59,7 +59,7 @@ class InstalledNode(GpuNode):
         self._settings = dict(driver_env or {})
         self._share_config = ""
         self._cleanup: Object = {"enabled": False}
-        self._shows_usage = False
+        self._usage: Object = {"enabled": False}
         self._helm: Helm | None = None
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
@@ -94,7 +94,7 @@ class InstalledNode(GpuNode):
             self._helm("uninstall", RELEASE, "--wait", "--ignore-not-found")
             self._helm = None
         self._cleanup = {"enabled": False}
-        self._shows_usage = False
+        self._usage = {"enabled": False}
         wait_gone(self.cluster.api, NAMESPACE)
         mps_daemons.end_all(self.place.plugins)
 
@@ -130,8 +130,12 @@ class InstalledNode(GpuNode):
 
     def show_usage(self) -> None:
         """Have the driver serve metrics of who uses the GPUs, by the chart's value."""
-        self._shows_usage = True
+        self._usage = {"enabled": True}
         self.upgrade(tag=self._tag)
+
+    def end_over_limit(self) -> None:
+        """Have the driver end who has more GPU memory than the limit, from its installation on."""
+        self._usage = {"enabled": True, "overLimit": "end"}
 
     def metrics(self) -> str:
         """What the driver's pod serves at its metrics address."""
@@ -213,7 +217,7 @@ class InstalledNode(GpuNode):
             "nvidiaDriverRoot": str(self.machine.root),
             "cdiRoot": str(self.place.cdi_root),
             "cleanup": self._cleanup,
-            "usage": {"enabled": self._shows_usage},
+            "usage": self._usage,
             "health": {} if settle is None else {"settleSeconds": float(settle)},
             "config": {"map": {"default": self._share_config} if self._share_config else {}},
             "kubeletPlugin": {
