@@ -19,7 +19,7 @@ from cluster.state import ident_of
 
 from readiness import lacks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 COMMAND = Path(__file__).resolve().parents[2] / "hack" / "cluster"
 POD = {

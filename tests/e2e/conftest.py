@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places: dict[object, int] = {}
 
     def place(item: pytest.Item) -> tuple[int, str]:
-        node = item.path if item.get_closest_marker("own_cluster") else None
+        node = item.path if item.get_closest_marker("stream") else None
         settings = (str(sorted(one.kwargs.items())) for one in item.iter_markers("driver"))
         return places.setdefault(node, len(places)), "".join(settings)
 

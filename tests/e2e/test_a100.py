@@ -13,7 +13,7 @@ from e2e.conftest import node_of
 from e2e.kubernetes import counters_are_cheap, needs
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2), needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two"), needs(Feature.COUNTERS)]
 
 PROFILES = {"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"}
 PARTS = 7 + 7 + 4 + 3 + 2 + 1 + 1

@@ -26,7 +26,7 @@ from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import GPU, Shares, config, limits_by_control_group, shares_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 WORK = Workload(kind=WorkloadKind.INFERENCE, seconds=0.5, warm_up=0.0)
 PROFILE = "1g.10gb"

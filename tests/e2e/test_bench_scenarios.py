@@ -15,7 +15,7 @@ from e2e.bench_run import Run, loaded
 from e2e.kubernetes import needs
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 STRATEGIES = {
     Sharing.ALONE: "Exclusive",

@@ -15,7 +15,7 @@ from e2e.kubernetes import is_on, needs
 from e2e.scene import Scene, cel
 from e2e.sharing import PERCENTAGE, Shared, mps_limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 FAILED = "FailedPrepareDynamicResources"
 

@@ -15,7 +15,7 @@ from e2e.needs import cannot_run
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 

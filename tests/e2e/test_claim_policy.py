@@ -26,7 +26,7 @@ from e2e.needs import cannot_run
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.stream("own"),
     # With Kubernetes 1.34 these find the policy alone.
     pytest.mark.long("tests/e2e/test_claim_status.py"),
 ]

@@ -23,7 +23,7 @@ from e2e.sharing import PIPE, status
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     needs(Feature.COUNTERS, Feature.CONSUMABLE),
 ]
 

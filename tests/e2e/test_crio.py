@@ -25,7 +25,7 @@ from e2e.sharing import PERCENTAGE, PIPE, Shared, mps_limits
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     needs(Feature.COUNTERS),
     makes_mig_by_default(),
 ]

@@ -22,7 +22,7 @@ from dra_driver.cdi.spec import claim_device_id, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from driver_layouts import EGL_PLATFORMS, LAYOUTS, RUNNING, Layout
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 GPU = make.gpu(0)
 NODES = {"/dev/nvidia0": "c3:0", "/dev/nvidia-uvm": "1fe:0", "/dev/nvidiactl": "c3:ff"}

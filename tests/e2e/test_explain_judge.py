@@ -24,7 +24,7 @@ from obstacles import without
 from readiness import lacks
 from sampling import examples
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 CASES = examples(4000)
 CASES_CLEARED = examples(500)

@@ -14,7 +14,7 @@ from e2e.kubernetes import KUBERNETES, needs
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     pytest.mark.long("tests/unit/hack/test_fleet.py"),
     needs(Feature.COUNTERS),
 ]

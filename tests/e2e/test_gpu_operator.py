@@ -24,7 +24,7 @@ from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
 from e2e.sharing import Shared, mps_limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 PAUSED = "paused-for-driver-upgrade"
 OPERANDS = ("operator-validator", "container-toolkit", "dcgm-exporter")

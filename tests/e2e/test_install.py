@@ -35,7 +35,7 @@ from e2e.shares import SHARED, config, environment
 from e2e.sharing import CGROUPS, PERCENTAGE, PIPE, UNDER_MPS, USUAL, Shared, mps_limits
 from images import another_build
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 SECOND = "99.0.0"
 """Version and tag of the second build."""

@@ -30,7 +30,7 @@ from e2e.shares import (
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 

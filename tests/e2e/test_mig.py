@@ -16,7 +16,7 @@ from e2e.scene import NAMESPACE, Scene
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.stream("own"),
     pytest.mark.driver(MIG="on-demand"),
     needs(Feature.COUNTERS),
 ]

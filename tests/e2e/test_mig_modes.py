@@ -11,7 +11,7 @@ from e2e.kubernetes import KUBERNETES, counters_are_cheap, makes_mig_by_default,
 from e2e.scene import Scene
 from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own"), needs(Feature.COUNTERS)]
 
 PARTS_OF_A_GPU = 25
 FIRST_TO_BE_DIVIDED = 0

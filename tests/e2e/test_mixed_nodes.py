@@ -17,7 +17,7 @@ from e2e.conftest import node_of
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sharing import Shared, mps_limits, time_slicing
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 P4, T4, L4, A100 = "Tesla P4", "Tesla T4", "NVIDIA L4", "NVIDIA A100-SXM4-40GB"
 

@@ -13,7 +13,7 @@ from testbed.node import GpuNode
 from e2e.conftest import node_of
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two")]
 
 ISLAND = "nvlinkIsland"
 SETTLED_S = 3.0

@@ -11,7 +11,7 @@ from testbed.commands import wait_until
 
 from e2e.scene import NAMESPACE, Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ __all__ = ["jobs", "scene", "shares"]
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 

@@ -25,7 +25,7 @@ from e2e.shares import Shares, config, limits_by_control_group, shares_of, unsha
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.stream("own"),
     pytest.mark.long(  # what is switched off by default
         "tests/contract/claims/test_mps_events.py"
         "::test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods"

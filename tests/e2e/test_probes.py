@@ -24,7 +24,7 @@ from e2e.conftest import node_with_image
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 FLOOD = Path(__file__).with_name("flood.py")
 MORE = 64 * 2**20

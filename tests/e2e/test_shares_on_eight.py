@@ -37,7 +37,7 @@ from e2e.sharing import PIPE
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 

@@ -28,7 +28,7 @@ from e2e.test_mig import SMALL, migs, template
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster(stream=2),
+    pytest.mark.stream("two"),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 

@@ -19,7 +19,7 @@ from e2e.scene import Scene
 from e2e.shares import config
 from e2e.walk import Reader, blocks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 INSTALL = "docs/install.md"
 

@@ -19,7 +19,7 @@ from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE
 from e2e.shares import config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("own")]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "writing-pods.md").read_text()
 EXAMPLES = dict(re.findall(r"^## (\d+)\. .*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
