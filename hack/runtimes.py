@@ -28,8 +28,7 @@ END = "<!-- end of what is written by hack/runtimes.py -->"
 HEAD = ("container runtime", "calls", "tests passed", "on")
 TESTS = (
     "test_nothing.py",
-    "test_whole_gpus.py::test_a_pod_sees_the_one_gpu_it_was_given",
-    "test_whole_gpus.py::test_two_containers_of_a_claim_see_the_same_gpu",
+    "test_whole_gpus.py::test_a_pods_containers_see_the_one_gpu_that_it_was_given",
     "test_whole_gpus.py::test_a_limit_of_nvidia_com_gpu_gives_that_many_gpus",
     "test_whole_gpus.py::test_pods_keep_their_gpus_when_the_container_runtime_is_killed",
     "test_claim_status.py::test_a_mig_device_is_named_by_its_own_uuid",

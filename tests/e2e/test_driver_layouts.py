@@ -103,8 +103,16 @@ def test_any_image_finds_the_running_driver_with_hooks(
 
 
 @every_layout
-@pytest.mark.parametrize("first", [True, False], ids=["hooks", "hookless"])
-@pytest.mark.parametrize("second", [True, False], ids=["hooks", "hookless"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(True, False, id="hooks-hookless"),
+        *(
+            pytest.param(*ways, marks=pytest.mark.long("tests/e2e/test_driver_layouts.py"))
+            for ways in ((False, True), (True, True), (False, False))
+        ),
+    ],
+)
 def test_two_claims_prepared_either_way_start_in_one_container(
     tmp_path: Path, containers: Containers, layout: Layout, first: bool, second: bool
 ) -> None:

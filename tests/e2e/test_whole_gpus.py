@@ -13,11 +13,12 @@ ALL = 8
 """GPUs of the simulated machine."""
 
 
-def test_a_pod_sees_the_one_gpu_it_was_given(scene: Scene) -> None:
-    pod = scene.pod(templates=[scene.template()])
+def test_a_pods_containers_see_the_one_gpu_that_it_was_given(scene: Scene) -> None:
+    pod = scene.pod(templates=[scene.template()], containers=("ctr", "other"))
     scene.running(pod)
     (uuid,) = scene.gpus(pod)
     assert uuid in all_uuids(scene)
+    assert scene.gpus(pod, "other") == (uuid,)
     nodes = [name for name in scene.run_in(pod, "ls", "/dev").split() if name.startswith("nvidia")]
     numbered = [name for name in nodes if name.removeprefix("nvidia").isdigit()]
     assert len(numbered) == 1
@@ -36,22 +37,6 @@ def test_pods_keep_their_gpus_when_the_container_runtime_is_killed(scene: Scene)
     scene.running(later)  # and until then the kubelet does not know that the runtime is back
     assert (scene.gpus(pod), scene.container_ids(pod)) == before
     assert scene.gpus(later) != scene.gpus(pod)
-
-
-def test_two_pods_of_a_template_get_different_gpus(scene: Scene) -> None:
-    template = scene.template()
-    pods = [scene.pod(name, templates=[template]) for name in ("one", "two")]
-    scene.running(*pods)
-    one, two = (scene.gpus(pod) for pod in pods)
-    assert len(one) == len(two) == 1
-    assert one != two
-
-
-def test_two_containers_of_a_claim_see_the_same_gpu(scene: Scene) -> None:
-    pod = scene.pod(templates=[scene.template()], containers=("ctr0", "ctr1"))
-    scene.running(pod)
-    assert len(scene.gpus(pod, "ctr0")) == 1
-    assert scene.gpus(pod, "ctr0") == scene.gpus(pod, "ctr1")
 
 
 def test_a_claim_of_two_pods_is_freed_after_the_last(scene: Scene) -> None:
@@ -91,7 +76,7 @@ def test_a_limit_of_nvidia_com_gpu_gives_that_many_gpus(scene: Scene) -> None:
     assert claim["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"]
 
 
-def test_a_pod_too_many_waits_until_a_gpu_is_free(scene: Scene) -> None:
+def test_pods_of_a_template_get_a_gpu_each_and_one_too_many_waits(scene: Scene) -> None:
     template = scene.template()
     pods = [scene.pod(f"pod{number}", templates=[template]) for number in range(ALL)]
     scene.running(*pods, timeout=120)
