@@ -223,6 +223,9 @@ def test_pods_get_whole_gpus_and_mps_from_an_installed_driver(
     assert shared.ask(PERCENTAGE) == "50.0"
 
 
+@pytest.mark.long(
+    "tests/e2e/test_walk.py::test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands"
+)
 def test_doctor_finds_nothing_wrong_from_a_laptop_and_from_the_drivers_pod(
     installed: InstalledNode,
 ) -> None:
@@ -375,7 +378,7 @@ def test_no_pod_start_fails_or_waits_while_the_driver_is_upgraded_and_downgraded
     daemon, gpu = shared.daemon(), scene.gpus(whole)
     changes: list[Span] = []
     with starting_pods(scene) as starts:
-        starts.wait_for_more(6)
+        starts.wait_for_more(3)
         for tag in (SECOND, ""):
             began = time.monotonic()
             installed.upgrade(tag=tag)
