@@ -132,6 +132,7 @@ def test_gpus_stay_with_pods_whose_runtime_is_killed_and_whose_driver_is_gone(sc
     driver.stop()
     cluster.stop("crio", signal="KILL")
     cluster.start("crio")
+    scene.running(scene.pod("later"))  # until then the kubelet does not know that it is back
     assert (scene.gpus(pod), scene.container_ids(pod)) == before
     driver.start()
     scene.delete(pod)
