@@ -37,7 +37,6 @@ from dra_driver.simulator.state import ANY_GPU, State
 _FILES = "sys/kernel/simulator"
 _LOOK_S = 0.1
 _START_S = 60.0
-_NO_OVERRIDE = ("", "(null)")
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -150,11 +149,13 @@ class Writes:
     def bind(self, driver: str, text: str) -> None:
         """Give a function to a driver: the text is its address."""
         pci = text.removesuffix("\n")
-        if not self._is_taken_by(driver, pci):
+        if not self._bus.is_taken_by(driver, pci):
             raise _error(errno.ENODEV)
         with self._turns[pci], State(self._machine.state_file) as now:
             if self._driver_of(pci) is not None:
                 raise _error(errno.EBUSY)
+            if driver == NVIDIA and not now.driver_loaded:
+                raise _error(errno.ENODEV)
             boot = self._machine.boot_id
             faults = self._faults(now, f"{driver}:bind", pci)
             gpu = self._bus.gpu(pci)
@@ -174,14 +175,6 @@ class Writes:
 
     def _driver_of(self, pci: str) -> str | None:
         return self._leaving.get(pci) or sysfs.driver_of(self._machine.sys_root, pci)
-
-    def _is_taken_by(self, driver: str, pci: str) -> bool:
-        path = self._machine.sys_root / "bus/pci/devices" / pci / "driver_override"
-        if "/" in pci or not path.exists():
-            return False
-        # A plain file: what was shorter may have left the end of what was there before.
-        named = path.read_text().partition("\n")[0]
-        return self._bus.iommu.takes(driver, pci) if named in _NO_OVERRIDE else named == driver
 
     def _wait_until_free(self, now: State, pci: str, boot: str) -> None:
         says = f"{pci}: is in use, which its driver waits out"

@@ -38,8 +38,6 @@ from dra_driver.simulator.residents import occupy
 from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
 
 FUNCTION_NOT_FOUND = 13
-# Emptied by a reboot, relative to the driver root.
-_VOLATILE_FOLDERS = ("run", "tmp")
 
 
 class GpuStatus(Struct, frozen=True, kw_only=True):
@@ -410,6 +408,8 @@ class Machine:
                 return
             now.forget_mig()
             now.set_driver_loaded(loaded=True)
+            if self.bus is not None:
+                self.bus.probe(now)
         for gpu in self.gpus:
             driver_root.forget_instances(self.driver_root, gpu)
 
@@ -455,7 +455,7 @@ class Machine:
         device_nodes.make_control_nodes(dev, self.description.nodes)
         for gpu in present:
             device_nodes.make_gpu_nodes(dev, gpu, self.description.nodes)
-        for name in _VOLATILE_FOLDERS:
+        for name in ("run", "tmp"):
             for path in (self.driver_root / name).iterdir():
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 

@@ -101,6 +101,11 @@ class Bus(Struct, frozen=True, kw_only=True):
         there = [pci for pci in functions if sysfs.device(self._sys, pci).exists()]
         for pci in there:
             self.leave(now, pci)
+            folder = sysfs.device(self._sys, pci)
+            forgotten = {"driver_override": sysfs.NO_OVERRIDE, "sriov_numvfs": "0"}
+            sysfs.write(
+                folder, {name: word for name, word in forgotten.items() if (folder / name).exists()}
+            )
         for pci in there:
             gpu = self.gpu(pci)
             self.start(now, pci, minor=gpu.minor if gpu else None)
@@ -112,7 +117,26 @@ class Bus(Struct, frozen=True, kw_only=True):
         if driver is not None:
             self.enter(now, pci, driver, minor=minor)
 
+    def probe(self, now: State) -> None:
+        """Bind what has no driver to nvidia, as its module does when it is loaded."""
+        for gpu in self.gpus:
+            is_free = sysfs.driver_of(self._sys, gpu.pci) is None
+            if is_free and self.is_taken_by(NVIDIA, gpu.pci):
+                sysfs.set_driver(self._sys, gpu.pci, NVIDIA)
+                self.enter(now, gpu.pci, NVIDIA)
+
     # One function
+
+    def is_taken_by(self, driver: str, pci: str) -> bool:
+        """Tell whether a driver takes a function: by driver_override, or as it knows it."""
+        path = self._sys / "bus/pci/devices" / pci / "driver_override"
+        if "/" in pci or not path.exists():
+            return False
+        # A plain file: behind a shorter word there may be the end of what was there before.
+        named = path.read_text().partition("\n")[0]
+        return named == driver or (
+            named in ("", sysfs.NO_OVERRIDE) and self.iommu.takes(driver, pci)
+        )
 
     def gpu(self, pci: str) -> SimulatedGpu | None:
         """Return the GPU at an address, as it is after boot."""

@@ -15,6 +15,9 @@ from dra_driver.simulator.device_nodes import drm_names
 from dra_driver.simulator.hardware import NVIDIA_VENDOR, SimulatedGpu
 
 _BRIDGE = {"vendor": "0x8086", "device": "0x352a", "class": "0x060400"}
+NO_OVERRIDE = "(null)"
+"""What the kernel shows where nothing was written to driver_override."""
+
 _WITHOUT_VIRTUAL_FUNCTIONS = frozenset({"kepler", "maxwell", "pascal", "volta", "turing"})
 _MIB = 1024**2
 # What the kernel says of a BAR (<linux/ioport.h>): of 32 bits, or of 64 and prefetched.
@@ -62,7 +65,7 @@ def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool)
 
 def add_function(sys: Path, folder: Path, attributes: Mapping[str, str]) -> None:
     """Write the files of one PCI function, which has no driver yet."""
-    write(folder, {"driver_override": "(null)", "modalias": _modalias(attributes), **attributes})
+    write(folder, {"driver_override": NO_OVERRIDE, "modalias": _modalias(attributes), **attributes})
     link(sys / "bus/pci/devices" / folder.name, folder)
 
 

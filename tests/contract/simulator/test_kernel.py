@@ -301,6 +301,7 @@ def test_a_reboot_ends_what_hangs_and_binds_all_to_their_first_driver(
     writer.join()
     assert writer.error is not None
     assert [card.driver for card in cards] == first
+    assert (cards[1].folder / "driver_override").read_text() == "(null)\n"
     assert [gpu.minor for gpu in machine.gpus] == [0, 1, -1, -1]
     assert count_gpus(machine, nvml) == 2
 
@@ -344,6 +345,19 @@ def test_cards_come_back_under_the_numbers_that_are_free(make_bench: MakeBench, 
     with nvml(machine):
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(CARD.encode())
         assert pynvml.nvmlDeviceGetMinorNumber(handle) == 9
+
+
+def test_nvidia_takes_what_is_free_when_its_module_is_loaded(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    card, other = bench.card(CARD), bench.card(OTHER)
+    for each in (card, other):
+        each.unbind("nvidia")
+    bench.machine.unload_driver()
+    assert refused(card.bind, "nvidia") == errno.ENODEV
+    other.override("vfio-pci")
+    bench.machine.load_driver()
+    assert (card.driver, other.driver) == ("nvidia", None)
+    assert [gpu.minor for gpu in bench.machine.gpus] == [0, -1, 2, 3]
 
 
 def test_what_nvidia_was_told_of_a_card_is_forgotten(make_bench: MakeBench) -> None:
