@@ -137,16 +137,20 @@ def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: ProcessNode) -> No
     assert node.place.cdi_files() == []
 
 
-def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: ProcessNode) -> None:
+def test_gpus_are_published_and_a_claim_that_waits_is_prepared_once_their_driver_is_loaded(
+    node: ProcessNode,
+) -> None:
     machine = node.install_gpus("t4x4")
     machine.unload_driver()
     node.driver.start()
     node.driver.wait_log("gpus not available")
+    node.wait_devices(0)
     claim = node.allocate("waiting", "gpu-0")
     with being_prepared(node, claim) as answers:
         node.driver.wait_log("prepare retried")
         machine.load_driver()
     assert answers == [""]
+    assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
     assert len(node.place.cdi_files()) == 1
 
 
@@ -183,16 +187,6 @@ def test_the_kubelet_is_answered_without_gpus_and_without_an_api_server(
         )
     node.driver.wait_log("driver registered with the kubelet")
     assert "libnvidia-ml.so.1" in node.driver.wait_log("gpus not available")["cause"]
-
-
-def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: ProcessNode) -> None:
-    machine = node.install_gpus("t4x4")
-    machine.unload_driver()
-    node.driver.start()
-    node.driver.wait_log("gpus not available")
-    node.wait_devices(0)
-    machine.load_driver()
-    assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
 
 
 def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -> None:

@@ -233,11 +233,11 @@ def test_a_flood_of_checks_takes_bounded_memory_and_keeps_no_probe_out(
         before = resident()
         with flood(port.port):
             found = []
-            for _ in range(5):
+            for _ in range(3):
                 time.sleep(0.5)
                 found.append(probe(path))
             grown = resident() - before
-        assert found == [(0, "")] * 5
+        assert found == [(0, "")] * 3
         assert grown < 30 * 2**20, f"{grown / 2**20} MiB"
         assert check(port) == SERVING
 

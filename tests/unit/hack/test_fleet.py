@@ -22,7 +22,7 @@ class TestVariants:
     def test_every_variant_publishes_slices_that_an_api_server_takes(
         self, variant: Variant
     ) -> None:
-        pool = variant(hoppers(8), NODE)
+        pool = variant(hoppers(), NODE)
         for index in range(len(pool.contents)):
             spec = pool.spec(index, generation=1)
             check_slice({"kind": "ResourceSlice", "metadata": {"name": "one"}, "spec": spec}, None)
