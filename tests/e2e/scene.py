@@ -7,10 +7,11 @@ import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from testbed import mps
 from testbed.api import Api, Object
-from testbed.commands import wait_until
+from testbed.commands import TestbedError, wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 from testbed.pods import container, explain, gpus_seen, make_namespace, wait_gone, wait_running
@@ -196,12 +197,18 @@ class Scene:
         left = self.node.place.left_over()
         assert left == [], left
         assert mps.processes(self.node.place.plugins) == {}
-        assert self.node.machine.settings() == self._settings
-        assert self.node.machine.mig_devices() == ()
         if rewritten:
             self.published()
+            # MIG mode that could not be turned off, as a program had the GPU open, is tried again.
+            with suppress(TestbedError):
+                wait_until(self._is_set_as_before, "MIG mode to be off", timeout=10)
         else:
             assert slice_facts(self.api) == self._slices
+        assert self.node.machine.settings() == self._settings
+        assert self.node.machine.mig_devices() == ()
+
+    def _is_set_as_before(self) -> bool:
+        return self.node.machine.settings() == self._settings
 
     def explain(self) -> str:
         """Say how the scene's pods are, and what the driver said last."""
