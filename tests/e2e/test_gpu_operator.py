@@ -113,7 +113,8 @@ def whole_and_mps(scene: Scene) -> tuple[str, str]:
 @pytest.mark.long(
     "tests/contract/test_app_eviction.py"
     "::test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it",
-    "tests/contract/test_app.py::test_gpus_are_published_once_their_kernel_driver_is_loaded",
+    "tests/contract/test_app.py"
+    "::test_gpus_are_published_and_a_claim_that_waits_is_prepared_once_their_driver_is_loaded",
 )
 @pytest.mark.parametrize("first", ["labels", "pods"])
 def test_a_node_gets_another_gpu_driver(
