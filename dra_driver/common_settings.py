@@ -132,6 +132,12 @@ MEMORY_COUNTERS = option(
     "Kueue's. This costs the scheduler time for each pod; before Kubernetes 1.37, the time grows "
     "with the square of the number of nodes.",
 )
+VFIO = option(
+    default=False,
+    variable=True,
+    help="Offer each GPU that can be passed through to virtual machines as well, as a device "
+    "of type vfio. A claim for one takes the GPU from the GPU driver.",
+)
 CONSUMABLE_SHARES = option(
     default="disabled",
     variable=True,

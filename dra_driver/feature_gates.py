@@ -21,6 +21,9 @@ DEVICE_METADATA: Final = "DeviceMetadata"
 """The peer's feature gate of `--device-metadata`: false means false, true means nothing."""
 
 
+PASSTHROUGH: Final = "PassthroughSupport"
+"""The peer's feature gate of GPUs for virtual machines: true means `--vfio`."""
+
 NVML_HEALTH: Final = "NVMLDeviceHealthCheck"
 """The peer's feature gate of health checks: true means its taint without effect for XIDs of
 programs too (`--taint-remark`), false means nothing."""
@@ -98,7 +101,7 @@ FEATURE_GATES: Final = (
         _ON,
         "always on, unless --no-claim-status is set",
     ),
-    FeatureGate("PassthroughSupport", "25.12", _NO, f"{_NOT_HERE}: no VFIO devices are published"),
+    FeatureGate(PASSTHROUGH, "25.12", _S, "`true` is `--vfio`, `false` does nothing"),
     FeatureGate(
         "DRAListTypeAttributes", "0.5", _NO, f"{_NOT_HERE}: numaNode is published as a number"
     ),

@@ -28,6 +28,7 @@ from dra_driver.feature_gates import (
     CONSUMABLE_SHARES,
     DEVICE_METADATA,
     NVML_HEALTH,
+    PASSTHROUGH,
     checked_gates,
     gate_value,
     gates_in_vain,
@@ -36,7 +37,7 @@ from dra_driver.feature_gates import (
 IGNORED = MappingProxyType(
     {
         "namespace": "this driver creates no objects in a namespace",
-        "host_root": "this driver does not support passthrough",
+        "host_root": "what passthrough needs of the host is below /sys and /dev",
         "image_name": "this driver creates no pods for MPS",
         "image_pull_secrets": "this driver creates no pods for MPS",
         "image_pull_policy": "this driver creates no pods for MPS",
@@ -203,6 +204,7 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         default=True,
         help="Give containers files that describe their devices, as in KEP-5304.",
     )
+    vfio: bool = common_settings.VFIO
     usage_metrics: bool = option(
         default=False,
         help="Serve metrics of who uses the GPUs: memory, utilisation and processes of "
@@ -285,6 +287,11 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     def gives_device_metadata(self) -> bool:
         """Whether containers get files with device metadata: unless setting or gate is false."""
         return self.device_metadata and self.gate_of(DEVICE_METADATA) is not False
+
+    @property
+    def offers_passthrough(self) -> bool:
+        """Whether GPUs are offered to virtual machines."""
+        return self.vfio or self.gate_of(PASSTHROUGH) is True
 
     @property
     def remark_effect(self) -> str:

@@ -6,7 +6,6 @@ The same table is held against the models, `dra-driver validate`, Prepare and th
 import json
 from dataclasses import dataclass
 
-from resource_nvidia_com.decode import VFIO_UNSUPPORTED
 from resource_nvidia_com.problems import keep_duplicates
 
 VERSION = "resource.nvidia.com/v1beta1"
@@ -15,8 +14,9 @@ ALLOWED_MPS = (
     "allowed fields: defaultActiveThreadPercentage, defaultPinnedDeviceMemoryLimit, "
     "defaultPerDevicePinnedMemoryLimit, multiUser"
 )
-KINDS = "must be GpuConfig or MigDeviceConfig"
+KINDS = "must be GpuConfig, MigDeviceConfig or VfioDeviceConfig"
 STRATEGIES = "supported GPU sharing strategies: TimeSlicing, MPS"
+POLICIES = "supported IOMMU backend policies: LegacyOnly, PreferIommuFD"
 INTERVALS = "supported time-slice intervals: Default, Short, Medium, Long"
 MPS = "sharing.mpsConfig"
 PERCENT = f"{MPS}.defaultActiveThreadPercentage"
@@ -56,6 +56,10 @@ def slicing(settings: object) -> str:
 
 def mps(**settings: object) -> str:
     return gpu(strategy="MPS", mpsConfig=settings)
+
+
+def vfio(**iommu: object) -> str:
+    return config("VfioDeviceConfig", iommu=iommu)
 
 
 def limit(value: object) -> str:
@@ -325,11 +329,48 @@ _OTHER_KINDS = [
         ),
         f'{LIMIT}: "1B" {NO_QUANTITY}',
     ),
-    ("vfio", config("VfioDeviceConfig"), VFIO_UNSUPPORTED),
     (
-        "vfio-with-settings",
-        config("VfioDeviceConfig", iommu={"backendPolicy": "Fast"}),
-        VFIO_UNSUPPORTED,
+        "unknown-iommu-policy",
+        vfio(backendPolicy="Fast"),
+        f"iommu.backendPolicy: unknown IOMMU backend policy: Fast, {POLICIES}",
+    ),
+    (
+        "empty-iommu-policy",
+        vfio(backendPolicy=""),
+        f"iommu.backendPolicy: unknown IOMMU backend policy: , {POLICIES}",
+    ),
+    (
+        "iommu-policy-of-another-type",
+        vfio(backendPolicy=True),
+        "iommu.backendPolicy: must be LegacyOnly or PreferIommuFD, not true",
+    ),
+    (
+        "iommu-device-as-text",
+        vfio(enableAPIDevice="true"),
+        'iommu.enableAPIDevice: must be true or false, not "true"',
+    ),
+    (
+        "misspelt-iommu-device",
+        vfio(enableApiDevice=True),
+        (
+            'unknown field "iommu.enableApiDevice": did you mean "enableAPIDevice"? '
+            "allowed fields: backendPolicy, enableAPIDevice"
+        ),
+    ),
+    (
+        "iommu-of-another-type",
+        config("VfioDeviceConfig", iommu="LegacyOnly"),
+        'iommu: must be a JSON object, not "LegacyOnly"',
+    ),
+    (
+        "vfio-with-sharing",
+        config("VfioDeviceConfig", sharing={"strategy": "MPS"}),
+        'unknown field "sharing": allowed fields: apiVersion, kind, iommu',
+    ),
+    (
+        "gpu-with-iommu",
+        config(iommu={}),
+        'unknown field "iommu": allowed fields: apiVersion, kind, sharing',
     ),
 ]
 

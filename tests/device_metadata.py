@@ -84,8 +84,7 @@ def _check_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> None:
                 assert _SEMVER.fullmatch(one)
                 assert len(one) <= _LONGEST_VALUE
             case _:
-                assert kind == "int"
-                assert isinstance(one, int)
+                assert {"int": int, "bool": bool}[kind] is type(one)
 
 
 def content(found: Mapping[str, Any]) -> dict[str, Any]:

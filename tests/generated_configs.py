@@ -67,7 +67,7 @@ def mostly(right: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
 def fields(**of: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
     """An object with some of the fields, and now and then one that nobody knows."""
     known = st.fixed_dictionaries({}, optional=of)
-    strange = [{"strategie": 1}, {"multiuser": None}, {"'\\\n": 2}]
+    strange = [{"strategie": 1}, {"multiuser": None}, {"iommu": None}, {"'\\\n": 2}]
     unknown = st.sampled_from([*[{}] * 27, *strange])
     return st.builds(lambda one, other: one | other, known, unknown)
 
@@ -91,9 +91,17 @@ sharings = fields(
 )
 
 
+iommus = fields(
+    backendPolicy=mostly(st.sampled_from([*["LegacyOnly", "PreferIommuFD"] * 4, "legacyonly", ""])),
+    enableAPIDevice=mostly(st.booleans()),
+)
+
+
 def _of_kind(kind: str) -> st.SearchStrategy[Json]:
     root = {"apiVersion": VERSION, "kind": kind}
-    return fields(sharing=mostly(sharings)).map(lambda rest: root | rest)
+    own = {"iommu": iommus} if kind == "VfioDeviceConfig" else {"sharing": sharings}
+    known = {name: mostly(part) for name, part in own.items()}
+    return fields(**known).map(lambda rest: root | rest)
 
 
 roots = fields(apiVersion=mostly(st.just(VERSION)), kind=mostly(st.just("GpuConfig")))

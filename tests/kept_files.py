@@ -100,6 +100,7 @@ CLAIMS = {
             share_records.made("v1-parts"),
             records.TAKEN_OVER,
             replace(records.DIVIDED, pods=(), groups=(ConsumerGroup(name="gang", uid="group-1"),)),
+            records.PASSED_THROUGH,
         ),
         start=1,
     )

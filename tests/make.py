@@ -19,6 +19,7 @@ from dra_driver.devices.model import (
     MigMode,
     MigProfile,
     MigUuid,
+    PassthroughGpu,
     PciAddress,
     Placement,
     Vitals,
@@ -177,6 +178,20 @@ def schedule_configs(claim: dict[str, Any], *configs: dict[str, Any]) -> None:
             devices["config"].append({key: one[key] for key in ("source", "opaque")})
         elif named:
             devices["config"].append(one)
+
+
+def passthrough(of: Gpu, number: int = 0, **changes: Any) -> PassthroughGpu:
+    """A GPU of the PCI bus that can be given to a virtual machine."""
+    facts: dict[str, Any] = {
+        "gpu": of,
+        "number": number,
+        "vendor_id": "0x10de",
+        "device_id": "0x2330",
+        "driver": "nvidia",
+        "group": 7,
+        "addressable_bytes": 128 * 1024**3,
+    }
+    return PassthroughGpu(**(facts | changes))
 
 
 def record(*gpus: Gpu, **changes: Any) -> ClaimRecord:

@@ -15,22 +15,19 @@ from resource_nvidia_com.problems import InvalidConfigError, Problem, check_dupl
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.names import API_VERSION
+from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
-Config = GpuConfig | MigDeviceConfig
+Config = GpuConfig | MigDeviceConfig | VfioDeviceConfig
 """Any config this API group has for GPUs."""
 
 MODELS: Mapping[str, type[Config]] = MappingProxyType(
-    {"GpuConfig": GpuConfig, "MigDeviceConfig": MigDeviceConfig}
+    {
+        "GpuConfig": GpuConfig,
+        "MigDeviceConfig": MigDeviceConfig,
+        "VfioDeviceConfig": VfioDeviceConfig,
+    }
 )
 """The models by their kind."""
-
-VFIO_KIND = "VfioDeviceConfig"
-"""A kind of NVIDIA's driver that this one refuses by name, so that its users hear why."""
-
-VFIO_UNSUPPORTED = (
-    f"{VFIO_KIND} is not supported: this driver gives GPUs to containers and has no VFIO "
-    "passthrough to virtual machines; remove this config"
-)
 
 
 def decode(parameters: object) -> Config:
@@ -54,8 +51,6 @@ def _model(parameters: Mapping[str, object]) -> type[Config]:
         raise _wrong("kind", f'missing field "kind": {allowed}')
     if not isinstance(kind, str):
         raise _wrong("kind", f"kind: {allowed}, not {shown(kind)}")
-    if kind == VFIO_KIND:
-        raise _wrong("kind", VFIO_UNSUPPORTED)
     if kind not in MODELS:
         raise _wrong("kind", f"unknown kind {shown(kind)}: {hint(kind, MODELS)}{allowed}")
     return MODELS[kind]

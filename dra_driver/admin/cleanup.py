@@ -26,10 +26,10 @@ from msgspec import Struct
 from dra_driver import common_settings
 from dra_driver.admin.removal import Removal, look
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.roots import roots_of
+from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.prepare.node_claims import NodeClaims
-from dra_driver.claims.state.holdings import open_holdings
+from dra_driver.claims.state.holdings import Holdings, open_holdings
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover import checkpoint_file, peer_claims, take_over
 from dra_driver.claims.takeover.take_over import TakeOver
@@ -42,6 +42,7 @@ from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.calls import NvmlCalls
+from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import (
     ApiError,
@@ -61,6 +62,7 @@ from dra_driver.mps.daemon import mounts
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import command as mps_cli
 from dra_driver.mps.supervisor.cgroup import DaemonGroup
+from dra_driver.node.passthrough import passthrough, passthrough_gpus
 from dra_driver.node.sharing import node_memory, node_sharing
 from dra_driver.ops.logs import configure_logs
 
@@ -252,34 +254,43 @@ class _Seen:
         """Do nothing: their state is read when it is needed."""
 
 
-@contextmanager
-def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
-    clock = time.monotonic
-    roots = roots_of(settings)
-    holdings = open_holdings(
-        directory, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
-    )
+def _session(roots: Roots, holdings: Holdings, bus: PciBus) -> DriverSession:
     ownership = holdings.ownership
-    session = DriverSession(
+    return DriverSession(
         driver_root=roots.driver,
         dev=roots.dev,
         proc_root=roots.proc,
         sys_root=roots.sys,
         made_here=lambda: ownership.made().keys(),
         turned_on=lambda: set(ownership.gpus_turned_on()),
-        calls=NvmlCalls(clock=clock),
+        calls=NvmlCalls(clock=time.monotonic),
+        with_passthrough=passthrough_gpus(bus, roots, holdings.records.readable).look,
     )
+
+
+@contextmanager
+def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
+    clock = time.monotonic
+    roots = roots_of(settings)
+    boot_id, ours = read_boot_id(roots.proc), version("dra-driver")
+    holdings = open_holdings(directory, boot_id=boot_id, version=ours)
+    bus = PciBus(roots.sys)
+    session = _session(roots, holdings, bus)
     seen = _Seen(session.look())
     memory = node_memory(session, roots, holdings, cgroup_root=settings.cgroup_root)
+    holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
+    machines = passthrough(
+        bus, session, roots, holders=holders.of, on_switched=lambda: None, clock=clock
+    )
     sharing = node_sharing(
         session,
         roots,
         mps_folder=directory / "mps",
         mps_ready_seconds=_MPS_SECONDS,
         memory=memory.shares,
+        passthrough=machines,
         clock=clock,
     )
-    holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
     claims = NodeClaims(
         holdings,
         inventory=seen,
@@ -299,11 +310,13 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     )
     locks = NodeLocks(directory / "locks", clock)
     try:
-        removal = Removal(claims, locks, clock)
         # Where their file does not say whether MIG devices were made for claims, they stay.
         take_over = TakeOver(holdings, locks, seen, lambda: False, clock)
         yield _Node(
-            take_over=take_over, removal=removal, requests=sharing.requests, settings=settings
+            take_over=take_over,
+            removal=Removal(claims, locks, clock),
+            requests=sharing.requests,
+            settings=settings,
         )
     finally:
         locks.close()

@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,10 +23,12 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import render
+from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.records import stored_records
 from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import GpuOrderSetting, MigSetting, WholeGpusBesideShares
-from dra_driver.devices.device import Device, Mig, NodeDevice, mig_of, name_of, whole
+from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, mig_of, name_of, whole
 from dra_driver.devices.exclusion import Exclusion, read_note, without_excluded
 from dra_driver.devices.model import (
     ExcludedGpu,
@@ -38,11 +40,13 @@ from dra_driver.devices.model import (
     Refusal,
 )
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
+from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import EqualShare
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
 from dra_driver.host.boot import read_boot_id
+from dra_driver.node.passthrough import passthrough_gpus
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.last_good import FILE, kept
@@ -87,6 +91,7 @@ class Inspect(CommandSettings):
     gpu_order: GpuOrderSetting = common_settings.GPU_ORDER
     memory_counters: bool = common_settings.MEMORY_COUNTERS
     consumable_shares: str = common_settings.CONSUMABLE_SHARES
+    vfio: bool = common_settings.VFIO
     kubelet_plugins_directory_path: Path = changed(
         common_settings.KUBELET_PLUGINS_DIRECTORY_PATH,
         help="Folder with the driver's notes about MIG devices that it made for claims.",
@@ -97,7 +102,7 @@ class Inspect(CommandSettings):
         roots = roots_of(self)
         directory = self.kubelet_plugins_directory_path / DRIVER_NAME
         exclusion = Exclusion(setting=self.exclude_gpus, label=read_note(directory).exclusion.label)
-        inventory, refused = look(roots, directory, exclusion)
+        inventory, refused = look(roots, directory, exclusion, vfio=self.vfio)
         edits, problems = edits_of(
             inventory.gpus,
             EditsCache(
@@ -133,10 +138,11 @@ class Inspect(CommandSettings):
 
 
 def look(
-    roots: Roots, data_directory: Path, exclusion: Exclusion
+    roots: Roots, data_directory: Path, exclusion: Exclusion, *, vfio: bool = False
 ) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
     """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode."""
     at = data_directory, roots.proc
+    for_machines = passthrough_gpus(PciBus(roots.sys), roots, lambda: _records(data_directory))
     session = DriverSession(
         driver_root=roots.driver,
         dev=roots.dev,
@@ -145,6 +151,7 @@ def look(
         made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
         turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
         leave_out=lambda there: without_excluded(there, exclusion),
+        with_passthrough=for_machines.look if vfio else lambda inventory: inventory,
     )
     try:
         return session.look(), _noted(Ownership.refusals, {}, at)
@@ -159,6 +166,14 @@ def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]
         return question(Ownership(directory, read_boot_id(proc)))
     except (SetupError, StateError):
         return nothing
+
+
+def _records(directory: Path) -> Sequence[ClaimRecord]:
+    """Return the records of claims; who may not read them sees none."""
+    try:
+        return stored_records(directory).records
+    except StateError:
+        return ()
 
 
 def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
@@ -228,7 +243,10 @@ def report(
         "excluded": [_excluded_facts(gpu) for gpu in inventory.excluded],
         "excludedWithoutEffect": list(inventory.unmatched),
         "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
-        "notes": [{"index": note.index, "text": note.text} for note in published.notes],
+        "notes": [
+            *({"index": note.index, "text": note.text} for note in published.notes),
+            *({"index": None, "text": text} for text in _unheard(inventory)),
+        ],
         "counterSets": list(published.counter_sets),
         "devices": list(published.devices),
     }
@@ -262,6 +280,7 @@ def table(
             for each in published.omitted
         ),
         *(f"GPU {note.index}: {note.text}" for note in published.notes),
+        *_unheard(inventory),
         *(
             f"cannot be prepared: {name or 'any GPU'}: {problem}"
             for name, problem in problems.items()
@@ -277,6 +296,17 @@ def table(
             *aligned([_PART_COLUMNS, *rows]),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _unheard(inventory: Inventory) -> Iterator[str]:
+    """Yield what keeps GPUs from virtual machines that NVML does not see, either."""
+    there = {gpu.uuid for gpu in inventory.gpus}
+    for card in inventory.passthrough:
+        if card.gpu.uuid not in there and card.problem is not None:
+            yield (
+                f"GPU at {card.gpu.pci_address}: it is not offered to virtual machines: "
+                f"{card.problem}"
+            )
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
@@ -359,16 +389,22 @@ def _excluded_facts(gpu: ExcludedGpu) -> dict[str, object]:
 def _published(published: Projection) -> Iterable[str]:
     """Yield what all devices have in common on one line, then what each has beside it."""
     each = list(zip(published.devices, published.sources, strict=True))
-    made = [(wire, source.device) for wire, source in each if source.device.exists]
-    devices = [wire for wire, device in made if device.share is None]
     partitions = [source for _, source in each if not source.device.exists]
-    values = [_values(device) for device in devices]
+    made = [(wire, source.device) for wire, source in each if source.device.exists]
+    undivided = [(wire, device.kind) for wire, device in made if device.share is None]
     yield f"would publish {count(len(published.devices), 'device')}"
     yield from _summary(partitions)
     yield from _shares(published.sources)
+    yield from _values_of("all", [wire for wire, kind in undivided if kind is not DeviceKind.VFIO])
+    for_machines = [wire for wire, kind in undivided if kind is DeviceKind.VFIO]
+    yield from _values_of("all for virtual machines", for_machines)
+
+
+def _values_of(all_of_them: str, devices: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    values = [_values(device) for device in devices]
     if len(devices) > 1:
         shared = [value for value in values[0] if all(value in other for other in values)]
-        yield f"  all: {', '.join(shared)}"
+        yield f"  {all_of_them}: {', '.join(shared)}"
         values = [[value for value in own if value not in shared] for own in values]
     for device, own in zip(devices, values, strict=True):
         yield f"  {device['name']}: {', '.join(own)}"

@@ -20,7 +20,7 @@ from dra_driver.cdi.hooks import find_hook_program, watched_places
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.device import Mig, MigIds, NodeDevice, Whole, profile_of
+from dra_driver.devices.device import Mig, MigIds, NodeDevice, Vfio, Whole, profile_of
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import StateError
@@ -64,6 +64,10 @@ class NodeEdits(Struct, frozen=True, kw_only=True):
                     f"{base.profile} at {base.placement.start} of {source.gpu.uuid} cannot be used "
                     "before it is made"
                 )
+            case Vfio():
+                return (
+                    Edits()
+                )  # its nodes come with the step that takes it (sharing/passthrough.py)
             case _:
                 assert_never(base)
 

@@ -1,8 +1,9 @@
 """The device that a claim can have: one value, from its allocation to the undo of what it was.
 
-A `Device` is a whole GPU or a MIG device, or one of the shares of either. It is plain data: it can
-be hashed, stands in records as it is, and has nothing of the card but its UUID. What the card is
-able to do, how much memory there is for one, is looked up in the inventory when it is needed.
+A `Device` is a whole GPU or a MIG device, one of the shares of either, or a GPU for a virtual
+machine. It is plain data: it can be hashed, stands in records as it is, and has nothing of the card
+but its UUID. What the card is able to do, how much memory there is for one, is looked up in the
+inventory when it is needed.
 
 A new kind of device is a new member of `Base`, a new way to share one a new member of `Share`. Each
 layer has one exhaustive `match` over the union (or over `DeviceKind`, where only the name of a
@@ -24,10 +25,11 @@ from dra_driver.devices.model import (
     MigProfile,
     MigSlot,
     MigUuid,
+    PciAddress,
     Placement,
     is_gpu_uuid,
 )
-from dra_driver.devices.names import DeviceName, gpu_name, mig_name, share_suffix
+from dra_driver.devices.names import DeviceName, gpu_name, mig_name, share_suffix, vfio_name
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share
 from dra_driver.errors import TransientError
 
@@ -45,6 +47,7 @@ class DeviceKind(StrEnum):
 
     GPU = "gpu"
     MIG = "mig"
+    VFIO = "vfio"
 
 
 class Whole(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
@@ -88,7 +91,19 @@ class Mig(
         return MigSlot(gpu=self.gpu, profile_id=self.profile_id, start=self.placement.start)
 
 
-Base = Whole | Mig
+class Vfio(Struct, frozen=True, kw_only=True, tag_field="kind", tag="vfio"):
+    """A GPU as a virtual machine has it: taken from the GPU driver, known by its PCI address.
+
+    `number` is its position among the GPUs of the PCI bus. `gpu` is the UUID that it has with the
+    GPU driver, which keeps it apart from all else that is given out of that GPU.
+    """
+
+    gpu: GpuUuid
+    address: PciAddress
+    number: int
+
+
+Base = Whole | Mig | Vfio
 """What is there of hardware, or can be made."""
 
 
@@ -111,6 +126,8 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return DeviceKind.GPU
             case Mig():
                 return DeviceKind.MIG
+            case Vfio():
+                return DeviceKind.VFIO
             case _:
                 assert_never(self.base)
 
@@ -123,7 +140,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def uuid(self) -> DeviceUuid | None:
         """What a process names the device by; None while it is yet to be made."""
         match self.base:
-            case Whole(gpu=gpu):
+            case Whole(gpu=gpu) | Vfio(gpu=gpu):
                 return DeviceUuid(gpu)
             case Mig(instance=instance):
                 return DeviceUuid(instance.uuid) if instance else None
@@ -192,7 +209,7 @@ def key_uuid(key: DeviceKey) -> DeviceUuid:
 def is_uuid_of(kind: DeviceKind, text: str) -> bool:
     """Tell whether a text has the form of the UUIDs of a kind of device (nvmlDeviceGetUUID)."""
     match kind:
-        case DeviceKind.GPU:
+        case DeviceKind.GPU | DeviceKind.VFIO:
             return is_gpu_uuid(text)
         case DeviceKind.MIG:
             return _MIG_UUID.fullmatch(text) is not None
@@ -263,7 +280,7 @@ def memory_of(gpu: Gpu, base: Base) -> int | None:
     Raises TransientError as `profile_of`.
     """
     match base:
-        case Whole():
+        case Whole() | Vfio():
             if gpu.memory_bytes is None:
                 return None
             return gpu.memory_bytes - gpu.memory_reserved_bytes
@@ -288,5 +305,7 @@ def name_of(gpu: Gpu, device: Device) -> DeviceName:
             return DeviceName(f"{gpu_name(gpu.minor)}{suffix}")
         case Mig():
             return mig_name(gpu.minor, base.profile, base.profile_id, base.placement.start, suffix)
+        case Vfio():
+            return vfio_name(base.number)
         case _:
             assert_never(base)

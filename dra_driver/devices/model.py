@@ -270,6 +270,43 @@ class Gpu(Struct, frozen=True, kw_only=True):
         return self.mig is None or not self.mig.turned_on_here
 
 
+class PassthroughGpu(Struct, frozen=True, kw_only=True):
+    """A GPU of the PCI bus that can be given to a virtual machine (devices/passthrough/).
+
+    Attributes:
+        gpu: the GPU, as NVML describes it; of one that is not the GPU driver's now only what /sys
+            says, and the UUID that it had, or one made of its address.
+        number: its position among the GPUs of the PCI bus, by address.
+        vendor_id, device_id: as the kernel writes them, such as `0x10de`.
+        driver: what it is bound to, such as `nvidia` or `vfio-pci`; None: to none.
+        group: number of its IOMMU group.
+        addressable_bytes: the sum of its 64-bit memory regions, rounded up to a power of two.
+        has_iommufd: the node has /dev/iommu.
+        hangs: the kernel has not come back from the switch of its driver.
+        problem: why it cannot be given to a virtual machine, for people; None if it can.
+    """
+
+    gpu: Gpu
+    number: int
+    vendor_id: str
+    device_id: str
+    driver: str | None
+    group: int
+    addressable_bytes: int
+    has_iommufd: bool = False
+    hangs: bool = False
+    problem: str | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the GPU driver does not have it."""
+        return self.driver != GPU_DRIVER
+
+
+GPU_DRIVER = "nvidia"
+"""The GPU driver's name on the PCI bus."""
+
+
 class InstanceId(Struct, frozen=True, kw_only=True):
     """A GPU instance by NVML's number, and if only one of its compute instances is meant that."""
 
@@ -341,6 +378,9 @@ class Inventory(Struct, frozen=True, kw_only=True):
     `excluded` are the GPUs that are left out, by their indices; `unmatched` says to people which
     words that should leave one out do not.
 
+    `passthrough` are those that can be given to virtual machines, by number; most of them are among
+    the GPUs as well. Empty unless they are offered.
+
     `driver_version` is NVML's text, such as `535.261.03`; `cuda_version` is (major, minor).
     Both are None only when the driver could not be asked at all; then there are no GPUs, and
     `problem` says why, for people.
@@ -350,9 +390,15 @@ class Inventory(Struct, frozen=True, kw_only=True):
     cuda_version: tuple[int, int] | None
     gpus: tuple[Gpu, ...] = ()
     sick: tuple[SickGpu, ...] = ()
+    passthrough: tuple[PassthroughGpu, ...] = ()
     excluded: tuple[ExcludedGpu, ...] = ()
     unmatched: tuple[str, ...] = ()
     problem: str | None = None
+
+    def known(self) -> dict[GpuUuid, Gpu]:
+        """Return all GPUs by UUID, also those that the GPU driver does not have now."""
+        away = {card.gpu.uuid: card.gpu for card in self.passthrough}
+        return away | {gpu.uuid: gpu for gpu in self.gpus}
 
 
 class InventorySource(Protocol):

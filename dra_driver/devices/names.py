@@ -3,8 +3,9 @@
 A whole GPU is `gpu-<minor>`: the minor number of its device node, not NVML's index. A MIG device is
 `gpu-<minor>-mig-<profile>-<profile id>-<start>`, the same whether it exists or could be made. A
 share of either, which NVIDIA has not, is `<name>-share-<index>-of-<count>`: with the count,
-so that a name never comes to mean a larger share. A device name is a DNS label (resource.k8s.io/v1
-Device.name, at most 63 bytes).
+so that a name never comes to mean a larger share. A GPU for a virtual machine is `gpu-vfio-<i>`,
+its number among the GPUs of the PCI bus, by address: it has no minor number then. A device name is
+a DNS label (resource.k8s.io/v1 Device.name, at most 63 bytes).
 """
 
 import re
@@ -20,6 +21,7 @@ CONTROLLER = f"{DRIVER_NAME}/dra-driver"
 
 DeviceName = NewType("DeviceName", str)
 
+_VFIO = re.compile(r"gpu-vfio-(?P<number>0|[1-9][0-9]*)")
 _GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")
 _MIG = re.compile(r"gpu-(?P<minor>[0-9]+)-mig-.+-(?P<id>[0-9]+)-(?P<start>[0-9]+)")
 _SHARE = re.compile(r"(?P<of>.+)-share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)")
@@ -41,6 +43,12 @@ class MigName(Struct, frozen=True, kw_only=True):
     start: int
 
 
+class VfioName(Struct, frozen=True, kw_only=True):
+    """What the name of a GPU for a virtual machine says: its number on the PCI bus."""
+
+    number: int
+
+
 class ShareName(Struct, frozen=True, kw_only=True):
     """What the name of a share says: of which device, which one, and of how many."""
 
@@ -57,6 +65,11 @@ class ShareName(Struct, frozen=True, kw_only=True):
 def gpu_name(minor: int) -> DeviceName:
     """Return the device name of the whole GPU behind /dev/nvidia<minor>."""
     return DeviceName(f"gpu-{minor}")
+
+
+def vfio_name(number: int) -> DeviceName:
+    """Return the device name of the GPU with this number on the PCI bus, for a virtual machine."""
+    return DeviceName(f"gpu-vfio-{number}")
 
 
 def share_suffix(index: int, count: int) -> str:
@@ -89,8 +102,10 @@ def undivided_name(name: str) -> str:
     return match["of"] if match else name
 
 
-def parse_device_name(name: str) -> GpuName | MigName | ShareName | None:
-    """Return what a device name says; None if it has none of the three forms."""
+def parse_device_name(name: str) -> GpuName | MigName | VfioName | ShareName | None:
+    """Return what a device name says; None if it has none of the four forms."""
+    if match := _VFIO.fullmatch(name):
+        return VfioName(number=int(match["number"]))
     if match := _SHARE.fullmatch(name):
         of = _undivided(match["of"])
         return of and ShareName(of=of, index=int(match["index"]), count=int(match["count"]))

@@ -88,7 +88,7 @@ def _owned(gpu: Gpu, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[Gpu
 
 
 class DriverSession:
-    """Looks at the machine again and again, on one thread; the rest is for any thread.
+    """Looks at the machine again and again. For any thread; looks take turns.
 
     What asks NVML raises DeviceError, when it refuses or the GPU does not answer, and while it is
     not open TransientError.
@@ -106,6 +106,7 @@ class DriverSession:
         leave_out: Callable[[Inventory], Inventory] = lambda inventory: inventory,
         calls: NvmlCalls | None = None,
         lets_go: Callable[[Gpu], bool] = awaits_reset,
+        with_passthrough: Callable[[Inventory], Inventory] = lambda inventory: inventory,
     ) -> None:
         """Take where to look; nothing is opened yet.
 
@@ -113,7 +114,8 @@ class DriverSession:
         for claims, or is about to: from before the first call that makes one until after the last
         that destroys it. `turned_on` likewise says which GPUs' MIG mode it has turned on.
         `leave_out` takes the GPUs out of an inventory that are none of this driver's. `lets_go`
-        tells whether a GPU needs nobody to have it open, not even this process.
+        tells whether a GPU needs nobody to have it open, not even this process. `with_passthrough`
+        adds the GPUs that virtual machines can have.
         """
         self._driver_root = driver_root
         self._dev = dev
@@ -123,6 +125,8 @@ class DriverSession:
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._opening: NvmlLibrary | None = None
         self._lets_go = lets_go
+        self._with_passthrough = with_passthrough
+        self._looking = threading.Lock()
         self._made_here = made_here
         self._turned_on = turned_on
         self._leave_out = leave_out
@@ -138,6 +142,10 @@ class DriverSession:
 
         Raises DeviceError if the driver is missing or does not answer; the next look tries again.
         """
+        with self._looking:
+            return self._look_once()
+
+    def _look_once(self) -> Inventory:
         present = self._present()
         if present == self._seen and not self._is_time_to_reopen():
             pass
@@ -149,11 +157,24 @@ class DriverSession:
         slots |= self._made_here()
         turned_on |= self._turned_on()
         gpus = tuple(_owned(gpu, slots, turned_on) for gpu in inventory.gpus)
-        inventory = self._leave_out(replace(inventory, gpus=gpus))
+        inventory = self._with_passthrough(replace(inventory, gpus=gpus))
+        inventory = self._leave_out(inventory)
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
         if any(self._lets_go(gpu) for gpu in inventory.gpus):
             self._rest()
         return inventory
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Have NVML closed for as long as a GPU changes its driver, and opened by nobody here.
+
+        An NVML that is open keeps every GPU open that it has seen. Raises TransientError if it
+        cannot be closed now. The next look opens it again.
+        """
+        with self._looking:
+            if not self.close():
+                raise TransientError("NVML cannot be closed now: a call in it does not return")
+            yield
 
     @contextmanager
     def mig(self) -> Iterator[MigCalls]:
@@ -177,6 +198,10 @@ class DriverSession:
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Set a GPU's compute mode; it lasts until the driver is reloaded."""
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
+
+    def set_persistence(self, uuid: str, *, on: bool) -> None:
+        """Set a GPU's persistence mode; nvidia-persistenced does it where it runs."""
+        self._ask(lambda library: library.set_persistence(uuid, on=on))
 
     def memory_limits(self, uuid: str, cgroup: Path) -> MemoryLimits | None:
         """Return a control group's memory limits on a GPU, or those of the nearest group above."""

@@ -31,10 +31,11 @@ from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.node.context import NodeContext
 from dra_driver.node.gpus import NodeGpus
 from dra_driver.node.offers import NodeOffers
+from dra_driver.node.passthrough import passthrough
 from dra_driver.node.processes import NOT_SEEN, sees_processes
 from dra_driver.node.sharing import node_sharing
 from dra_driver.ops.metrics import DeviceType
-from dra_driver.sharing.steps import NvidiaMpsDaemon, UseShares
+from dra_driver.sharing.steps import NvidiaMpsDaemon, PassThrough, UseShares
 from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 log = structlog.get_logger()
@@ -52,6 +53,14 @@ class ClaimWork:
             mps_folder=context.mps_folder,
             mps_ready_seconds=settings.mps_ready_timeout,
             memory=offers.memory.shares,
+            passthrough=passthrough(
+                gpus.pci,
+                gpus.session,
+                context.roots,
+                holders=gpus.holders.of,
+                on_switched=changes.look,
+                clock=context.clock,
+            ),
             clock=context.clock,
         )
         self.claims = self._claims(context, gpus)
@@ -174,7 +183,7 @@ class ClaimWork:
         metrics.watch_prepared(lambda: prepared_by_type(self.claims.holdings))
         metrics.watch_quarantined(lambda: records.quarantined)
         metrics.watch_sharing(
-            (*SharingStrategy, NvidiaMpsDaemon.name, UseShares.name, MIG),
+            (*SharingStrategy, NvidiaMpsDaemon.name, UseShares.name, PassThrough.name, MIG),
             self.claims.cleanup.count_pending,
         )
         if context.settings.usage_metrics:
@@ -204,5 +213,7 @@ def _device_type(kind: DeviceKind) -> DeviceType:
             return DeviceType.GPU
         case DeviceKind.MIG:
             return DeviceType.MIG
+        case DeviceKind.VFIO:
+            return DeviceType.VFIO
         case _:
             assert_never(kind)

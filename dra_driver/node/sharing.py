@@ -24,11 +24,12 @@ from dra_driver.sharing.memory_groups import MemoryGroups
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.passthrough import Passthrough
 from dra_driver.sharing.pod_groups import PodGroups
 from dra_driver.sharing.pod_limits import PodLimits
 from dra_driver.sharing.share_memory import ShareMemory
 from dra_driver.sharing.shares import Memberships, Shares
-from dra_driver.sharing.steps import MpsDomain, TimeSlice, UseShares
+from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
 
 
@@ -72,13 +73,14 @@ class NodeSharing(Struct, frozen=True, kw_only=True):
     shared_domains: SharedDomains
 
 
-def node_sharing(
+def node_sharing(  # noqa: PLR0913 (all that it is put together from)
     session: DriverSession,
     roots: Roots,
     *,
     mps_folder: Path,
     mps_ready_seconds: float,
     memory: ShareMemory,
+    passthrough: Passthrough,
     clock: Callable[[], float],
 ) -> NodeSharing:
     """Return what carries out sharing; a claim waits `mps_ready_seconds` for an MPS daemon."""
@@ -88,11 +90,17 @@ def node_sharing(
     mps = Mps(requests, clock, ready_seconds=mps_ready_seconds)
     shares = Shares(memory, session)
     sharing = Sharing(
-        planners={TimeSlice.name: time_slicing, MpsDomain.name: mps, UseShares.name: shares},
+        planners={
+            TimeSlice.name: time_slicing,
+            MpsDomain.name: mps,
+            UseShares.name: shares,
+            PassThrough.name: passthrough,
+        },
         time_slices=time_slicing,
         mps_domains=mps,
         nvidia_mps=NvidiaMps(session),
         shares=shares,
         memberships=Memberships(requests, shared_domains, clock, ready_seconds=mps_ready_seconds),
+        passthrough=passthrough,
     )
     return NodeSharing(sharing=sharing, requests=requests, shared_domains=shared_domains)

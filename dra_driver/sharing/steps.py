@@ -16,7 +16,7 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from dra_driver.devices.device import Device, DeviceKey, Whole, key_uuid
-from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.model import GpuUuid, PciAddress
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.mps.domain import Domain
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
@@ -314,5 +314,53 @@ class JoinDomain(Step, frozen=True, kw_only=True, tag="joinDomain"):
         return Description(words=words, domain=self.domain.id)
 
 
-SharingStep = TimeSlice | MpsDomain | NvidiaMpsDaemon | UseShares | JoinDomain
+class BoundFunction(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A function of a GPU, and what it was bound to before.
+
+    `found_override` is its driver_override: the only driver that could have been bound to it.
+    """
+
+    address: PciAddress
+    found_driver: str | None = None
+    found_override: str = ""
+
+
+class PassThrough(Step, frozen=True, kw_only=True, tag="passThrough"):
+    """A GPU is taken from the GPU driver and given to a VFIO driver, for a virtual machine.
+
+    Attributes:
+        address: where the GPU is on the PCI bus.
+        driver: the VFIO driver.
+        functions: the GPU itself, and what goes with it, such as its audio.
+        group: number of its IOMMU group.
+        was_persistent: persistence mode was on.
+        iommufd: it is opened by a device of its own (IOMMUFD), not by its group.
+        api_device: containers get the node that opens I/O address spaces as well.
+    """
+
+    name: ClassVar[str] = "VFIO"
+    excludes: ClassVar[bool] = True
+
+    address: PciAddress
+    driver: str
+    functions: tuple[BoundFunction, ...]
+    group: int
+    was_persistent: bool = False
+    iommufd: bool = False
+    api_device: bool = False
+
+    @property
+    def gpu(self) -> GpuUuid:
+        """The GPU."""
+        return self.devices[0].gpu
+
+    def describe(self, key: DeviceKey) -> Description:  # noqa: ARG002 (it has one device)
+        """Return the driver and the IOMMU group."""
+        settings = {"driver": self.driver, "iommuGroup": self.group, "iommuFD": self.iommufd}
+        return Description(
+            settings=settings, words=(f"bound to {self.driver}", f"IOMMU group {self.group}")
+        )
+
+
+SharingStep = TimeSlice | MpsDomain | NvidiaMpsDaemon | UseShares | JoinDomain | PassThrough
 """What is done to share the devices of a claim."""

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, Whole
+from dra_driver.devices.device import Device, DeviceKind, Mig, NodeDevice, Vfio, Whole
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import EqualShare
@@ -105,6 +105,8 @@ def describe(
     attributes.text("type", str(kind))
     _describe_device(source.device, attributes)
     _describe_card(source.gpu, inventory, attributes)
+    if isinstance(source.device.base, Vfio):
+        _describe_passthrough(source.device.base, inventory, attributes)
     if kind is DeviceKind.GPU:  # MIG devices have no peer access over NVLink
         _describe_joined(source.gpu, groups.get(source.gpu.uuid), attributes)
 
@@ -124,7 +126,7 @@ def _describe_device(device: Device, attributes: Attributes) -> None:
     if device.uuid is not None:
         attributes.text("uuid", device.uuid)
     match device.base:
-        case Whole():
+        case Whole() | Vfio():
             pass
         case Mig():
             attributes.text("parentUUID", device.gpu)
@@ -152,6 +154,19 @@ def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> No
         attributes.text(f"{_STANDARD}/pcieRoot", gpu.pcie_root)
     if gpu.numa_node is not None and gpu.numa_node >= 0:
         attributes.number(f"{_STANDARD}/numaNode", gpu.numa_node)
+
+
+def _describe_passthrough(base: Vfio, inventory: Inventory, attributes: Attributes) -> None:
+    """Gather what NVIDIA's DRA driver says of such a device alone.
+
+    What it does not say of one is there too, because a selector that reads what one device lacks is
+    an error for which the scheduler gives up on the pod (KEP-4381).
+    """
+    for card in inventory.passthrough:
+        if card.number == base.number:
+            attributes.text("vendorID", card.vendor_id)
+            attributes.text("deviceID", card.device_id)
+            attributes.values["iommuFDEnabled"] = {"bool": card.has_iommufd}
 
 
 def strict_semver(text: str) -> str | None:

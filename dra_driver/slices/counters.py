@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import assert_never
 
-from dra_driver.devices.device import Base, Device, Mig, Whole, profile_of
+from dra_driver.devices.device import Base, Device, Mig, Vfio, Whole, profile_of
 from dra_driver.devices.model import Gpu, Instance, MigProfile, Placement
 from dra_driver.devices.shares import EqualShare
 from resource_nvidia_com.quantity import Quantity
@@ -98,7 +98,7 @@ def memory_of(gpu: Gpu, device: Device) -> int:
 
 def _memory_of(gpu: Gpu, base: Base) -> int:
     match base:
-        case Whole():
+        case Whole() | Vfio():
             return memory(gpu)
         case Mig():
             return profile_of(gpu, base).memory_bytes

@@ -9,7 +9,15 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from dra_driver.devices.device import Mig, NodeDevice, Whole, memory_of, name_of, profile_of
+from dra_driver.devices.device import (
+    Mig,
+    NodeDevice,
+    Vfio,
+    Whole,
+    memory_of,
+    name_of,
+    profile_of,
+)
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigProfile
 from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import Division, EqualShare, memory_mib
@@ -82,6 +90,8 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
             profile = profile_of(gpu, device.base)
             capacity, too_many = mig_capacity(device.base, profile, attributes, reserved=added)
             omitted = [*attributes.omitted, *too_many]
+        case Vfio(number=number):
+            capacity = _memory(gpu.memory_bytes) | _addressable(number, inventory)
         case _:
             assert_never(device.base)
     wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
@@ -92,6 +102,12 @@ def wire_form(  # noqa: PLR0913 (all that says how it is published)
     if capacity:
         wire["capacity"] = capacity
     return Published(wire=wire, source=source), omitted
+
+
+def _addressable(number: int, inventory: Inventory) -> dict[str, object]:
+    cards = (card for card in inventory.passthrough if card.number == number)
+    size = next((card.addressable_bytes for card in cards), 0)
+    return {"addressableMemory": {"value": str(Quantity.of_bytes(size))}}
 
 
 def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:

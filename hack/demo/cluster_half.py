@@ -14,6 +14,7 @@ from testbed.pods import (
     environment,
     explaining,
     gpus_seen,
+    iommu_groups,
     migs_seen,
     mount_points,
     wait_running,
@@ -133,13 +134,17 @@ def look(node: GpuNode, demo: Demo, names: Mapping[str, str]) -> Found:
 
     cluster = node.cluster
     return Found(
-        gpus={ctr: gpus_seen(cluster, *where(ctr)) for ctr in demo.gpus},
+        gpus={
+            ctr: gpus_seen(cluster, *where(ctr)) if count else ()
+            for ctr, count in demo.gpus.items()
+        },
         env={ctr: environment(cluster, *where(ctr)) for ctr in demo.env},
         mig={ctr: migs_seen(cluster, *where(ctr)) for ctr in demo.mig},
         mounts={ctr: mount_points(cluster, *where(ctr)) for ctr in demo.mounts},
         node=node.machine.settings() if demo.node else {},
         mps={ctr: _mps_answers(node, demo, ctr, where(ctr)[0]) for ctr in demo.mps},
         beside_nics=gpus_beside_nics(node) if demo.nics else frozenset(),
+        groups={ctr: iommu_groups(cluster, *where(ctr)) for ctr in demo.passthrough},
     )
 
 
@@ -154,6 +159,8 @@ def _show(screen: Screen, demo: Demo, seen: Found) -> None:
     screen.table(("POD", "CONTAINER", "GPU"), _rows(seen.gpus))
     if seen.mig:
         screen.table(("POD", "CONTAINER", "MIG DEVICE", "PROFILE"), _mig_rows(seen.mig))
+    for container, groups in seen.groups.items():
+        screen.text(f"{container}: {', '.join(f'/dev/vfio/{group}' for group in groups)}")
     for container, variables in demo.env.items():
         for name in variables:
             if name in seen.env[container]:

@@ -47,7 +47,7 @@ class Demo:
         share_config: the node's share config while it runs; empty for one that shares nothing.
         driver: settings that the driver has meanwhile, by their variables.
         made: profiles of the MIG devices that an admin makes before, on each GPU that is divided.
-        gpus: how many GPUs it sees.
+        gpus: how many GPUs it sees; one that sees none has no nvidia-smi either.
         equal, disjoint: groups of containers that see the same GPUs, or none in common.
         env: variables and their values; None: not set; True: set to anything.
         mounts: paths where something is mounted.
@@ -57,6 +57,7 @@ class Demo:
         mps: commands and what the MPS daemon that serves it answers.
         nics: how many network cards are made up for it, each below the PCIe root of a GPU: all GPUs
             that it sees are beside one.
+        passthrough: how many GPUs it has for a virtual machine.
         sick: a GPU that becomes sick once all this was seen, and well again.
     """
 
@@ -77,6 +78,7 @@ class Demo:
     same_mig: tuple[tuple[str, ...], ...] = ()
     node: Mapping[str, GpuSettings] = field(default_factory=dict)
     mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    passthrough: Mapping[str, int] = field(default_factory=dict)
     sick: Sick | None = None
 
     def pods(self) -> tuple[str, ...]:
@@ -102,7 +104,7 @@ class Found:
     """What was found of a demo; by `pod/container`, but `node`, which is by GPU UUID.
 
     `mig` has the profiles of MIG devices by their UUIDs, `beside_nics` the UUIDs of the GPUs that
-    are below one PCIe root with a network card.
+    are below one PCIe root with a network card, `groups` the IOMMU groups in /dev/vfio.
     """
 
     gpus: Seen
@@ -112,6 +114,7 @@ class Found:
     node: Mapping[str, GpuSettings] = field(default_factory=dict)
     mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     beside_nics: AbstractSet[str] = frozenset()
+    groups: Seen = field(default_factory=dict)
 
 
 def names() -> list[str]:
@@ -197,6 +200,7 @@ def complaints(demo: Demo, seen: Found) -> list[str]:
         *_wrong_migs(demo, seen),
         *_wrong_settings(demo, seen),
         *_wrong_answers(demo, seen.mps),
+        *_wrong_groups(demo, seen.groups),
     ]
 
 
@@ -204,6 +208,12 @@ def _wrong_counts(demo: Demo, seen: Seen) -> Iterator[str]:
     for container, count in demo.gpus.items():
         if len(seen[container]) != count:
             yield f"{container} sees {len(seen[container])} GPUs instead of {count}"
+
+
+def _wrong_groups(demo: Demo, seen: Seen) -> Iterator[str]:
+    for container, count in demo.passthrough.items():
+        if len(seen[container]) != count:
+            yield f"{container} has {len(seen[container])} IOMMU groups instead of {count}"
 
 
 def _unequal(demo: Demo, seen: Seen) -> Iterator[str]:

@@ -9,6 +9,7 @@ same is NVML's number of the profile. A demo is written with the names of one ca
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -41,6 +42,7 @@ class Needs:
         nics: how many network cards it has, each below another PCIe root with GPUs.
         made: profiles of the MIG devices that an admin has made before on each divided GPU.
         existing: the same, where the driver makes none itself.
+        iommu: whether a GPU can be passed through; a machine without an IOMMU gets one for it.
         features: the feature gates that Kubernetes has to have on.
     """
 
@@ -53,6 +55,7 @@ class Needs:
     nics: int = 0
     made: tuple[str, ...] = ()
     existing: tuple[str, ...] = ()
+    iommu: bool = False
     features: tuple[str, ...] = ()
 
 
@@ -90,6 +93,14 @@ def machine(name: str) -> Profile:
         raise TestbedError(str(error)) from error
 
 
+def with_iommu(name: str, folder: Path) -> str:
+    """Write the profile of a machine that has an IOMMU as well; return the path of the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "machine.yaml"
+    file.write_text(profiles.dump(profiles.changed(profiles.load(name), {"iommu": True})))
+    return str(file)
+
+
 def parse_needs(entry: Mapping[str, Any]) -> Needs:
     """Read `needs` of an `expect.yaml`."""
     mig = {**entry.get("mig", {})}
@@ -115,6 +126,8 @@ def fit(needs: Needs, text: str, on: Profile) -> Fit:
         divided = len(gpus) - len(whole)
         in_mode = f", {divided} of them in MIG mode" if divided else ""
         raise UnfitError(f"it takes {count(needs.gpus, 'GPU')}; {_has(on)}{in_mode}")
+    if needs.iommu and on.nvswitch is not None:
+        raise UnfitError(f"it takes GPUs that are not behind NVSwitches; {_has(on)}")
     if len({(gpu.bridges or [gpu.pci])[0][:7] for gpu in whole}) < needs.nics:
         raise UnfitError(f"it takes NICs below {needs.nics} PCIe roots with GPUs; {_has(on)}")
     # A claim may get any of them.

@@ -109,7 +109,11 @@ def _chosen(options: argparse.Namespace) -> tuple[list[demos.Demo], dict[str, st
     machine, demo = machines.machine(options.profile), options.demo
     kubernetes = versions.minor_of(options.kubernetes)
     if demo in {None, "all"}:
-        return demos.load_all(demos.names() if demo else DEFAULT_DEMOS, machine, kubernetes)
+        wanted = demos.names() if demo else DEFAULT_DEMOS
+        chosen, left_out = demos.load_all(wanted, machine, kubernetes)
+        in_pods = {one.name for one in chosen if one.passthrough and options.install}
+        left_out |= dict.fromkeys(in_pods, "a pod has the /sys of this machine")
+        return [one for one in chosen if one.name not in in_pods], left_out
     try:
         return [demos.load(demo, machine, kubernetes)], {}
     except machines.UnfitError as reason:
@@ -188,6 +192,8 @@ def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[
         node = _gpu_node(options, mps=any(demo.mps for demo in chosen))
     node.clear()
     node.share(SHARES_NOTHING)
+    if any(demo.passthrough for demo in chosen):
+        node.machine.profile = machines.with_iommu(options.profile, HOME)
     kept = False
     try:
         node.up(screen.step, detached=keep)

@@ -107,7 +107,7 @@ _OF_SEMANTIC_FAULTS = {
     "kubelet": _room("kubelet/*", "unit/kubelet/* property/fuzz_kubelet contract/kubelet/*"),
     "node": _room("node/*", "unit/node_* contract/devices/health"),
     "devices": _room(
-        "devices/* devices/health/*",
+        "devices/* devices/health/* devices/passthrough/*",
         "unit/devices/* unit/health/* unit/node_health property/health",
     ),
     "devices/nvml": _room("devices/nvml/*", "unit/devices/* property/fuzz_nvml contract/devices/*"),

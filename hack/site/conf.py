@@ -60,6 +60,7 @@ NAVIGATION = {
         "docs/compatibility.md",
         "docs/migrating-from-the-device-plugin.md",
         "docs/taking-over.md",
+        "docs/passthrough.md",
         "docs/operations.md",
         "docs/troubleshooting.md",
         "docs/gather.md",

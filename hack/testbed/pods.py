@@ -89,6 +89,12 @@ def mount_points(cluster: Cluster, pod: str, container: str, namespace: str) -> 
     return {line.split(" ")[4]: line.partition(" - ")[2].split(" ")[0] for line in lines}
 
 
+def iommu_groups(cluster: Cluster, pod: str, container: str, namespace: str) -> tuple[str, ...]:
+    """Return the IOMMU groups that a running container can open, by their numbers."""
+    names = exec_in(cluster, pod, container, namespace, "ls", "/dev/vfio").split()
+    return tuple(filter(str.isdecimal, names))
+
+
 def claim_uids(api: Api, pod: Object) -> list[str]:
     """Return the UIDs of a pod's claims, with the one that the scheduler made for its limits."""
     asked = pod["spec"].get("resourceClaims", [])

@@ -134,6 +134,7 @@ def test_an_unknown_feature_gate_is_installed_and_the_notes_name_it(helm: str) -
         ("featureGates.MPSSupport=maybe", "got string, want boolean"),
         ("consumableShares=some", "at '/consumableShares'"),
         ("mig=all", "at '/mig'"),
+        ("vfio=some", "at '/vfio': got string, want boolean"),
         ("wholeGpusBesideShares=yes", "at '/wholeGpusBesideShares'"),
         ("config.map.default.version=v1", "at '/config/map/default': got object, want string"),
         ("kubeletPlugin.containers.gpus.env[0].name=a b", "'a b' does not match pattern"),

@@ -11,6 +11,7 @@ from dra_driver.claims.state.ownership import Ownership
 from dra_driver.cli import main
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.shares.last_good import FILE, KeptConfig, keep
+from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 
 
@@ -52,6 +53,19 @@ def test_programs_get_gpus_and_devices(
         f"gpu-{gpu.minor}" for gpu in machine.gpus
     }
     assert {gpu["problem"] for gpu in found["gpus"]} == {None}
+
+
+def test_gpus_for_virtual_machines_are_shown_as_the_setting_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = Machine.create(
+        tmp_path / "vms", profiles.changed(profiles.load("t4x4"), {"iommu": True})
+    )
+    assert main(words(machine)) == 0
+    assert "gpu-vfio" not in capsys.readouterr().out
+    assert main(words(machine, "--vfio", "--output=json")) == 0
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    assert [device["name"] for device in devices][4:] == [f"gpu-vfio-{n}" for n in range(4)]
 
 
 def test_a_lost_gpu_is_shown_with_the_reason(

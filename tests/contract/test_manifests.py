@@ -270,7 +270,7 @@ def test_kustomize_has_the_same() -> None:
 def test_a_demo_is_whole(folder: Path) -> None:
     expect = yaml.safe_load((folder / "expect.yaml").read_text())
     things = list(objects(folder / "demo.yaml"))
-    by_container = ("mig", "env", "mounts", "node", "mps")
+    by_container = ("mig", "env", "mounts", "node", "mps", "passthrough")
     groups = [each for part in ("equal", "disjoint", "sameMig") for each in expect.get(part, [])]
     assert set(expect) <= {
         "namespace",

@@ -112,6 +112,7 @@ def test_policy_and_driver_agree_on_any_config(api: Api) -> None:
 
 
 MIG: Object = {"apiVersion": VERSION, "kind": "MigDeviceConfig"}
+VFIO: Object = {"apiVersion": VERSION, "kind": "VfioDeviceConfig"}
 
 
 def asking(*requests: Object, named: tuple[str, ...] = (), kinds: tuple[Object, ...]) -> Object:
@@ -136,6 +137,11 @@ def test_a_config_for_devices_that_its_request_cannot_get_is_refused(api: Api) -
         "opaque.parameters.kind must be MigDeviceConfig for requests of DeviceClass mig.nvidia.com"
     )
     no_mig = "opaque.parameters.kind must be GpuConfig for requests of DeviceClass gpu.nvidia.com"
+    vfio = request("v", "vfio.gpu.nvidia.com")
+    no_vfio = (
+        "opaque.parameters.kind must be VfioDeviceConfig for requests of DeviceClass "
+        "vfio.gpu.nvidia.com"
+    )
     cases = [
         (asking(mig, kinds=(GOOD,)), no_gpu),
         (asking(mig, named=("m",), kinds=(GOOD,)), no_gpu),
@@ -147,6 +153,12 @@ def test_a_config_for_devices_that_its_request_cannot_get_is_refused(api: Api) -
         (asking(mig, kinds=(MIG, GOOD)), ""),
         (asking(either, named=("m",), kinds=(GOOD,)), ""),
         (asking(mig, request("any", "any.example.com"), kinds=(GOOD,)), ""),
+        (asking(vfio, kinds=(GOOD,)), no_vfio),
+        (asking(vfio, named=("v",), kinds=(MIG, GOOD)), no_vfio),
+        (asking(gpu, kinds=(VFIO,)), no_mig),
+        (asking(mig, kinds=(VFIO, GOOD)), no_gpu),
+        (asking(vfio, mig, kinds=(GOOD,)), ""),
+        (asking(vfio, kinds=(VFIO, GOOD)), ""),
     ]
     for body, said in cases:
         assert refusal(api, body) == said
@@ -173,10 +185,11 @@ def is_about_one_of(said: str, fields: list[tuple[str, ...]]) -> bool:
         GOOD,
         {"apiVersion": VERSION, "kind": "GpuConfig"},
         {"apiVersion": VERSION, "kind": "MigDeviceConfig", "sharing": None},
+        {"apiVersion": VERSION, "kind": "VfioDeviceConfig", "iommu": {"enableAPIDevice": True}},
         GOOD | {"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}},
         GOOD | {"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 0}}},
     ],
-    ids=["mps", "nothing", "null", "default-interval", "zero-percent"],
+    ids=["mps", "nothing", "null", "vfio", "default-interval", "zero-percent"],
 )
 def test_a_right_config_is_taken(api: Api, parameters: Object) -> None:
     assert refusal(api, claim(parameters)) == ""
@@ -226,7 +239,7 @@ def test_the_largest_claims_are_judged_within_the_api_server_s_limits(api: Api) 
     assert said == "opaque.parameters.sharing.mpsConfig.multiUser must be true or false"
     worst = GOOD | {f"unknown-{index}-{'x' * 60}": 1 for index in range(120)}
     said = refusal(api, claim(*[worst] * 32))
-    assert said == "opaque.parameters may only contain apiVersion, kind, sharing"
+    assert said == "opaque.parameters may only contain apiVersion, kind, sharing, iommu"
 
 
 def test_a_changed_device_class_is_looked_at_again(api: Api) -> None:

@@ -22,6 +22,7 @@ from worlds.nvidia_files import FOLDERS, Left
 UID = "uid-claim"
 DEVICE = make.mig_device(1, "2g.20gb", 2)
 NAME = "gpu-1-mig-2g20gb-14-2"
+VM = "gpu-vfio-2"
 LONG = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
 
 
@@ -32,7 +33,7 @@ def told(name: str) -> dict[str, Any]:
 
 CLAIM: dict[str, Any] = {
     "checkpointState": "PrepareCompleted",
-    "status": make.claim_object("gpu-0", NAME, configs=[make.config(sharing=LONG)])["status"],
+    "status": make.claim_object("gpu-0", NAME, VM, configs=[make.config(sharing=LONG)])["status"],
     "preparedDevices": [
         {
             "devices": [
@@ -50,6 +51,14 @@ CLAIM: dict[str, Any] = {
                         "device": told(NAME),
                     },
                 },
+                {
+                    "gpu": None,
+                    "mig": None,
+                    "vfio": {
+                        "info": {"uuid": "of-no-use", "pciBusID": make.gpu(2).pci_address},
+                        "device": told(VM),
+                    },
+                },
             ],
             "configState": {"mpsControlDaemonID": f"{UID}-12345", "timeSliceApplied": True},
         }
@@ -58,7 +67,11 @@ CLAIM: dict[str, Any] = {
 BEGUN = {**CLAIM, "checkpointState": "PrepareStarted", "name": "claim", "namespace": "default"}
 CLAIMS = {UID: CLAIM, "uid-begun": BEGUN}
 SOUND = checkpoint(CLAIMS, boot_id="boot-1")
-INVENTORY = make.inventory(make.gpu(0), make.gpu(1, mig=make.mig(DEVICE)))
+INVENTORY = make.inventory(
+    make.gpu(0),
+    make.gpu(1, mig=make.mig(DEVICE)),
+    passthrough=(make.passthrough(make.gpu(2), 2, driver="vfio-pci"),),
+)
 
 
 def drafted(data: bytes) -> int:

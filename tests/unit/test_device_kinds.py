@@ -18,7 +18,7 @@ from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.record import decode, encode
 from dra_driver.claims.model.steps import ClaimStep, MigStep
-from dra_driver.devices.device import Base, Device, DeviceKind, NodeDevice, mig_at, name_of
+from dra_driver.devices.device import Base, Device, DeviceKind, NodeDevice, Vfio, mig_at, name_of
 from dra_driver.devices.names import parse_device_name
 from dra_driver.devices.shares import ConsumedShare, Division, EqualShare, Share, ShareStrategy
 from dra_driver.errors import StateError
@@ -42,6 +42,7 @@ EXAMPLES = {
     "gpu": make.device(GPU),
     "mig device": make.device(MADE),
     "partition": Device(base=TO_BE_MADE),
+    "passthrough": Device(base=Vfio(gpu=GPU.uuid, address=GPU.pci_address, number=0)),
     "share": replace(make.device(GPU), share=EQUAL),
     "consumed share": replace(make.device(GPU), share=CONSUMED),
 }

@@ -80,6 +80,30 @@ def test_gpus_that_are_left_out_are_listed_with_the_word_that_does_it() -> None:
     assert len(facts["excludedWithoutEffect"]) == 1  # type: ignore[arg-type]
 
 
+def test_gpus_for_virtual_machines_are_told_apart_with_what_keeps_others_from_them() -> None:
+    gpus = [make.gpu(minor) for minor in range(4)]
+    bound = "0000:13:00.0 is bound to nouveau"
+    inventory = make.inventory(
+        *gpus[:2],
+        passthrough=(
+            make.passthrough(gpus[0]),
+            make.passthrough(gpus[1], 1, problem="it has virtual functions"),
+            make.passthrough(gpus[2], 2, driver="vfio-pci"),
+            make.passthrough(gpus[3], 3, driver="nouveau", problem=bound),
+        ),
+    )
+
+    text = table(inventory, {})
+    assert "  all: type=gpu, productName=NVIDIA H100 80GB HBM3, " in text
+    assert "  all for virtual machines: type=vfio, " in text
+    assert f"  gpu-vfio-0: uuid={gpus[0].uuid}, " in text
+    assert f"  gpu-vfio-2: uuid={gpus[2].uuid}, " in text
+    assert "GPU 1: it is not offered to virtual machines: it has virtual functions" in text
+    assert f"GPU at 0000:13:00.0: it is not offered to virtual machines: {bound}" in text
+    notes = report(inventory, {})["notes"]
+    assert [note["index"] for note in notes] == [1, None]  # type: ignore[attr-defined]
+
+
 def test_devices_are_told_in_the_order_of_the_setting() -> None:
     better = make.gpu(0)
     lesser = make.gpu(1, cuda_compute_capability=(7, 5))

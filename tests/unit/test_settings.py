@@ -174,12 +174,27 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
     def said(gates: str) -> dict[str, str]:
         return parsed("--node-name=n", f"--feature-gates={gates}").without_effect()
 
-    agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=false,PassthroughSupport=false"
+    agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=false,PassthroughSupport=true"
     assert said(agreed) == {}
     assert list(said("MPSSupport=false")) == ["feature gate MPSSupport"]
-    missing = ("PassthroughSupport", "FabricManagerPartitioning")
-    for gate in missing:
-        assert said(f"{gate}=true")[f"feature gate {gate}"].startswith("not supported: ")
+    missing = "FabricManagerPartitioning"
+    assert said(f"{missing}=true")[f"feature gate {missing}"].startswith("not supported: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ((), False),
+        (("--vfio",), True),
+        (("--feature-gates=PassthroughSupport=true",), True),
+        (("--feature-gates=PassthroughSupport=false",), False),
+        (("--vfio", "--feature-gates=PassthroughSupport=false"), True),
+    ],
+)
+def test_gpus_are_offered_to_virtual_machines_by_flag_or_gate(
+    words: tuple[str, ...], *, offers: bool
+) -> None:
+    assert parsed("--node-name=n", *words).offers_passthrough is offers
 
 
 @pytest.mark.parametrize("value", ["true", "false"])

@@ -11,7 +11,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, Con
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
 from dra_driver.claims.model.steps import MakeMigDevices
 from dra_driver.claims.state.records import RecordStore, StoredRecords
-from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Whole
+from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Vfio, Whole
 from dra_driver.devices.exclusion import ExclusionNote
 from dra_driver.devices.shares import ConsumedShare, ShareStrategy
 from dra_driver.host.envelope import seal, unseal
@@ -26,7 +26,7 @@ from dra_driver.mps.domain import (
     shared_domain,
 )
 from dra_driver.shares.notes import NotedConsumable, ShareNotes
-from dra_driver.sharing.steps import MpsDomain, TimeSlice
+from dra_driver.sharing.steps import BoundFunction, MpsDomain, PassThrough, TimeSlice
 from resource_nvidia_com.v1beta1.names import Interval
 
 SLICED, SERVED, PLAIN = make.gpu(0), make.gpu(1), make.gpu(2)
@@ -98,6 +98,32 @@ def test_the_same_for_programs() -> None:
     ]
     assert claim["mpsDomain"]["daemonPID"] == 412
     assert found["mps"] == {"supervisorRuns": True, "domainsWithoutClaim": []}
+
+
+def test_a_gpu_of_a_virtual_machine_says_what_it_is_bound_to() -> None:
+    gpu = make.gpu(0)
+    vfio = Device(base=Vfio(gpu=gpu.uuid, address=gpu.pci_address, number=0))
+    step = PassThrough(
+        devices=(vfio,),
+        address=gpu.pci_address,
+        driver="vfio-pci",
+        functions=(BoundFunction(address=gpu.pci_address, found_driver="nvidia"),),
+        group=18,
+    )
+    (entry,) = make.record(gpu).devices
+    entries = (replace(entry, name="gpu-vfio-0", device=vfio),)
+    vm = record("vm", gpu, devices=entries, steps=(step,), pods=(POD,))
+    _, row = table(node(vm)).splitlines()
+    assert [part.strip() for part in row.split("  ") if part][2:] == [
+        "gpu-vfio-0",
+        "VFIO",
+        "bound to vfio-pci, IOMMU group 18",
+        "prepared",
+    ]
+    (claim,) = json.loads(report(node(vm)))["claims"]
+    (device,) = claim["devices"]
+    assert device["type"] == "vfio"
+    assert device["settings"] == {"driver": "vfio-pci", "iommuGroup": 18, "iommuFD": False}
 
 
 def test_a_domain_that_is_not_in_order_says_why() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import make
-from dra_driver.cdi.roots import find_roots
+from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.prepare.steps import Sharing
@@ -23,14 +23,16 @@ from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.nvml.calls import NvmlCalls
+from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.mps.domain import DomainId
+from dra_driver.node.passthrough import passthrough, passthrough_gpus
 from dra_driver.node.sharing import NodeMemory, node_memory
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_mps import NvidiaMps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.shares import Memberships, Shares
-from dra_driver.sharing.steps import MpsDomain, TimeSlice, UseShares
+from dra_driver.sharing.steps import MpsDomain, PassThrough, TimeSlice, UseShares
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.layout import Fact
@@ -82,11 +84,15 @@ class Node:
         notes = self.holdings.ownership
         self.holders = Holders((Path("/proc"),), (self.machine.dev_root / "dev",))
         self.calls = NvmlCalls(clock=time.monotonic)
+        roots = self.roots()
+        self.pci = PciBus(roots.sys)
+        cards = passthrough_gpus(self.pci, roots, self.holdings.records.readable)
         self.session = session_on(
             self.machine,
             made_here=lambda: notes.made().keys(),
             turned_on=lambda: set(notes.gpus_turned_on()),
             calls=self.calls,
+            with_passthrough=cards.look if self.pci.has_iommu() else lambda found: found,
         )
         self.mps = MpsDomains(self.root)
         self.driver = Driver(
@@ -102,11 +108,20 @@ class Node:
             tidy=self.mps.shared.tidy,
         )
         self.driver.divisions |= divisions or {}
+        if self.pci.has_iommu():
+            self.look()
 
     def memory(self) -> NodeMemory:
         """What keeps shares to their memory on this node, which has no control groups."""
-        roots = find_roots(driver_root=self.machine.driver_root, proc_root=self.machine.proc_root)
-        return node_memory(self.session, roots, self.holdings, cgroup_root=self.root / "cgroup")
+        cgroups = self.root / "cgroup"
+        return node_memory(self.session, self.roots(), self.holdings, cgroup_root=cgroups)
+
+    def roots(self) -> Roots:
+        """Where the node's files are."""
+        machine = self.machine
+        return find_roots(
+            driver_root=machine.driver_root, proc_root=machine.proc_root, sys_root=machine.sys_root
+        )
 
     def mps_requests(self) -> Any:
         """The way from shares to the supervisor."""
@@ -121,13 +136,27 @@ class Node:
         members = Memberships(
             self.mps_requests(), self.mps.shared, time.monotonic, ready_seconds=PATIENCE
         )
+        machines = passthrough(
+            self.pci,
+            self.session,
+            self.roots(),
+            holders=self.holders.of,
+            on_switched=self.look,
+            clock=time.monotonic,
+        )
         self.sharing = Sharing(
-            planners={TimeSlice.name: slices, MpsDomain.name: mps, UseShares.name: shares},
+            planners={
+                TimeSlice.name: slices,
+                MpsDomain.name: mps,
+                UseShares.name: shares,
+                PassThrough.name: machines,
+            },
             time_slices=slices,
             mps_domains=mps,
             nvidia_mps=NvidiaMps(self.session),
             shares=shares,
             memberships=members,
+            passthrough=machines,
         )
         return self.sharing
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.reconcile.orphans import ReconcileTiming
@@ -124,6 +125,8 @@ class NvidiaDriver:
 
     def _made(self, ref: ClaimRef, result: Mapping[str, Any], *, static: bool) -> dict[str, Any]:
         name = result["device"]
+        if name.startswith("gpu-vfio-"):
+            return {"gpu": None, "mig": None, "vfio": self._passed_through(ref, result)}
         minor = int(name.split("-")[1])
         uuid = self.node.uuid(minor)
         if "-mig-" not in name:
@@ -143,6 +146,16 @@ class NvidiaDriver:
             "parentUUID": uuid,
         }
         return {"gpu": None, "mig": {"concrete": concrete, "device": device(ref, result)}}
+
+    def _passed_through(self, ref: ClaimRef, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Bind a GPU to vfio-pci. That driver's UUIDs of such GPUs are made of their addresses."""
+        number = int(result["device"].rpartition("-")[2])
+        address = self.node.inventory.passthrough[number].gpu.pci_address
+        with self.node.session.apart():
+            self.node.pci.switch(address, "vfio-pci", override="vfio-pci", seconds=10)
+        self.node.look()
+        info = {"uuid": str(uuid5(NAMESPACE_DNS, address)), "pciBusID": address}
+        return {"info": info, "device": device(ref, result)}
 
     def _write_spec(self, ref: ClaimRef, made: Sequence[Mapping[str, Any]]) -> None:
         names = [one[kind]["device"]["DeviceName"] for one in made for kind in one if one[kind]]

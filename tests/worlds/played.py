@@ -50,7 +50,14 @@ class PlayedGpus:
 
 def only(**there: Any) -> Sharing:
     """What shares devices on a node where all steps but these need nothing."""
-    names = ("time_slices", "mps_domains", "nvidia_mps", "shares", "memberships")
+    names = (
+        "time_slices",
+        "mps_domains",
+        "nvidia_mps",
+        "shares",
+        "memberships",
+        "passthrough",
+    )
     return Sharing(**{**{name: Doer() for name in names}, **there})
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
 from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.machine import Machine
@@ -14,6 +14,7 @@ def session_on(
     made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
     calls: NvmlCalls | None = None,
     turned_on: Callable[[], AbstractSet[GpuUuid]] = frozenset,
+    with_passthrough: Callable[[Inventory], Inventory] = lambda inventory: inventory,
 ) -> DriverSession:
     """A session as the driver of that machine has it, which made what `made_here` says."""
     return DriverSession(
@@ -24,4 +25,5 @@ def session_on(
         made_here=made_here,
         turned_on=turned_on,
         calls=calls,
+        with_passthrough=with_passthrough,
     )

@@ -20,3 +20,10 @@ class Interval(StrEnum):
     SHORT = "Short"
     MEDIUM = "Medium"
     LONG = "Long"
+
+
+class BackendPolicy(StrEnum):
+    """Which of the kernel's interfaces to VFIO devices: the values of `iommu.backendPolicy`."""
+
+    LEGACY_ONLY = "LegacyOnly"
+    PREFER_IOMMU_FD = "PreferIommuFD"

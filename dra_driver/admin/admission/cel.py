@@ -17,7 +17,6 @@ from typing import get_args
 from msgspec import Struct
 from pydantic.fields import FieldInfo
 
-from resource_nvidia_com.decode import VFIO_KIND
 from resource_nvidia_com.model import ConfigModel, Exclusion, part_of, rule_of
 from resource_nvidia_com.printable import either
 from resource_nvidia_com.quantity import PATTERN
@@ -106,8 +105,8 @@ def literal(text: str) -> str:
 def _check_root(made: Checks, models: Models) -> None:
     version = f"{_value('apiVersion')} == {literal(API_VERSION)}"
     made.refuse(("apiVersion",), CONFIGS, version, f"must be {API_VERSION}")
-    text = f"must be {either(models)}; {VFIO_KIND} (VFIO passthrough) is not supported"
-    made.refuse(("kind",), CONFIGS, _in(_value("kind"), models), text)
+    known = _in(_value("kind"), models)
+    made.refuse(("kind",), CONFIGS, known, f"must be {either(models)}")
 
 
 def _check_part(made: Checks, part: _Part, root: Models) -> None:

@@ -26,8 +26,9 @@ How to read it
                    change, are passed over: nothing else is evaluated for them.
   variables        Each is a list. `configs` holds the parameters of every config for
                    {DRIVER_NAME}. Each other variable holds the values of the field it is named
-                   after, from all of these configs; null counts as not set. The last ones say
-                   which requests configs of each kind name, and for which they can be.
+                   after, from all of these configs; null counts as not set. The last ones say,
+                   for each kind, which requests get its devices for certain, and what configs
+                   of other kinds name where no config is of that kind.
   validations      One rule each: the expression must hold, or the object is refused with the
                    message. When several fail, the API server shows the first one;
                    `dra-driver validate FILE` shows all of them, with line numbers.
@@ -61,35 +62,22 @@ def _check_kinds(made: Checks) -> None:
             f"(has(it.exactly) && it.exactly.{is_one} &&\n!it.exactly.?adminAccess.orValue(false))"
             f"\n|| (has(it.firstAvailable) && it.firstAvailable.all(one, one.{is_one}))"
         )
-        named = (
-            f"{OPAQUE}.map(it, {_IS_OURS} &&\n"
-            f"it.?opaque.?parameters.?kind.orValue(null) == {literal(kind)},\n"
-            "it.?requests.orValue([]))"
-        )
+        certain, named = f"requestsFor{kind}", f"requestsNotOf{kind}"
         can_be = f"variables.requests.map(it, {asking}, it.name)"
-        made.variables.append(Variable(name=_named_by(kind), expression=named))
-        made.variables.append(Variable(name=_for_kind(kind), expression=can_be))
-    for kind in CLASSES:
-        (other,) = (each for each in CLASSES if each != kind)
+        others = (
+            f"variables.{CONFIGS}.exists(it, it.?kind.orValue(null) == {literal(kind)}) ? [] :\n"
+            f"{OPAQUE}.map(it, {_IS_OURS}, it.?requests.orValue([]))"
+        )
+        made.variables.append(Variable(name=certain, expression=can_be))
+        made.variables.append(Variable(name=named, expression=others))
         made.refuse(
             ("kind",),
-            _named_by(kind),
-            f"variables.{_named_by(other)}.size() > 0\n"
-            f"|| !it.exists(name, name in variables.{_for_kind(other)})\n"
+            named,
+            f"!it.exists(name, name in variables.{certain})\n"
             "&& (it.size() > 0 || variables.requests.size() == 0\n"
-            f"|| variables.{_for_kind(other)}.size() < variables.requests.size())",
-            f"must be {other} for requests of DeviceClass {CLASSES[other]}",
+            f"|| variables.{certain}.size() < variables.requests.size())",
+            f"must be {kind} for requests of DeviceClass {class_name}",
         )
-
-
-def _named_by(kind: str) -> str:
-    """Return the variable with the request names of each config of a kind; empty means all."""
-    return f"requestsOf{kind}"
-
-
-def _for_kind(kind: str) -> str:
-    """Return the variable with the names of requests that get devices for configs of a kind."""
-    return f"requestsFor{kind}"
 
 
 def policy_yaml() -> str:

@@ -18,7 +18,7 @@ from resource_nvidia_com.printable import plain
 from resource_nvidia_com.problems import Path, Problem, parts
 from resource_nvidia_com.v1beta1.names import API_VERSION
 
-INSTALLED = ("gpu.nvidia.com", "mig.nvidia.com")
+INSTALLED = ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com")
 """The DeviceClasses for claims that come with the driver."""
 
 _EXACTLY = (

@@ -22,7 +22,7 @@ from dra_driver.admin.doctor.runner import Outcome, run_checks
 from dra_driver.admin.doctor.sources import Sources
 from dra_driver.admin.output import OUTPUT, Output, for_programs, is_for_programs
 from dra_driver.cdi.roots import roots_of
-from dra_driver.command_line import CommandSettings, option
+from dra_driver.command_line import CommandSettings, changed, option
 from dra_driver.common_settings import NODE_NAME, SECONDS
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
@@ -55,6 +55,11 @@ class Doctor(CommandSettings):
         variable=True,
         check=NODE_NAME,
         help="The node to check in the cluster; unset: all.",
+    )
+    vfio: bool = changed(
+        common_settings.VFIO,
+        help="Check whether virtual machines can have the GPUs, too. Without it that is checked "
+        "where the driver's pod or DaemonSet has it.",
     )
     host_root: Path | None = common_settings.HOST_ROOT
     nvidia_driver_root: Path = common_settings.NVIDIA_DRIVER_ROOT
@@ -96,6 +101,7 @@ class Doctor(CommandSettings):
             cluster=self._cluster(missing, in_a_pod=in_a_pod),
             in_a_pod=in_a_pod,
             own_node=self.node_name or platform.node().lower(),
+            vfio=self.vfio,
         )
 
     def _places(self, missing: dict[Place, str], *, in_a_pod: bool) -> Places | None:

@@ -102,9 +102,18 @@ OF_NODES: tuple[Check, ...] = (
     Check(
         id="gpu-holders",
         title="processes that have GPUs open",
-        why="while a process has a GPU open, it cannot be reset, nor its MIG mode changed",
+        why="while a process has a GPU open, it cannot be reset or given to a virtual machine, nor "
+        "its MIG mode changed",
         needs=_NODE,
         look=lambda sources: sources.of_gpus(sources.holders),
+    ),
+    Check(
+        id="passthrough",
+        title="GPUs for virtual machines",
+        why="a virtual machine gets all of an IOMMU group, by a VFIO driver, and only while no "
+        "process has the GPU open",
+        needs=_NODE,
+        look=Sources.passthrough,
     ),
     Check(
         id="device-nodes",

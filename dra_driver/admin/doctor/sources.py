@@ -11,13 +11,14 @@ from dra_driver.admin.doctor.checks import (
     autoscalers,
     cluster_checks,
     node_checks,
+    passthrough,
     past_scheduler,
     pod_checks,
     runtime_checks,
     schedulers,
     share_configs,
 )
-from dra_driver.admin.doctor.checks.finding import Seen, Severity, of_error, unknown
+from dra_driver.admin.doctor.checks.finding import Seen, Severity, of_error, ok, unknown
 from dra_driver.admin.doctor.facts import node_facts, shipped
 from dra_driver.admin.doctor.facts.cluster_facts import Cluster, PermissionFacts
 from dra_driver.admin.doctor.facts.installed import DaemonSets, Installed, sorted_out
@@ -40,7 +41,8 @@ _MOST_NODES = 50
 class Sources:
     """Where facts come from; for any thread. `places` or `cluster` is None if not available.
 
-    `own_node` is the name of this node's Node, if known.
+    `own_node` is the name of this node's Node, if known; `vfio` says that its driver offers GPUs to
+    virtual machines.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Sources:
         cluster: Cluster | None,
         in_a_pod: bool = False,
         own_node: str = "",
+        vfio: bool = False,
     ) -> None:
         self._places = places
         self._cluster = cluster
         self._in_a_pod = in_a_pod
         self._own_node = own_node
+        self._vfio = vfio
         self._gpus = Once(lambda: node_facts.gpus(self.places))
 
     def close(self) -> None:
@@ -114,6 +118,23 @@ class Sources:
         """Say who has the GPUs open."""
         facts = node_facts.holder_facts(self.places, inventory, in_a_pod=self._in_a_pod)
         return node_checks.holders(facts)
+
+    def passthrough(self) -> Iterable[Seen]:
+        """Judge whether virtual machines can have the GPUs, where the driver offers them."""
+        if self._vfio or self._installed_with_vfio():
+            return self.of_gpus(self._passthrough)
+        return [ok("GPUs are not offered to virtual machines (--vfio)")]
+
+    def _passthrough(self, inventory: Inventory) -> Iterable[Seen]:
+        holders = node_facts.holder_facts(self.places, inventory, in_a_pod=self._in_a_pod)
+        return passthrough.judged(node_facts.passthrough_facts(self.places, inventory), holders)
+
+    def _installed_with_vfio(self) -> bool:
+        try:
+            installed = self.daemon_sets().ours if self._cluster else ()
+        except DriverError:
+            return False  # an admin may list DaemonSets, and the driver may not
+        return any(ds.offers_passthrough for ds in installed)
 
     def daemon_sets(self) -> DaemonSets:
         """Return the DaemonSets that give out GPUs. Raises DriverError."""

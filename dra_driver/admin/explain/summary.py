@@ -49,6 +49,11 @@ _WITHOUT_MIG = frozenset({"Maxwell", "Pascal", "Volta", "Turing", "Ada Lovelace"
 """Architectures of which no card has MIG (NVIDIA's MIG user guide, supported GPUs)."""
 
 
+_VFIO_ADVICE = (
+    "for GPUs that go to virtual machines: run the driver with --vfio (chart value vfio); "
+    "`dra-driver inspect` on the node says which of its GPUs can"
+)
+
 _LONGEST = 300
 """How many characters of a selector are shown; it may have 10,000."""
 
@@ -229,6 +234,7 @@ def _unselected(
             advice=(
                 *(_shared_advice(by_kind.get(Kind.CLASS, ())) or (_OTHER_CLASS,)),
                 *_mig_advice(by_kind.get(Kind.CLASS, ())),
+                *([_VFIO_ADVICE] if request.device_class == "vfio.gpu.nvidia.com" else ()),
             ),
         )
     refused = sum(len(by_kind.get(kind, ())) for kind in _OF_CLASS)

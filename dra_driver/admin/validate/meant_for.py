@@ -1,12 +1,20 @@
 """Whether the configs of a claim are for devices that its requests can get. Pure.
 
+<<<<<<< HEAD
+In: the requests and configs of a claim as they are written. Out: what has no effect for certain, in
+words for its author. What a DeviceClass gives is known of those that come with the driver, by their
+names; of any other only Prepare knows what a request got. Where a claim has a config of the kind
+that fits it can hide the others, and Prepare alone says which.
+=======
 In: the requests and configs of a claim as written. Out: what certainly has no effect, in words for
 its author. Of DeviceClasses, only the two that come with the driver are known, by their names; for
 any other, only Prepare knows what a request got. If a claim has configs of both kinds, one can hide
 the other, and only Prepare knows which.
+>>>>>>> w-V1
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -14,7 +22,11 @@ from msgspec import Struct
 from dra_driver.fields import text
 
 CLASSES: Mapping[str, str] = MappingProxyType(
-    {"GpuConfig": "gpu.nvidia.com", "MigDeviceConfig": "mig.nvidia.com"}
+    {
+        "GpuConfig": "gpu.nvidia.com",
+        "MigDeviceConfig": "mig.nvidia.com",
+        "VfioDeviceConfig": "vfio.gpu.nvidia.com",
+    }
 )
 """The DeviceClass whose devices configs of a kind are for, by the kind."""
 
@@ -30,9 +42,9 @@ def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tupl
     """Yield (index, why) of each config that has no effect; `requests` may have any shape."""
     kinds = {config.kind for config in configs}
     asked = requests if isinstance(requests, list) else []
-    for index, config in enumerate(configs):
-        other = next((kind for kind in CLASSES if kind != config.kind), "")
-        if config.kind not in CLASSES or other in kinds:
+    others = [kind for kind in CLASSES if kind not in kinds]
+    for (index, config), other in product(enumerate(configs), others):
+        if config.kind not in CLASSES:
             continue
         names = [text(request, "name") for request in asked if _asks_for(request, CLASSES[other])]
         wrong = [name for name in names if name in config.requests]

@@ -33,7 +33,7 @@ _OUTDATED: Mapping[str, str] = {
 }
 _INSTEAD: Mapping[str, str] = {
     "ResourceClass": "a DeviceClass, which selects devices; the driver's install has "
-    "gpu.nvidia.com and mig.nvidia.com",
+    "gpu.nvidia.com, mig.nvidia.com and vfio.gpu.nvidia.com",
     "ResourceClassParameters": "a DeviceClass with `selectors` and `config`",
     "ResourceClaimParameters": "`devices` in the spec of a ResourceClaim",
     "PodSchedulingContext": "nothing: the scheduler allocates devices by itself",

@@ -50,7 +50,22 @@ _CAPACITIES = (
     "ofaEngines",
 )
 
-_GPU_CLASS, _MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
+_VFIO: Mapping[str, object] = {
+    **_WHOLE,
+    "type": "vfio",
+    "uuid": "0f2c1f3e-5d1c-5b39-9d29-7f0c7c3b8f11",
+    "deviceID": "0x2330",
+    "vendorID": "0x10de",
+    "iommuFDEnabled": False,
+}
+
+_KINDS_OF = {
+    "gpu.nvidia.com": ("gpu", "share"),
+    "mig.nvidia.com": ("mig",),
+    "vfio.gpu.nvidia.com": ("vfio",),
+}
+"""The kinds of devices that a class may select, of the classes that come with the driver."""
+
 _TYPES = "no such overload"
 _QUANTITIES = re.compile(r"[<>]=?\s*quantity\(")
 _COMPARE = "quantities are not compared by operators: write `a.compareTo(b) > 0` for `a > b`"
@@ -69,6 +84,14 @@ def published() -> Mapping[str, Subject]:
         "gpu": device(_WHOLE, _OF_GPUS),
         "share": device(_WHOLE, _OF_GPUS, _OF_SHARES),
         "mig": device(_WHOLE, _OF_MIG, _OF_SHARES),
+        "vfio": Subject(
+            driver=DRIVER_NAME,
+            attributes=_VFIO,
+            capacity={
+                "memory": Quantity.parse("80Gi"),
+                "addressableMemory": Quantity.parse("128Gi"),
+            },
+        ),
     }
 
 
@@ -103,11 +126,11 @@ def _said(error: str, expression: str) -> str:
 
 def _failure(device_class: str, expression: str) -> str:
     """Return why a selector fails on all devices that a class may select; empty if it does not."""
-    kinds = {_GPU_CLASS: ("gpu", "share"), _MIG_CLASS: ("mig",)}.get(device_class, published())
-    if device_class not in (_GPU_CLASS, _MIG_CLASS) and DRIVER_NAME not in expression:
+    kinds = _KINDS_OF.get(device_class)
+    if kinds is None and DRIVER_NAME not in expression:
         return ""
     failed = ""
-    for kind in kinds:
+    for kind in kinds or published():
         try:
             Selector.of(expression).selects(published()[kind])
         except EvaluationError as error:

@@ -162,5 +162,7 @@ def _kind_for(kind: DeviceKind) -> str:
             return "GpuConfig"
         case DeviceKind.MIG:
             return "MigDeviceConfig"
+        case DeviceKind.VFIO:
+            return "VfioDeviceConfig"
         case _:
             assert_never(kind)

@@ -19,15 +19,22 @@ from dra_driver.claims.model.claim import Claim, Result
 from dra_driver.claims.model.config import ConfigGroup, group_by_config
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.devices.device import Base, Device, DeviceKind, Whole, name_of
+from dra_driver.devices.device import Base, Device, DeviceKind, Vfio, Whole, name_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
-from dra_driver.devices.names import GpuName, MigName, ShareName, gpu_name, parse_device_name
+from dra_driver.devices.names import (
+    GpuName,
+    MigName,
+    ShareName,
+    VfioName,
+    gpu_name,
+    parse_device_name,
+)
 from dra_driver.devices.shares import MIB, ConsumedShare, Division, EqualShare, ShareStrategy
 from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
 from dra_driver.sharing.base import strategy_name
 
-_Parsed = GpuName | MigName | ShareName
+_Parsed = GpuName | MigName | VfioName | ShareName
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
@@ -98,6 +105,8 @@ def _kind(name: _Parsed | None) -> DeviceKind:
     match name:
         case MigName() | ShareName(of=MigName()):
             return DeviceKind.MIG
+        case VfioName():
+            return DeviceKind.VFIO
         case GpuName() | ShareName() | None:
             return DeviceKind.GPU  # no such name is found later
 
@@ -159,6 +168,8 @@ def _device(
 ) -> Device | None:
     if parsed is None:
         return None
+    if isinstance(parsed, VfioName):
+        return _passthrough(parsed, inventory)
     of = parsed.of if isinstance(parsed, ShareName) else parsed
     gpu = next((known for known in inventory.gpus if known.minor == of.minor), None)
     base = None if gpu is None else _base(of, gpu)
@@ -171,10 +182,22 @@ def _device(
     return device if name_of(gpu, device) == name else None
 
 
+def _passthrough(name: VfioName, inventory: Inventory) -> Device | None:
+    for card in inventory.passthrough:
+        if card.number == name.number:
+            if card.problem is not None:
+                raise DeviceError(f"it cannot be given to a virtual machine: {card.problem}")
+            gpu = card.gpu
+            return Device(base=Vfio(gpu=gpu.uuid, address=gpu.pci_address, number=name.number))
+    return None
+
+
 def _excluded(name: _Parsed | None, inventory: Inventory) -> ExcludedGpu | None:
     """Return the GPU behind a name if it is left out."""
     of = name.of if isinstance(name, ShareName) else name
-    return next((gpu for gpu in inventory.excluded if of and gpu.minor == of.minor), None)
+    if of is None or isinstance(of, VfioName):
+        return None
+    return next((gpu for gpu in inventory.excluded if gpu.minor == of.minor), None)
 
 
 def _base(name: GpuName | MigName, gpu: Gpu) -> Base | None:
@@ -203,7 +226,7 @@ def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict
 
     Raises DeviceError if one is gone, TransientError while this driver is still looking for it.
     """
-    known = {gpu.uuid: gpu for gpu in inventory.gpus}
+    known = inventory.known()
     gpus: dict[GpuUuid, Gpu] = {}
     for entry in devices:
         gpu = known.get(entry.device.gpu)

@@ -16,7 +16,7 @@ from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.steps import NO_WAIT, Steps
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.device import Whole
+from dra_driver.devices.device import Vfio, Whole
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import DriverError, TransientError
 
@@ -93,7 +93,7 @@ class Leftovers:
         the GPU nothing is known; where it is in the way, `MigDevices.make_room` finds it. Raises
         TransientError if something is still there, StateError if the disk refused.
         """
-        whole = {device.gpu for device in wanted.held if isinstance(device.base, Whole)}
+        whole = {device.gpu for device in wanted.held if isinstance(device.base, Whole | Vfio)}
         marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
         if marked and not self.sweep(uid, self.made_for(uid)):
             raise TransientError(

@@ -51,7 +51,7 @@ from dra_driver.errors import (
 )
 from dra_driver.host.turns import waiting
 from dra_driver.kube.client import KubeClient
-from dra_driver.sharing.steps import Backend
+from dra_driver.sharing.steps import Backend, PassThrough
 
 log = structlog.get_logger()
 
@@ -309,8 +309,8 @@ class ClaimPreparer:
                 record = self._claims.transaction.remake(record)
                 self._claims.transaction.restore(record)
         except (DeviceError, TransientError) as error:
-            # Limits of control groups may be gone, and no container starts without.
-            if not self._claims.specs.files.exists(uid) or _is_limited(record):
+            # What no container starts without may be gone.
+            if not self._claims.specs.files.exists(uid) or _depends_on_steps(record):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
         self._claims.steps.wait(record.steps, end, lambda: self._is_given_up(uid))
@@ -437,8 +437,10 @@ def _facts(record: ClaimRecord) -> dict[str, object]:
     }
 
 
-def _is_limited(record: ClaimRecord) -> bool:
-    """Tell whether control groups limit memory of a claim."""
+def _depends_on_steps(record: ClaimRecord) -> bool:
+    """Tell whether control groups limit memory of a claim, or a GPU is taken for it."""
+    if any(isinstance(step, PassThrough) for step in record.steps):
+        return True
     parts = memory_parts(record)
     return any(part.by is Backend.CONTROL_GROUPS and part.mib for part in parts)
 

@@ -15,10 +15,10 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.devices.device import Base, Device, Mig, Whole, place_of
+from dra_driver.devices.device import Base, Device, Mig, Vfio, Whole, place_of
 from dra_driver.devices.mig.partitions import is_whole
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, TransientError
 
 
 def resolve(mig: MigDevices, draft: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) -> ClaimRecord:
@@ -80,6 +80,17 @@ def _found(mig: MigDevices, entry: DeviceRecord, gpu: Gpu, uid: ClaimUid) -> Bas
                     "any more; delete the pod and its claim so that they are scheduled again"
                 )
             return mig_device
+        case Vfio():
+            if entry.admin_access:
+                raise DeviceError(
+                    f'device "{entry.name}" is for virtual machines, and there is nothing that a '
+                    "claim with admin access could see of it; ask for the GPU itself"
+                )
+            if gpu.mig_instances:
+                raise TransientError(
+                    f'device "{entry.name}" still has MIG devices, which are being removed'
+                )
+            return device.base
         case _:
             assert_never(device.base)
 
@@ -106,7 +117,7 @@ def _to_turn_off(
 def _remade(mig: MigDevices, entry: DeviceRecord, record: ClaimRecord) -> Base:
     base = entry.device.base
     match base:
-        case Whole():
+        case Whole() | Vfio():
             return base  # it is there, or the inventory lacks it
         case Mig():
             return mig.remake(entry, base, record)

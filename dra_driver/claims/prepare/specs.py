@@ -20,7 +20,7 @@ from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.steps import Steps
-from dra_driver.devices.device import NodeDevice
+from dra_driver.devices.device import NodeDevice, Vfio
 from dra_driver.devices.model import GpuUuid, Inventory, InventorySource
 from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.errors import DriverError
@@ -74,11 +74,13 @@ class ClaimSpecs:
         """
         gpus = recorded_gpus(record.devices, self._inventory.current())
         added = self._steps.edits(record.steps)
-        node = self._edits.look()
+        # A virtual machine has none of the GPU driver's files, which may not even be there.
+        is_for_machine = all(isinstance(entry.device.base, Vfio) for entry in record.devices)
+        node = None if is_for_machine else self._edits.look()
 
         def edits(entry: DeviceRecord) -> Edits:
             gpu = gpus[entry.device.gpu]
-            own = node.device(NodeDevice(gpu=gpu, device=entry.device))
+            own = node.device(NodeDevice(gpu=gpu, device=entry.device)) if node else Edits()
             key = entry.device.key
             return own if key is None or key not in added else own + added[key]
 
@@ -90,7 +92,7 @@ class ClaimSpecs:
                 name: edits(entry) + Edits(mounts=mounts.get(name, ()))
                 for name, entry in devices.items()
             },
-            edits=node.common,
+            edits=node.common if node else Edits(),
         )
 
     def _mounts(self, record: ClaimRecord) -> dict[str, tuple[Mount, ...]]:

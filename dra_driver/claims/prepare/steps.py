@@ -26,7 +26,7 @@ from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.model.steps import ClaimStep, MigStep
 from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
-from dra_driver.devices.device import Device, DeviceKey, Mig, MigIds
+from dra_driver.devices.device import Device, DeviceKey, Mig, MigIds, Vfio
 from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
 from dra_driver.errors import ConfigError, DriverError, try_all
 from dra_driver.host.turns import waiting
@@ -35,6 +35,7 @@ from dra_driver.sharing.steps import (
     JoinDomain,
     MpsDomain,
     NvidiaMpsDaemon,
+    PassThrough,
     SharingStep,
     TimeSlice,
     UseShares,
@@ -62,6 +63,7 @@ class Sharing(Struct, frozen=True, kw_only=True):
     nvidia_mps: Doer[NvidiaMpsDaemon]
     shares: Doer[UseShares]
     memberships: Doer[JoinDomain]
+    passthrough: Doer[PassThrough]
 
     def doer(self, step: SharingStep) -> Doer[Any]:
         """Return what carries a step out."""
@@ -76,6 +78,8 @@ class Sharing(Struct, frozen=True, kw_only=True):
                 return self.shares
             case JoinDomain():
                 return self.memberships
+            case PassThrough():
+                return self.passthrough
             case _:
                 assert_never(step)
 
@@ -225,10 +229,14 @@ def _by_strategy(
 ) -> Iterator[tuple[str, ConfigGroup]]:
     """Yield each group with its strategy. How shares are used, the node says, and no claim."""
     for group in groups:
+        devices = {each.allocation_id: entries[each.allocation_id].device for each in group.results}
+        if any(isinstance(device.base, Vfio) for device in devices.values()):
+            yield PassThrough.name, group  # a config is for devices of one kind
+            continue
         shares: list[Result] = []
         others: list[Result] = []
         for result in group.results:
-            is_share = entries[result.allocation_id].device.share is not None
+            is_share = devices[result.allocation_id].share is not None
             (shares if is_share else others).append(result)
         if shares:
             yield UseShares.name, replace(group, results=tuple(shares))

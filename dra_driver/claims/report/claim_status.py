@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.claims.model.record import ClaimRecord, DeviceRecord
 from dra_driver.claims.report.descriptions import description_of, strategy_of
-from dra_driver.devices.device import Device, Mig, Whole
+from dra_driver.devices.device import Device, Mig, Vfio, Whole
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumedShare, EqualShare, Share
@@ -255,7 +255,7 @@ def _part(device: Device) -> Object:
     share = {} if device.share is None else {"share": _share(device.share)}
     base = device.base
     match base:
-        case Whole():
+        case Whole() | Vfio():
             return share
         case Mig():
             # The first two are what NVIDIA's driver is to say beside the identity, by its names.

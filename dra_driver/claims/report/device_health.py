@@ -87,7 +87,7 @@ def health_of(
         return DeviceHealth(
             wellness=Wellness.UNKNOWN, reason="DriverUnavailable", message=_fitting(message)
         )
-    if all(gpu.uuid != device.gpu for gpu in inventory.gpus):
+    if device.gpu not in inventory.known():
         return _missing(device, inventory)
     return _ailing(Wellness.WELL, wrong) if wrong else WELL
 

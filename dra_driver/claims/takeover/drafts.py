@@ -5,6 +5,9 @@ for each claim, which says what that driver would take back at the claim's end, 
 MIG device was made for a claim where the parent's UUID is noted for its own; then that driver makes
 them on demand. Else its checkpoint does not say: they were, where this driver makes them too, and
 no GPU of the node has one that belongs to no claim, or waits in MIG mode for one.
+
+A GPU of a virtual machine goes to the GPU driver in the end, whatever had it before, as with that
+driver. Where it is, and which IOMMU group it is in, is asked of the PCI bus (`--vfio`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,10 +29,12 @@ from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerClaim,
     PeerDevice,
     PeerMig,
+    PeerVfio,
 )
-from dra_driver.devices.device import Base, Device, Mig, MigIds, Whole, mig_of, place_of
+from dra_driver.devices.device import Base, Device, Mig, MigIds, Vfio, Whole, mig_of, place_of
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (
+    GPU_DRIVER,
     BareInstance,
     Gpu,
     GpuUuid,
@@ -37,13 +42,24 @@ from dra_driver.devices.model import (
     MigDevice,
     MigMode,
     MigSlot,
+    PassthroughGpu,
+    PciAddress,
 )
-from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
+from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, VfioName, parse_device_name
+from dra_driver.devices.passthrough.gpus import is_vfio
+from dra_driver.devices.passthrough.variants import VFIO_PCI
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, StateError, TransientError
 from dra_driver.sharing import time_slicing
 from dra_driver.sharing.base import strategy_name
-from dra_driver.sharing.steps import NvidiaMpsDaemon, SharingStep, TimeSlice
+from dra_driver.sharing.passthrough import wishes
+from dra_driver.sharing.steps import (
+    BoundFunction,
+    NvidiaMpsDaemon,
+    PassThrough,
+    SharingStep,
+    TimeSlice,
+)
 from resource_nvidia_com.v1beta1.names import SharingStrategy
 
 if TYPE_CHECKING:
@@ -67,6 +83,7 @@ class Drafts:
         makes_mig: bool | None,
     ) -> None:
         self._gpus = inventory.gpus
+        self._cards = inventory.passthrough
         self._boot_id = boot_id
         self._mps_folder = mps_folder
         self._makes_mig = makes_mig
@@ -124,6 +141,7 @@ class Drafts:
                 steps.append(self._mps_daemon(group.mps_daemon, mine))
             elif group.time_sliced:
                 steps += _time_slices(mine, configs)
+            steps += self._passthroughs(mine, configs)
         return devices, steps
 
     def _prepared_entry(self, peer: PeerDevice, unused: list[Result]) -> DeviceRecord:
@@ -144,7 +162,9 @@ class Drafts:
         kind = parse_device_name(peer.name)
         if isinstance(peer.device, PeerMig) and isinstance(kind, MigName):
             base: Base = self._mig(peer.device, kind)
-        elif isinstance(kind, GpuName) and not isinstance(peer.device, PeerMig):
+        elif isinstance(peer.device, PeerVfio) and isinstance(kind, VfioName):
+            base = self._vfio(kind, peer.device.address)
+        elif isinstance(kind, GpuName) and isinstance(peer.device, str):
             base = Whole(gpu=peer.device)
         else:
             raise StateError(f"it has a device of another kind than {peer.name}")
@@ -211,15 +231,56 @@ class Drafts:
             for instance in gpu.mig.instances
         )
 
+    def _vfio(self, name: VfioName, address: PciAddress | None) -> Vfio:
+        card = self._card(name, address)
+        return Vfio(gpu=card.gpu.uuid, address=card.gpu.pci_address, number=name.number)
+
+    def _card(self, name: VfioName, address: PciAddress | None) -> PassthroughGpu:
+        if not self._cards:
+            raise StateError(
+                "it has a GPU that is passed through to a virtual machine, which this driver takes "
+                "over with --vfio alone"
+            )
+        for card in self._cards:
+            if (card.gpu.pci_address == address) if address else (card.number == name.number):
+                return card
+        where = f" at {address}" if address else ""
+        raise StateError(
+            f"its GPU{where}, gpu-vfio-{name.number}, is not on the PCI bus any more: delete its "
+            "pod, which has lost it"
+        )
+
+    def _passthroughs(
+        self, entries: Iterable[DeviceRecord], configs: "Mapping[str, Config | None]"
+    ) -> Iterator[PassThrough]:
+        """Yield what gave GPUs to virtual machines. Their audio stays where that driver has it."""
+        for entry in entries:
+            base = entry.device.base
+            if not isinstance(base, Vfio):
+                continue
+            card = self._card(VfioName(number=base.number), base.address)
+            wants_iommufd, wants_api = wishes(configs.get(entry.name))
+            yield PassThrough(
+                devices=(entry.device,),
+                address=base.address,
+                driver=card.driver if card.driver and is_vfio(card.driver) else VFIO_PCI,
+                functions=(BoundFunction(address=base.address, found_driver=GPU_DRIVER),),
+                group=card.group,
+                iommufd=wants_iommufd and card.has_iommufd,
+                api_device=wants_api,
+            )
+
     # Claims that were about to be prepared
 
     def _begun_record(self, claim: PeerClaim, parsed: Claim) -> ClaimRecord | None:
         entries = (self._begun_entry(claim, *there) for there in self._begun_on(parsed))
         devices = [entry for entry in entries if entry is not None]
+        devices += self._begun_for_machines(claim, parsed)
         if not devices:
             return None
         configs = _configs(claim, parsed)
         steps: list[SharingStep] = list(_time_slices(devices, configs))
+        steps += self._passthroughs(devices, configs)
         served: dict[int, list[DeviceRecord]] = {}
         for entry in devices:
             config = configs.get(entry.name)
@@ -248,6 +309,14 @@ class Drafts:
                 gpus = (gpu for gpu in self._gpus if gpu.minor == name.minor)
                 if gpu := next(gpus, None):
                     yield result, gpu, name
+
+    def _begun_for_machines(self, claim: PeerClaim, parsed: Claim) -> Iterator[DeviceRecord]:
+        """Yield the GPUs of a claim that the GPU driver does not have, or not any more."""
+        for result in parsed.results:
+            name = parse_device_name(result.device)
+            if isinstance(name, VfioName) and self._card(name, None).is_away:
+                cdi_device_id = claim_device_id(claim.uid, result.device, None)
+                yield _entry(result, self._vfio(name, None), result.pool, (cdi_device_id,))
 
     def _begun_entry(
         self, claim: PeerClaim, result: Result, gpu: Gpu, name: GpuName | MigName

@@ -10,7 +10,7 @@ that is not understood keeps nobody else's from being read.
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.state.records import check_uid
-from dra_driver.devices.model import GpuUuid, MigUuid
+from dra_driver.devices.model import GpuUuid, MigUuid, PciAddress
 from dra_driver.errors import DriverError, StateError, VersionError
 from dra_driver.host.envelope import MALFORMED
 from dra_driver.host.files import read_whole
@@ -31,6 +31,7 @@ _VERSIONS = ("v1", "v2")
 _CHECKSUM = re.compile(r'\{"checksum":(?P<sum>[0-9]{1,10})(?=[,}])')
 _GPU = re.compile(r"GPU-[A-Za-z0-9-]{1,91}")
 _MIG = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
 _CDI_ID = re.compile(r"[a-z0-9.-]{1,120}/[A-Za-z0-9_-]{1,60}=[A-Za-z0-9_.:-]{1,255}")
 _DAEMON_END = re.compile(r"-[0-9a-f]{5}")
@@ -57,10 +58,16 @@ class PeerMig(Struct, frozen=True, kw_only=True):
         return self.uuid is None
 
 
+class PeerVfio(Struct, frozen=True, kw_only=True):
+    """A GPU that a virtual machine has; None for the address where an old version noted none."""
+
+    address: PciAddress | None
+
+
 class PeerDevice(Struct, frozen=True, kw_only=True):
     """A device of a claim, and what the kubelet was told of it."""
 
-    device: GpuUuid | PeerMig
+    device: GpuUuid | PeerMig | PeerVfio
     requests: tuple[str, ...]
     pool: str
     name: str
@@ -341,23 +348,27 @@ def _group(uid: ClaimUid, value: Mapping[str, Any]) -> PeerGroup:
 
 
 def _device(value: Mapping[str, Any]) -> PeerDevice:
-    kinds = [kind for kind in ("gpu", "mig", "vfio") if value.get(kind) is not None]
-    if kinds == ["vfio"]:
-        raise StateError(
-            "it has a GPU that is passed through to a virtual machine, which this driver does not "
-            "support: end its pod before you install this driver"
-        )
+    kinds = [kind for kind in _KINDS if value.get(kind) is not None]
     if len(kinds) != 1:
         raise StateError(f"it has a device of an unknown kind: {sorted(value)!r:.160}")
     entry = value[kinds[0]]
     told = entry["device"]
     return PeerDevice(
-        device=_mig(entry) if kinds == ["mig"] else GpuUuid(_matching(_GPU, entry["info"]["uuid"])),
+        device=_KINDS[kinds[0]](entry),
         requests=_each(_WORD, told["Requests"]),
         pool=_matching(_WORD, told["PoolName"]),
         name=_matching(_WORD, told["DeviceName"]),
         cdi_device_ids=_each(_CDI_ID, told["CDIDeviceIDs"]),
     )
+
+
+def _gpu(entry: Mapping[str, Any]) -> GpuUuid:
+    return GpuUuid(_matching(_GPU, entry["info"]["uuid"]))
+
+
+def _vfio(entry: Mapping[str, Any]) -> PeerVfio:
+    address = entry["info"].get("pciBusID")  # v25.12 has none
+    return PeerVfio(address=PciAddress(_matching(_PCI, address)) if address else None)
 
 
 def _mig(entry: Mapping[str, Any]) -> PeerMig:
@@ -372,6 +383,13 @@ def _mig(entry: Mapping[str, Any]) -> PeerMig:
         gpu_instance=_number(made["giId"]),
         compute_instance=_number(made["ciId"]),
     )
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], GpuUuid | PeerMig | PeerVfio]] = {
+    "gpu": _gpu,
+    "mig": _mig,
+    "vfio": _vfio,
+}
 
 
 def _each(form: re.Pattern[str], value: object) -> tuple[str, ...]:

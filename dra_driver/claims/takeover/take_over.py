@@ -209,7 +209,7 @@ class TakeOver:
         except DriverError as error:
             # A device too many is seen and can be used; one too few cannot be had back.
             log.warning("mig devices of nvidia's driver kept after their claims", reason=str(error))
-        if not inventory.gpus and checkpoint.claims:
+        if not (inventory.gpus or inventory.passthrough) and checkpoint.claims:
             raise TransientError("the GPUs of this node are not known yet")
         return Drafts(
             checkpoint,

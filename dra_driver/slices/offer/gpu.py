@@ -50,6 +50,7 @@ class GpuOffer(Struct):
     existing: list[Published] = field(default_factory=list)
     existing_shares: list[list[Published]] = field(default_factory=list)
     partitions: list[Published] = field(default_factory=list)
+    passthrough: Published | None = None
     counters: dict[str, int] = field(default_factory=dict)
     omitted: list[Omitted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -64,6 +65,8 @@ class GpuOffer(Struct):
         if self.whole is not None:
             yield self.whole
         yield from chain(self.shares, self.existing, *self.existing_shares, self.partitions)
+        if self.passthrough is not None:
+            yield self.passthrough
 
     @property
     def has_shares(self) -> bool:

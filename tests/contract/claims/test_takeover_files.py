@@ -232,8 +232,14 @@ def other_state(claim: dict[str, Any]) -> None:
 
 def of_a_machine(claim: dict[str, Any]) -> None:
     entry = entry_of(claim)
-    entry["vfio"] = entry["gpu"] or entry["mig"]
-    entry["gpu"] = entry["mig"] = None
+    entry["vfio"], entry["gpu"] = entry["gpu"], None
+    entry["vfio"]["device"]["DeviceName"] = "gpu-vfio-0"
+    claim["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-vfio-0"
+
+
+def of_two_kinds(claim: dict[str, Any]) -> None:
+    entry = entry_of(claim)
+    entry["vfio"] = entry["gpu"]
 
 
 def another_uuid(claim: dict[str, Any]) -> None:
@@ -262,7 +268,12 @@ def unallocated(claim: dict[str, Any]) -> None:
     [
         ("whole", unallocated, "for a request to which it was not allocated"),
         ("mig1", other_state, "it is in state 'PrepareFailed', which is not known"),
-        ("whole", of_a_machine, "a GPU that is passed through to a virtual machine"),
+        (
+            "whole",
+            of_a_machine,
+            "passed through to a virtual machine, which this driver takes over ",
+        ),
+        ("whole", of_two_kinds, "it has a device of an unknown kind"),
         ("mig1", another_uuid, "'GPU-1-2-3' is not what stands there"),
         ("mig1", gone, "GPU instance 7 and compute instance 0 of GPU-0d73d2d1-6e60-4b69-ab11-"),
         ("mig1", of_another_place, "is not there any more"),

@@ -168,7 +168,7 @@ def test_an_empty_cluster_has_errors(
     assert main(of_cluster) == 1
     found = findings(capsys)
     assert found["slices"] == ["error"]
-    assert found["device-classes"] == ["error"] * 4
+    assert found["device-classes"] == ["error"] * 5
     assert found["gpu-labels"] == ["warning"]
 
 

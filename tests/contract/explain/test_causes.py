@@ -122,6 +122,16 @@ def test_gpus_without_mig_are_not_told_to_turn_it_on(command: Command) -> None:
 def test_gpus_with_mig_are(command: Command) -> None:
     said = command.says(*CLUSTER, claim(request(device_class="mig.nvidia.com")), pod("wanted"))
     assert "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`)" in said
+    assert "--vfio" not in said
+
+
+def test_who_wants_gpus_for_virtual_machines_where_there_are_none_hears_of_the_setting(
+    command: Command,
+) -> None:
+    wanted = claim(request(device_class="vfio.gpu.nvidia.com"))
+    said = command.says(*CLUSTER, wanted, pod("wanted"))
+    assert "DeviceClass vfio.gpu.nvidia.com selects none of" in said
+    assert "run the driver with --vfio (chart value vfio)" in said
 
 
 def test_who_asks_for_gpus_where_shares_have_another_name_hears_that_name(command: Command) -> None:

@@ -8,6 +8,7 @@ from resource_nvidia_com.problems import DuplicateKeys, InvalidConfigError, keep
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.names import Interval, SharingStrategy
+from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
 VERSION = "resource.nvidia.com/v1beta1"
 
@@ -31,9 +32,10 @@ def test_a_config_without_sharing_is_accepted() -> None:
     assert decode(parameters(sharing=None)).normalise() == GpuConfig()
 
 
-def test_both_kinds_are_told_apart() -> None:
+def test_the_kinds_are_told_apart() -> None:
     assert isinstance(decode(parameters("GpuConfig")), GpuConfig)
     assert isinstance(decode(parameters("MigDeviceConfig")), MigDeviceConfig)
+    assert isinstance(decode(parameters("VfioDeviceConfig")), VfioDeviceConfig)
 
 
 def test_every_field_of_a_gpu_config_is_read() -> None:
@@ -78,10 +80,25 @@ def test_a_mig_device_accepts_time_slicing() -> None:
     assert config.normalise() == config
 
 
-def test_vfio_is_refused_by_name_with_the_reason_and_what_to_do() -> None:
-    text = refusal(parameters("VfioDeviceConfig", iommu={"backendPolicy": "LegacyOnly"}))
-    assert text.startswith("VfioDeviceConfig is not supported")
-    assert text.endswith("remove this config")
+def vfio(**fields: Any) -> tuple[bool, bool]:
+    config = decode(parameters("VfioDeviceConfig", **fields)).normalise()
+    assert isinstance(config, VfioDeviceConfig)
+    return config.prefers_iommufd, config.wants_api_device
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"iommu": None}, {"iommu": {}}, {"iommu": {"enableAPIDevice": None}}]
+)
+def test_a_passed_through_gpu_has_the_older_interface_unless_another_is_asked_for(
+    fields: dict[str, Any],
+) -> None:
+    assert vfio(**fields) == (False, False)
+
+
+def test_every_field_of_a_vfio_config_is_read() -> None:
+    iommu = {"backendPolicy": "PreferIommuFD", "enableAPIDevice": True}
+    assert vfio(iommu=iommu) == (True, True)
+    assert vfio(iommu={"backendPolicy": "LegacyOnly", "enableAPIDevice": True}) == (False, True)
 
 
 def test_a_misspelt_field_is_refused_with_the_right_one() -> None:
@@ -183,7 +200,7 @@ def test_version_and_kind_are_needed_and_known() -> None:
     assert refusal({"apiVersion": "resource.nvidia.com/v1", "kind": "GpuConfig"}) == (
         f'unknown apiVersion "resource.nvidia.com/v1": must be {VERSION}'
     )
-    kinds = "must be GpuConfig or MigDeviceConfig"
+    kinds = "must be GpuConfig, MigDeviceConfig or VfioDeviceConfig"
     assert refusal({"apiVersion": VERSION}) == f'missing field "kind": {kinds}'
     assert refusal(parameters("MigDeviceConfg")) == (
         f'unknown kind "MigDeviceConfg": did you mean "MigDeviceConfig"? {kinds}'

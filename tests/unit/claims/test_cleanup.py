@@ -64,6 +64,7 @@ class Node:
             nvidia_mps=node,
             shares=node,
             memberships=node,
+            passthrough=node,
         )
         self.cleanup = Cleanup(
             self.holdings,

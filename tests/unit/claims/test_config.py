@@ -107,12 +107,12 @@ def test_a_wrong_config_is_refused_even_where_it_holds_for_nothing() -> None:
 
 
 def test_all_wrong_configs_are_named_at_once() -> None:
-    configs = [make.config(sharings={}), make.config(**MPS), make.config(kind="VfioDeviceConfig")]
+    configs = [make.config(sharings={}), make.config(**MPS), make.config(kind="MigConfig")]
     with pytest.raises(ConfigError) as caught:
         group_by_config(claim("a", configs=configs), GPUS)
     first, second = str(caught.value).split("; spec.", 1)
     assert first.startswith('spec.devices.config[0] of the claim: unknown field "sharings"')
-    assert second.startswith("devices.config[2] of the claim: VfioDeviceConfig is not supported")
+    assert second.startswith('devices.config[2] of the claim: unknown kind "MigConfig"')
 
 
 def test_a_class_config_holds_only_for_the_requests_of_its_class() -> None:
@@ -131,9 +131,22 @@ def test_a_wrong_config_of_another_driver_is_not_looked_at() -> None:
     assert strategies(claim("a", configs=[foreign, make.config(**MPS)])) == {"gpu-0": "MPS"}
 
 
-def test_a_vfio_config_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError, match="VfioDeviceConfig is not supported"):
-        group_by_config(claim("a", configs=[make.config(kind="VfioDeviceConfig")]), GPUS)
+def test_a_vfio_config_is_for_gpus_that_are_passed_through() -> None:
+    config = make.config(kind="VfioDeviceConfig")
+    (group,) = group_by_config(
+        claim("a", configs=[make.config(**MPS), config]), dict.fromkeys(GPUS, DeviceKind.VFIO)
+    )
+    assert group.config is not None
+    assert group.config.kind == "VfioDeviceConfig"
+    with pytest.raises(
+        ConfigError, match=r"the VfioDeviceConfig has no effect: .* write a GpuConf"
+    ):
+        group_by_config(claim("a", configs=[config]), GPUS)
+    named = make.config("a", **MPS)
+    with pytest.raises(
+        ConfigError, match=r'cannot apply GpuConfig .* "vfio" .*; write a VfioDevic'
+    ):
+        group_by_config(claim("a", configs=[named]), dict.fromkeys(GPUS, DeviceKind.VFIO))
 
 
 def test_devices_with_admin_access_stand_in_no_group() -> None:

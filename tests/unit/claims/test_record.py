@@ -18,19 +18,29 @@ from dra_driver.claims.model.record import (
     written_by,
 )
 from dra_driver.claims.model.steps import MakeMigDevices, TurnMigModeOff
-from dra_driver.devices.device import Device, DeviceKey, DeviceKind, Mig, equal_shares, share_key
-from dra_driver.devices.model import GpuUuid, Placement
+from dra_driver.devices.device import (
+    Device,
+    DeviceKey,
+    DeviceKind,
+    Mig,
+    Vfio,
+    equal_shares,
+    share_key,
+)
+from dra_driver.devices.model import GpuUuid, PciAddress, Placement
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import StateError, VersionError
 from dra_driver.host.envelope import unseal
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, mig_domain, shared_domain
 from dra_driver.sharing.steps import (
     Backend,
+    BoundFunction,
     ContainerLimits,
     JoinDomain,
     MemoryPart,
     MpsDomain,
     NvidiaMpsDaemon,
+    PassThrough,
     ShareLimits,
     TimeSlice,
     UseShares,
@@ -88,6 +98,26 @@ DIVIDED = make.record(
                 devices=(Device(base=replace(PLACE, gpu=make.gpu(2).uuid)),), claim=UID
             ),
             reason="in use",
+        ),
+    ),
+)
+MACHINES = Device(
+    base=Vfio(gpu=make.gpu(3).uuid, address=make.gpu(3).pci_address, number=3),
+)
+PASSED_THROUGH = make.record(
+    devices=(entry("gpu-vfio-3", MACHINES),),
+    steps=(
+        PassThrough(
+            devices=(MACHINES,),
+            address=make.gpu(3).pci_address,
+            driver="vfio-pci",
+            functions=(
+                BoundFunction(address=make.gpu(3).pci_address, found_driver="nvidia"),
+                BoundFunction(address=PciAddress("0000:13:00.1"), found_override="none"),
+            ),
+            group=7,
+            was_persistent=True,
+            api_device=True,
         ),
     ),
 )

@@ -89,10 +89,17 @@ class Node:
     """Strategies and MIG devices, and what is asked of them."""
 
     def __init__(self, **strategies: Noting) -> None:
-        names = (MpsDomain.name, TimeSlice.name, NvidiaMpsDaemon.name, UseShares.name, "Members")
+        names = (
+            MpsDomain.name,
+            TimeSlice.name,
+            NvidiaMpsDaemon.name,
+            UseShares.name,
+            "Members",
+            "Machines",
+        )
         self.by_name = {name: Noting(name) for name in names} | strategies
         self.made: list[tuple[str, MigStep]] = []
-        mps, time_slices, nvidia, shares, members = self.by_name.values()
+        mps, time_slices, nvidia, shares, members, machines = self.by_name.values()
         self.sharing = Sharing(
             planners=self.by_name,
             time_slices=time_slices,
@@ -100,6 +107,7 @@ class Node:
             nvidia_mps=nvidia,
             shares=shares,
             memberships=members,
+            passthrough=machines,
         )
         node: Any = self
         self.steps = Steps(node, self.sharing)

@@ -52,7 +52,7 @@ def test_a_class_of_the_first_driver_selects_what_the_installed_class_does() -> 
 def test_the_installed_classes_are_those_that_are_left_out() -> None:
     shipped = {
         yaml.safe_load((REPOSITORY / "deviceclasses" / f).read_text())["metadata"]["name"]
-        for f in ("gpu.yaml", "mig.yaml")
+        for f in ("gpu.yaml", "mig.yaml", "vfio.yaml")
     }
     assert set(INSTALLED) == shipped
 

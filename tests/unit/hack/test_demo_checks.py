@@ -40,6 +40,13 @@ def found(**facts: Any) -> demos.Found:
     return demos.Found(gpus={"pod/ctr": (A,)}, **facts)
 
 
+def test_a_gpu_for_a_machine_must_be_there_by_its_group() -> None:
+    demo = demos.Demo(name="vm", text="", namespace="vm", gpus={}, passthrough={"pod/ctr": 1})
+    assert demos.complaints(demo, demos.Found(gpus={}, groups={"pod/ctr": ("7",)})) == []
+    (wrong,) = demos.complaints(demo, demos.Found(gpus={}, groups={"pod/ctr": ()}))
+    assert wrong == "pod/ctr has 0 IOMMU groups instead of 1"
+
+
 def test_mig_devices_are_one_containers_own_unless_they_are_shared() -> None:
     same = {"pod1/ctr": {"MIG-a": "1g.10gb"}, "pod2/ctr": {"MIG-a": "1g.10gb"}}
     other = same | {"pod2/ctr": {"MIG-b": "1g.10gb"}}

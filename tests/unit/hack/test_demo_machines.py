@@ -15,6 +15,8 @@ WHOLE = {
     *("gpu-with-nic", "shares-eighty-twenty", "shares-memory", "shares-replicas"),
 }
 OF_A_PRODUCT = {"one-claim-four-pods"}
+TO_MACHINES = {"passthrough"}
+"""Where GPUs are not behind NVSwitches."""
 
 
 @pytest.mark.parametrize(
@@ -26,24 +28,26 @@ OF_A_PRODUCT = {"one-claim-four-pods"}
         ("b200x8", MIG | WHOLE),
         ("a100-80x8", MIG | WHOLE | OF_A_PRODUCT),
         ("a100x8", MIG | WHOLE | OF_A_PRODUCT | {"mig-on-a100"}),
-        ("a30x4", WHOLE | {"mig-mps", "shares-mig"}),
-        ("rtxpro6000x8", WHOLE | {"mig-mps", "shares-mig"}),
-        ("t4x4", WHOLE),
-        ("v100x8", WHOLE),
-        ("l4x2", WHOLE - {"gpu-with-nic", "sick-gpu", "whole-gpu"}),
-        ("laptop", {"shares-replicas"}),
+        ("a30x4", WHOLE | TO_MACHINES | {"mig-mps", "shares-mig"}),
+        ("rtxpro6000x8", WHOLE | TO_MACHINES | {"mig-mps", "shares-mig"}),
+        ("t4x4", WHOLE | TO_MACHINES),
+        ("v100x8", WHOLE | TO_MACHINES),
+        ("l4x2", (WHOLE | TO_MACHINES) - {"gpu-with-nic", "sick-gpu", "whole-gpu"}),
+        ("laptop", {"shares-replicas"} | TO_MACHINES),
         (
             "mixed",
             {"gpu-with-nic", "shared-gpu", "shares-replicas", "sick-gpu", "whole-gpu"}
             | (MIG - {"mig-four-on-one"})
-            | OF_A_PRODUCT,
+            | OF_A_PRODUCT
+            | TO_MACHINES,
         ),
         (
             "generations",
             {"gpu-with-nic", "shared-gpu", "shares-replicas", "sick-gpu", "time-slicing"}
             | {"whole-gpu"}
             | (MIG - {"mig-four-on-one"})
-            | OF_A_PRODUCT,
+            | OF_A_PRODUCT
+            | TO_MACHINES,
         ),
     ],
 )
@@ -62,6 +66,7 @@ def test_all_demos_are_run_but_those_that_the_cards_cannot_show(
         ("mig", "a30x4", "devices such as 3g.40gb of h100-80gb, of which NVIDIA A30 has no like"),
         ("whole-gpu", "laptop", "it takes 4 GPUs; laptop-mx150 has 1 GPU: NVIDIA GeForce MX150"),
         ("gpu-with-nic", "l4x2", "it takes NICs below 2 PCIe roots with GPUs; l4-x2 has 2 GPUs"),
+        ("passthrough", "h100x8", "it takes GPUs that are not behind NVSwitches; h100-80gb-x8 has"),
         ("mps", "laptop", "it takes compute capability 7.0; NVIDIA GeForce MX150 has 6.1"),
         ("time-slicing", "mixed", "it sets a time-slice; Tesla P4 has none that can be set"),
         ("mig-four-on-one", "mixed", "4 GPUs of one product with MIG, and of NVIDIA A100"),

@@ -19,6 +19,7 @@ def test_exclusive_gpus_are_not_changed() -> None:
         nvidia_mps=nothing,
         shares=nothing,
         memberships=nothing,
+        passthrough=nothing,
     )
     no_mig: Any = None
     gpus = (make.gpu(0), make.gpu(1))

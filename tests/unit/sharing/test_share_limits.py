@@ -246,7 +246,7 @@ def test_before_volta_parts_have_no_limits_and_cannot_set_any() -> None:
 
 
 def test_a_request_for_equal_shares_and_parts_is_refused() -> None:
-    with pytest.raises(ConfigError, match="equal ones, and a part of the capacity"):
+    with pytest.raises(ConfigError, match="equal ones, and a part of another device by capacity"):
         limits(unit(0), part(gpu=OTHER, strategy=ShareStrategy.TIME_SLICING))
 
 

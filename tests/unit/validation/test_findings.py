@@ -89,6 +89,7 @@ spec:
 
 G = "{name: g, exactly: {deviceClassName: gpu.nvidia.com}}"
 M = "{name: m, exactly: {deviceClassName: mig.nvidia.com}}"
+V = "{name: v, exactly: {deviceClassName: vfio.gpu.nvidia.com}}"
 ANY = "{name: any, exactly: {deviceClassName: fast.example.com}}"
 SEEN = "{name: m, exactly: {deviceClassName: mig.nvidia.com, adminAccess: true}}"
 BOTH = "{name: m, firstAvailable: [{name: a, deviceClassName: mig.nvidia.com}, "
@@ -107,6 +108,11 @@ def test_a_config_that_is_for_other_devices_than_its_request_gets_is_found() -> 
     assert misplaced("GpuConfig", MIGS, named="m") == [f"14:11 {text}"]
     (found,) = misplaced("MigDeviceConfig", G)
     assert found.endswith("request g, which asks for DeviceClass gpu.nvidia.com: write GpuConfig")
+    (found,) = misplaced("GpuConfig", V)
+    assert found.endswith("DeviceClass vfio.gpu.nvidia.com: write VfioDeviceConfig")
+    both = misplaced("VfioDeviceConfig", M, also="GpuConfig")
+    assert [text.split(": a ")[1].split()[0] for text in both] == ["VfioDeviceConfig", "GpuConfig"]
+    assert all(text.endswith("mig.nvidia.com: write MigDeviceConfig") for text in both)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +124,7 @@ def test_a_config_that_is_for_other_devices_than_its_request_gets_is_found() -> 
         ("GpuConfig", (ANY,), "any"),
         ("GpuConfig", (EITHER,), "m"),
         ("GpuConfig", (SEEN, G), "g, m"),
+        ("VfioDeviceConfig", (V, G), ""),
     ],
 )
 def test_a_config_that_may_have_an_effect_is_left_to_prepare(

@@ -13,6 +13,10 @@ from dra_driver.simulator.slices_cli import slices_of
 from dra_driver.slices.project import OF_DEFAULTS
 
 OWN = "device.attributes['gpu.nvidia.com']"
+OF_ITS_OWN = (
+    f"{OWN}.deviceID == '0x2330' && !{OWN}.iommuFDEnabled && "
+    "device.capacity['gpu.nvidia.com'].addressableMemory.compareTo(quantity('1Gi')) > 0"
+)
 GPU = "nvidia.com/gpu"
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, %s: 4}]}}\n"
 
@@ -132,6 +136,12 @@ def test_a_selector_that_selects_nothing_is_told_with_what_to_write(
 )
 def test_one_that_may_select_something_is_not(selector: str) -> None:
     assert said(claim(selector=selector)) == []
+
+
+def test_a_gpu_for_a_virtual_machine_has_attributes_of_its_own() -> None:
+    for selector, is_told in ((f"{OWN}.profile == '1g.10gb'", True), (OF_ITS_OWN, False)):
+        asked = claim(selector=selector, deviceClassName="vfio.gpu.nvidia.com")
+        assert ["fails on each device" in text for _, text in said(asked)] == [True] * is_told
 
 
 def test_selectors_of_other_drivers_are_left_alone() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from dra_driver.admin.doctor.facts.cluster_facts import Subject, containers
-from dra_driver.fields import Object, mapping, number, text, texts_by_name
+from dra_driver.feature_gates import PASSTHROUGH, gate_value
+from dra_driver.fields import Object, mapping, number, objects, text, texts_by_name
 
 _OURS = "dra-driver"
 """Our program, the image's usual name, and the chart's."""
@@ -78,6 +79,16 @@ class Installed(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """Return namespace and name."""
         return f"{self.namespace}/{self.short_name}"
+
+    @property
+    def offers_passthrough(self) -> bool:
+        """Whether its driver offers GPUs to virtual machines."""
+        for container in objects(self.pod, "containers"):
+            env = {text(entry, "name"): text(entry, "value") for entry in objects(container, "env")}
+            gate = gate_value(PASSTHROUGH, env.get("FEATURE_GATES", ""))
+            if "--vfio" in _words(container).split() or env.get("VFIO") == "true" or gate:
+                return True
+        return False
 
     @property
     def subject(self) -> Subject:

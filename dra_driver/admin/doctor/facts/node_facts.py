@@ -22,14 +22,16 @@ from dra_driver.claims.takeover.peer_claims import PeerClaims
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.exclusion import read_note, without_excluded
 from dra_driver.devices.holders import Holder, Holders
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.model import Inventory, PassthroughGpu
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml.library import find_library
+from dra_driver.devices.passthrough.bus import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DriverError
 from dra_driver.host.boot import read_boot_id
 from dra_driver.kubelet.sockets import is_live
+from dra_driver.node.passthrough import passthrough_gpus, vfio_modules
 
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
@@ -92,6 +94,13 @@ class OtherFacts(Struct, frozen=True, kw_only=True):
 
     peer: PeerClaims = field(default_factory=PeerClaims)
     device_plugins: tuple[str, ...] = ()
+
+
+class PassthroughFacts(Struct, frozen=True, kw_only=True):
+    """The GPUs of the PCI bus, and the kernel modules that they lack for virtual machines."""
+
+    cards: tuple[PassthroughGpu, ...]
+    missing_modules: tuple[str, ...] = ()
 
 
 class HolderFacts(Struct, frozen=True, kw_only=True):
@@ -175,6 +184,15 @@ def holder_facts(places: Places, inventory: Inventory, *, in_a_pod: bool) -> Hol
     return HolderFacts(
         sees_node=True, holders={gpu.minor: holders.of(gpu.minor) for gpu in inventory.gpus}
     )
+
+
+def passthrough_facts(places: Places, inventory: Inventory) -> PassthroughFacts:
+    """Look for what GPUs need so that virtual machines can have them."""
+    bus = PciBus(places.roots.sys)
+    cards = passthrough_gpus(bus, places.roots, lambda: ()).look(inventory).passthrough
+    addresses = (card.gpu.pci_address for card in cards)
+    missing = sorted(vfio_modules(bus, places.roots, addresses))
+    return PassthroughFacts(cards=cards, missing_modules=tuple(missing))
 
 
 def spec_facts(places: Places) -> SpecFacts:

@@ -23,9 +23,9 @@ EXTENDED: Final = (GPU, f"{GPU}.shared")
 
 _OF_TYPE = (
     f"device.driver == '{DRIVER_NAME}' && "
-    f"device.attributes['{DRIVER_NAME}'].?type.orValue('') == '{{type}}' && "
-    f"!('replicas' in device.attributes['{DRIVER_NAME}'])"
+    f"device.attributes['{DRIVER_NAME}'].?type.orValue('') == '{{type}}'"
 )
+_UNDIVIDED = f"{_OF_TYPE} && !('replicas' in device.attributes['{DRIVER_NAME}'])"
 _NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 (no secret)
 
 OF_CLAIM_STATUS: Final[Mapping[str, Call]] = {
@@ -62,8 +62,12 @@ PERMISSIONS: Final[Mapping[str, Call]] = {
 def device_classes() -> Mapping[str, Object]:
     """Return the specs of the DeviceClasses that an install brings, by name."""
     classes: dict[str, Object] = {
-        f"{kind}.nvidia.com": {"selectors": [{"cel": {"expression": _OF_TYPE.format(type=kind)}}]}
-        for kind in ("gpu", "mig")
+        name: {"selectors": [{"cel": {"expression": selector.format(type=kind)}}]}
+        for name, selector, kind in (
+            ("gpu.nvidia.com", _UNDIVIDED, "gpu"),
+            ("mig.nvidia.com", _UNDIVIDED, "mig"),
+            ("vfio.gpu.nvidia.com", _OF_TYPE, "vfio"),
+        )
     }
     for shown in yaml.safe_load_all(manifest(dict.fromkeys(EXTENDED))):
         classes[shown["metadata"]["name"]] = shown["spec"]

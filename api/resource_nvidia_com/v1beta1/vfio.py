@@ -1,0 +1,59 @@
+"""VfioDeviceConfig: what a claim or a DeviceClass may say about GPUs that are passed through.
+
+Field names, defaults and the texts of the rules are those of NVIDIA's DRA driver. What the kernel
+has of either interface is not here (kernel, Documentation/driver-api/vfio.rst).
+"""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from resource_nvidia_com.model import ConfigModel
+from resource_nvidia_com.rules import Flag, OneOf
+from resource_nvidia_com.v1beta1.names import API_VERSION, BackendPolicy
+
+
+class IommuConfig(ConfigModel):
+    """The kernel's interface by which a virtual machine gets the GPU."""
+
+    backend_policy: Annotated[
+        BackendPolicy | None,
+        OneOf(
+            values=BackendPolicy, singular="IOMMU backend policy", plural="IOMMU backend policies"
+        ),
+        Field(description="Which device nodes the containers get; LegacyOnly if not set."),
+    ] = None
+    enable_api_device: Annotated[
+        bool | None,
+        Flag(),
+        Field(
+            alias="enableAPIDevice",
+            description="Whether they also get the interface's own node, /dev/vfio/vfio or "
+            "/dev/iommu; false if not set.",
+        ),
+    ] = None
+
+
+class VfioDeviceConfig(ConfigModel):
+    """Config of GPUs that are passed through to virtual machines: nobody shares one."""
+
+    sharing: ClassVar[None] = None
+
+    api_version: Literal["resource.nvidia.com/v1beta1"] = API_VERSION
+    kind: Literal["VfioDeviceConfig"] = "VfioDeviceConfig"
+    iommu: IommuConfig | None = None
+
+    @property
+    def prefers_iommufd(self) -> bool:
+        """Whether containers get the GPU's own VFIO device, if the kernel has IOMMUFD."""
+        iommu = self.iommu or IommuConfig()
+        return iommu.backend_policy is BackendPolicy.PREFER_IOMMU_FD
+
+    @property
+    def wants_api_device(self) -> bool:
+        """Whether containers get the interface's own node as well."""
+        return bool((self.iommu or IommuConfig()).enable_api_device)
+
+    def normalise(self) -> Self:
+        """Return it: what is left out needs no filling in."""
+        return self

@@ -1,0 +1,247 @@
+"""The door to the PCI bus: what /sys says of a function, and the switch of its driver.
+
+In: PCI addresses. Out: facts (Documentation/ABI/testing/sysfs-bus-pci), or another driver. A write
+that takes a driver from a function can hang in the kernel for ever, and no signal ends it: NVIDIA's
+module waits in it until nobody has the GPU open (nv_pci_remove_helper). So writes are made by a
+process of its own with a deadline, and one that hangs is left where it is, and never a second one
+for that function beside it.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from dra_driver.devices.model import PciAddress
+from dra_driver.errors import DeviceError, TransientError
+from dra_driver.host.turns import waiting
+
+_WRITES = """
+import os, sys
+words = sys.argv[1:]
+for path, text in zip(words[::2], words[1::2]):
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_TRUNC)
+        os.write(file, text.encode())
+    except OSError as error:
+        sys.exit(f"{path}: {error.strerror}")
+"""
+"""What the process does; `-I -S` has it start in some 15 ms."""
+
+_MEMORY_64_BIT = 0x00100000  # IORESOURCE_MEM_64 (include/linux/ioport.h)
+_REGIONS = 6
+_BRIDGE = "0x0604"
+
+
+class Function(Struct, frozen=True, kw_only=True):
+    """A function of the PCI bus. Numbers as the kernel writes them, such as `0x10de`.
+
+    `driver` is what it is bound to; None: to none. `group` is its IOMMU group; None without one.
+    """
+
+    address: PciAddress
+    vendor_id: str
+    device_id: str
+    class_id: str
+    driver: str | None
+    group: int | None
+    is_virtual: bool = False
+    virtual_functions: int = 0
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether it is a bridge, which IOMMU groups do not count."""
+        return self.class_id.startswith(_BRIDGE)
+
+
+class PciBus:
+    """The PCI bus of this node. For any thread; switches of one function take turns by a lock."""
+
+    def __init__(self, sys_root: Path) -> None:
+        self._devices = sys_root / "bus" / "pci" / "devices"
+        self._drivers = sys_root / "bus" / "pci" / "drivers"
+        self._groups = sys_root / "kernel" / "iommu_groups"
+        self._lock = threading.Lock()
+        self._hanging: dict[PciAddress, subprocess.Popen[bytes]] = {}
+
+    def addresses(self) -> tuple[PciAddress, ...]:
+        """Return what is on the bus, unsorted; nothing where /sys is not to be read."""
+        return tuple(map(PciAddress, _names(self._devices)))
+
+    def function(self, address: PciAddress) -> Function | None:
+        """Return a function; None without it."""
+        folder = self._devices / address
+        vendor, device, class_id = (_text(folder / name) for name in ("vendor", "device", "class"))
+        if not vendor:
+            return None
+        group = _linked(folder / "iommu_group")
+        virtual = _text(folder / "sriov_numvfs")
+        return Function(
+            address=address,
+            vendor_id=vendor,
+            device_id=device,
+            class_id=class_id,
+            driver=self.driver_of(address),
+            group=int(group) if group and group.isdecimal() else None,
+            is_virtual=_linked(folder / "physfn") is not None,
+            virtual_functions=int(virtual) if virtual.isdecimal() else 0,
+        )
+
+    def vendor_and_class(self, address: PciAddress) -> tuple[str, str]:
+        """Return what tells GPUs from the rest, at the least cost."""
+        folder = self._devices / address
+        vendor = _text(folder / "vendor")
+        return vendor, _text(folder / "class") if vendor else ""
+
+    def driver_of(self, address: PciAddress) -> str | None:
+        """Return the driver that a function is bound to; None: to none."""
+        return _linked(self._devices / address / "driver")
+
+    def override_of(self, address: PciAddress) -> str:
+        """Return the only driver that may be bound to a function; empty: any that fits."""
+        text = _text(self._devices / address / "driver_override")
+        return "" if text == "(null)" else text  # as the kernel prints that none is set
+
+    def modalias(self, address: PciAddress) -> str:
+        """Return what the kernel looks for a module by."""
+        return _text(self._devices / address / "modalias")
+
+    def addressable_bytes(self, address: PciAddress) -> int:
+        """Return the sum of a function's 64-bit memory regions, rounded up to a power of two."""
+        total = 0
+        for line in _text(self._devices / address / "resource").splitlines()[:_REGIONS]:
+            words = line.split()
+            try:
+                start, end, flags = (int(word, 16) for word in words)
+            except ValueError:
+                continue
+            if flags & _MEMORY_64_BIT and end > start:
+                total += end - start + 1
+        return 1 << (total - 1).bit_length() if total else 0
+
+    def members(self, group: int) -> tuple[PciAddress, ...]:
+        """Return all functions of an IOMMU group, sorted."""
+        return tuple(sorted(map(PciAddress, _names(self._groups / str(group) / "devices"))))
+
+    def has_iommu(self) -> bool:
+        """Tell whether the kernel has an IOMMU in use."""
+        return bool(_names(self._groups))
+
+    def has_driver(self, name: str) -> bool:
+        """Tell whether a driver is loaded."""
+        return (self._drivers / name).is_dir()
+
+    def vfio_device(self, address: PciAddress) -> str | None:
+        """Return the name of a function's own VFIO device, such as `vfio0`; None without one.
+
+        It is there while the function is bound to a VFIO driver, on kernels since 6.6.
+        """
+        names = sorted(_names(self._devices / address / "vfio-dev"))
+        return names[0] if names else None
+
+    def hanging(self) -> frozenset[PciAddress]:
+        """Return the functions of which the kernel has not come back from a switch."""
+        with self._lock:
+            ended = [address for address, each in self._hanging.items() if each.poll() is not None]
+            for address in ended:
+                del self._hanging[address]
+            return frozenset(self._hanging)
+
+    def switch(
+        self, address: PciAddress, driver: str | None, *, override: str, seconds: float
+    ) -> None:
+        """Give a function to a driver, or to none, and leave `override` as its driver_override.
+
+        May be repeated. Raises TransientError while the kernel does not come back from it, and
+        DeviceError if it refuses.
+        """
+        folder = self._devices / address
+        now = self.driver_of(address)
+        writes: list[tuple[Path, str]] = []
+        if now != driver:
+            # First what may be bound next, so that nothing else takes it when it is free.
+            writes.append((folder / "driver_override", driver or override or "\n"))
+            if now is not None:
+                writes.append((folder / "driver" / "unbind", address))
+            if driver is not None:
+                writes.append((self._drivers / driver / "bind", address))
+        if (driver if now != driver else self.override_of(address)) != override:
+            writes.append((folder / "driver_override", override or "\n"))
+        if writes:
+            self._write(address, writes, seconds)
+        if self.driver_of(address) != driver:
+            raise DeviceError(
+                f"{address} is bound to {self.driver_of(address) or 'no driver'} after it was "
+                f"given to {driver or 'none'}; see dmesg on the node"
+            )
+
+    def _write(
+        self, address: PciAddress, writes: Sequence[tuple[Path, str]], seconds: float
+    ) -> None:
+        with self._lock:
+            before = self._hanging.get(address)
+            if before is not None and before.poll() is None:
+                raise _hangs(address, before.pid)
+            said = os.fdopen(os.memfd_create("switch"), "w+", errors="replace")
+            words = [word for path, text in writes for word in (str(path), text)]
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _WRITES, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+            self._hanging[address] = process
+        with said:
+            if not _ends(process, seconds):
+                raise _hangs(address, process.pid)
+            with self._lock:
+                self._hanging.pop(address, None)
+            said.seek(0)
+            if process.wait():
+                reason = said.read().strip().rpartition("\n")[2]
+                raise DeviceError(f"the driver of {address} cannot be changed: {reason}")
+
+
+def _hangs(address: PciAddress, pid: int) -> TransientError:
+    return TransientError(
+        f"the kernel does not let go of {address} (process {pid} hangs in the write to /sys): "
+        "something still has the GPU open; end what uses it, or restart the node"
+    )
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        with waiting():
+            return bool(poll.poll(max(0.0, seconds) * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _linked(path: Path) -> str | None:
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
