@@ -145,16 +145,6 @@ def test_a_mig_device_that_others_made_after_the_death_is_left(killed: Killed) -
     ]
 
 
-def test_a_mig_device_that_others_made_where_the_run_had_one_is_left(killed: Killed) -> None:
-    tried = killed.at("mig-device-names", "destroyed, first time, in mig-device-names")
-    machine = tried.machine
-    gpu = machine.gpus[0].uuid
-    machine.set_mig_mode(gpu, enabled=True)
-    others = machine.create_mig(gpu, "1g.10gb", 0)
-    assert restore_leftovers(Journal(tried.state), [].append)
-    assert [device.uuid for device in tried.devices(gpu)] == [others]
-
-
 def test_the_command_takes_a_killed_run_back(killed: Killed) -> None:
     tried = killed.at("set-time-slice", "set to 1 in set-time-slice")
     assert tried.machine.time_slice(tried.machine.gpus[0].uuid) == 1

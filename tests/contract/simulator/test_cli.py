@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from dra_driver import cli
-from dra_driver.simulator.machine import Machine
-from worlds.groups import make_group, make_root
 
 
 def simulate(root: Path, *words: str) -> int:
@@ -116,26 +114,3 @@ def test_mistakes_end_with_one_line_and_status_1(
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_processes_take_memory_as_far_as_their_control_group_may(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, groups = tmp_path / "root", make_root(tmp_path / "groups")
-    pod = make_group(groups / "pod")
-    words = ("--driver-version", "615.71.09", "--memory-limits", "misc")
-    up = ("up", "--profile", "t4x4", "--userspace", "stand-in", *words)
-    assert simulate(root, *up, "--cgroup-root", str(groups)) == 0
-    take = ("memory", "take", "--gpu", "0", "--cgroup", str(pod))
-
-    assert simulate(root, *take, "--mib", "300", "--pid", "42") == 0
-    assert simulate(root, *take, "--mib", "20000", "--pid", "43") == 1
-    assert "has not so much memory left" in capsys.readouterr().err
-    assert simulate(root, "memory", "list") == 0
-    assert "process 42  300 MiB" in capsys.readouterr().out
-    assert simulate(root, "memory", "release", "--gpu", "0", "--pid", "42") == 0
-    assert Machine(root).allocations() == []
-    assert simulate(root, "memory", "take", "--mib", "1") == 1
-    assert "needs --gpu" in capsys.readouterr().err
-    assert simulate(root, "memory", "take", "--gpu", "0", "--mib", "1", "--pid", "4194305") == 1
-    assert "the control group of process 4194305 is not known" in capsys.readouterr().err

@@ -109,43 +109,6 @@ def test_a_card_holds_as_many_instances_as_each_profile_says(
                 pynvml.nvmlGpuInstanceDestroy(instance)
 
 
-def test_an_instance_is_numbered_by_its_place_and_found_again(device: object) -> None:
-    made = {
-        start: pynvml.nvmlGpuInstanceGetInfo(mig_calls.create(device, profile, start, size))
-        for profile, start, size in [(THREE, 0, 4), (TWO, 4, 2), (ONE, 6, 1)]
-    }
-    assert {start: info.id for start, info in made.items()} == {0: 2, 4: 3, 6: 9}
-    again = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(device, 3))
-    assert (again.id, again.profileId, again.placement.start, again.placement.size) == (
-        3, TWO, 4, 2,
-    )  # fmt: skip
-    assert pynvml.nvmlDeviceGetUUID(again.device) == pynvml.nvmlDeviceGetUUID(device)
-    assert len(mig_calls.instances(device)) == 3
-    assert code_of(pynvml.nvmlDeviceGetGpuInstanceById, device, 7) == 6
-
-
-def test_devices_are_counted_by_their_ids_and_cards_differ_in_the_half_that_comes_first(
-    hopper: Machine,
-) -> None:
-    found = set()
-    for gpu in hopper.gpus:
-        hopper.set_mig_mode(gpu.uuid, enabled=True)
-        hopper.create_mig(gpu.uuid, "1g.10gb", 6)
-        hopper.create_mig(gpu.uuid, "3g.40gb", 0)
-        found.add(tuple((one.start, one.gpu_instance) for one in hopper.mig_devices(gpu.uuid)))
-    assert found == {((0, 2), (6, 9)), ((0, 1), (6, 13))}
-
-
-def test_a_taken_place_is_insufficient_resources_and_a_wrong_one_invalid(device: object) -> None:
-    mig_calls.create(device, TWO, 2, 2)
-    assert code_of(mig_calls.create, device, ONE, 3, 1) == 23
-    assert code_of(mig_calls.create, device, THREE, 0, 4) == 23
-    assert code_of(mig_calls.create, device, TWO, 1, 2) == 2
-    assert code_of(mig_calls.create, device, TWO, 4, 1) == 2
-    assert code_of(mig_calls.create, device, 77, 0, 1) == 2
-    assert code_of(mig_calls.create, device, ONE, 7, 1) == 2
-
-
 def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> None:
     _, compute = mig_calls.create_both(device, THREE, 4, 4)
     info = pynvml.nvmlComputeInstanceGetInfo_v2(compute)

@@ -1,7 +1,6 @@
 """The simulated NVML as the real pynvml sees it."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pynvml
@@ -54,22 +53,6 @@ def test_a_lookup_that_finds_nothing_says_why(
     assert raised.value.value == error
 
 
-def test_nothing_works_before_init_and_after_the_last_shutdown(session: Machine) -> None:
-    handle = handles()[0]
-    pynvml.nvmlInit()  # counted: one of two shutdowns leaves it usable
-    pynvml.nvmlShutdown()
-    assert pynvml.nvmlDeviceGetCount() == 8
-    pynvml.nvmlShutdown()
-    for call in (
-        pynvml.nvmlDeviceGetCount,
-        pynvml.nvmlShutdown,
-        lambda: pynvml.nvmlDeviceGetHandleByIndex(99),
-        lambda: pynvml.nvmlDeviceGetName(handle),
-    ):
-        with pytest.raises(pynvml.NVMLError_Uninitialized):
-            call()
-
-
 def test_a_card_without_a_feature_says_not_supported(make_machine: MakeMachine, nvml: Nvml) -> None:
     with nvml(make_machine("mixed")):
         tesla = handles()[-1]
@@ -100,23 +83,6 @@ def test_a_failing_call_fails_as_often_as_asked_on_that_gpu_only(session: Machin
             pynvml.nvmlDeviceGetMemoryInfo(first, version=version)
     assert pynvml.nvmlDeviceGetMemoryInfo(first, version=version)
     assert session.faults() == []
-
-
-def test_a_hidden_function_looks_missing_to_the_binding(session: Machine) -> None:
-    session.hide_function("nvmlDeviceGetModuleId")
-    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
-        pynvml.nvmlDeviceGetModuleId(handles()[0])
-
-
-def test_a_slow_call_under_way_ends_when_the_fault_is_cleared(session: Machine) -> None:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    session.slow_call("nvmlDeviceGetName", 3_600_000)
-    with ThreadPoolExecutor() as pool:
-        name = pool.submit(pynvml.nvmlDeviceGetName, handle)
-        with pytest.raises(TimeoutError):
-            name.result(0.2)
-        session.clear_faults()
-        assert name.result(30)
 
 
 def test_the_visible_gpus_are_those_with_device_nodes(

@@ -52,18 +52,6 @@ def test_a_request_that_waits_counts_from_its_arrival() -> None:
     assert done.latencies == pytest.approx([1.0, 1.9, 2.8])
 
 
-def test_requests_that_had_no_end_count_with_the_time_they_waited() -> None:
-    time = Time()
-    done = arrivals.open_loop(time.takes(6.0), iter([0.0, 1.0, 2.0]), 10.0, time, time.sleep)
-    assert done.steps == 2
-    assert done.unfinished == pytest.approx([10.0])
-    latency = done.latency()
-    assert latency is not None
-    assert (latency.count, latency.unfinished) == (3, 1)
-    assert latency.p50_ms == pytest.approx(10000)
-    assert latency.p99_ms == pytest.approx(11000)
-
-
 def test_arrivals_are_the_same_for_the_same_seed_and_as_many_for_each() -> None:
     def moments(seed: int, number: int = 0) -> list[float]:
         return list(arrivals.random_arrivals(50.0, 100.0, seed, number))

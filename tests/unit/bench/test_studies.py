@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench_reports import SIMULATED, case, report, result
+from bench_reports import SIMULATED, report, result
 from bench_studies import study
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.bench.model import (
@@ -19,13 +19,12 @@ from dra_driver.bench.model import (
     write_report,
 )
 from dra_driver.bench.report import plot
-from dra_driver.bench.report.figures import alone, bases
 from dra_driver.bench.report.page import page
 from dra_driver.bench.report.spread import spread
 from dra_driver.bench.report.summary import summary
 from dra_driver.bench.report.verdict import advice
 from dra_driver.bench.report.view import COSTS, as_text, rows
-from dra_driver.bench.strategies import ALONE, Part, Sharing, Strategy
+from dra_driver.bench.strategies import Part, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
 
 SERVICE = Workload(kind=WorkloadKind.INFERENCE, rate=20.0)
@@ -116,20 +115,6 @@ def test_isolation_is_what_neighbours_cost_on_the_same_share() -> None:
     assert by_name["beside"]["all"] == "–"  # noqa: RUF001
 
 
-def test_where_no_whole_gpu_was_free_the_largest_mig_device_is_the_base() -> None:
-    small, large = (Strategy(sharing=Sharing.MIG, profile=name) for name in ("1g.10gb", "3g.40gb"))
-    several = Strategy(sharing=Sharing.MIG, profile="1g.10gb", tenants=2)
-    found = (
-        measured(small, (5.0, 40.0)),
-        measured(large, (15.0, 20.0)),
-        measured(several, (5.0, 41.0), (5.0, 42.0)),
-    )
-    assert alone(found) == found[1]
-    assert bases(found, found[2], None) == (found[1],)
-    table = rows(report(cases=found))
-    assert [row[2] for row in table[1:]] == ["0.33", "1.00", "0.67"]
-
-
 def test_the_sentence_names_the_best_and_by_how_much() -> None:
     told = advice(study())
     assert told.sentence.startswith(
@@ -144,20 +129,6 @@ def test_the_sentence_names_the_best_and_by_how_much() -> None:
     assert check_manifest(told.claim).findings == ()
     assert told.share_config == ""  # a node gives out equal shares
     assert as_text(study()).count(told.sentence) == 1
-
-
-def test_strategies_that_chance_alone_tells_apart_are_called_alike() -> None:
-    told = advice(study(noise=0.9))
-    assert " alike (" in told.sentence or "no strategy differs" in told.sentence
-    mps, slices = (
-        Strategy(sharing=sharing, tenants=2) for sharing in (Sharing.MPS, Sharing.TIME_SLICING)
-    )
-    base = case(ALONE, [20.0], 10.0, 1.0)
-    same = report(cases=(base, case(mps, [20.0] * 2, 20.0, 1), case(slices, [20.0] * 2, 20.1, 1)))
-    assert advice(same).sentence == (
-        "Lowest 99th percentile of latency: no strategy differs from another (2 times alone);"
-        " most throughput: no strategy differs from another (2 times alone)."
-    )
 
 
 def test_of_simulated_gpus_nothing_is_advised() -> None:

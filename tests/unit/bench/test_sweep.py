@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from bench_reports import case
 from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.bench.pods.manifests import Place, claim, pod
-from dra_driver.bench.pods.offer import offered
 from dra_driver.bench.report.sweep import OVER, as_claim, as_share_config, judged, steps
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.workload import Workload, WorkloadKind
@@ -91,35 +90,6 @@ def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
     assert container["command"][:3] == ["python3", "-m", "dra_driver.bench.tenant.program"]
 
 
-def test_pods_run_on_tainted_nodes_and_where_they_are_told_and_not_for_ever() -> None:
-    place = Place(image="bench:1", node="gpu-1.example", patience=100.0)
-    work = Workload(kind=WorkloadKind.COMMAND, command=("sleep", "9999"), seconds=30.5, warm_up=2.0)
-    spec = pod(ALONE, work, 0, place)["spec"]
-    assert isinstance(spec, dict)
-    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    assert spec["activeDeadlineSeconds"] == 193
-    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-        "nodeSelectorTerms"
-    ]
-    assert term["matchFields"][0]["values"] == ["gpu-1.example"]
-    assert spec["volumes"][0]["downwardAPI"]["items"][0]["path"] == "start"
-    assert "affinity" not in pod(ALONE, work, 0, PLACE)["spec"]  # type: ignore[operator]
-
-
-def test_mig_devices_are_of_one_gpu_and_a_pod_has_one_each() -> None:
-    three = Strategy(sharing=Sharing.MIG, tenants=3, profile="1g.10gb")
-    made = claim(three)
-    assert made is not None
-    devices = made["spec"]["devices"]  # type: ignore[index]
-    names = [request["name"] for request in devices["requests"]]
-    assert names == ["gpu-0", "gpu-1", "gpu-2"]
-    assert devices["constraints"] == [
-        {"requests": names, "matchAttribute": "gpu.nvidia.com/parentUUID"}
-    ]
-    container = pod(three, WORK, 2, PLACE)["spec"]["containers"][0]  # type: ignore[index]
-    assert container["resources"] == {"claims": [{"name": "work", "request": "gpu-2"}]}
-
-
 def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
     work = Workload.model_validate(
         {"kind": "command", "command": ("work", "--csv={latencies}"), "latencies": "json"}
@@ -138,31 +108,6 @@ def test_a_command_of_the_users_is_held_until_the_beginning() -> None:
     assert theirs["command"][-3:] == ["/bench/start", *words]
     tenant = pod(ALONE, Workload(kind=WorkloadKind.COMPUTE), 0, other)["spec"]["containers"][0]  # type: ignore[index]
     assert tenant["image"] == PLACE.image
-
-
-def test_what_a_cluster_offers_is_counted_by_gpu() -> None:
-    def device(**attributes: object) -> dict[str, object]:
-        return {"attributes": attributes}
-
-    def text(value: str) -> dict[str, str]:
-        return {"string": value}
-
-    mig = [
-        device(type=text("mig"), parentUUID=text(gpu), profile=text("1g.10gb"))
-        for gpu in ("GPU-a", "GPU-a", "GPU-b")
-    ]
-    share = device(type=text("gpu"), replicas={"int": 4}, resourceName=text("nvidia.com/gpu"))
-    whole = device(type=text("gpu"))
-    slices = [
-        {"spec": {"driver": "gpu.nvidia.com", "nodeName": "n", "devices": [*mig, share]}},
-        {"spec": {"driver": "gpu.nvidia.com", "nodeName": "m", "devices": [whole]}},
-        {"spec": {"driver": "other", "nodeName": "n", "devices": [whole]}},
-    ]
-    everywhere = offered(slices)
-    assert (everywhere.gpus, everywhere.profiles) == (1, {"1g.10gb": 2})
-    assert everywhere.shares == {"nvidia.com/gpu": 4}
-    assert offered(slices, "m").profiles == {}
-    assert offered(slices, "m").usual_profiles() == ()
 
 
 def test_shares_are_asked_for_by_their_resource_name() -> None:
