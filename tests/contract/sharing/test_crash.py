@@ -106,7 +106,6 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         [("prepare", step) for step in PREPARE_STEPS]
         + [("unprepare", step) for step in UNPREPARE_STEPS],
         NEXTS,
-        every=2,
     ),
 )
 def test_the_time_slice_of_an_admin_outlasts_a_driver_that_is_killed(
