@@ -332,6 +332,18 @@ def test_what_others_bind_meanwhile_is_left_to_them(vms: Vms) -> None:
     assert vms.left() == []
 
 
+def test_a_claim_ends_whose_gpu_a_virtual_machine_took_by_itself(vms: Vms) -> None:
+    """The way of KubeVirt before it had claims (issue 1330 of NVIDIA's driver)."""
+    ref = vms.claim("gpu-0", configs=[make.config(sharing={"strategy": "TimeSlicing"})])
+    vms.driver.prepare(ref)
+    vms.session.close()
+    vms.pci.switch(vms.address(), "vfio-pci", override="vfio-pci", seconds=20)
+    vms.look()
+    vms.driver.unprepare(ref)
+    assert vms.driver.left() == []
+    assert vms.drivers()[0] == "vfio-pci"
+
+
 class Killed(BaseException):
     """The driver's process is gone."""
 
