@@ -18,7 +18,7 @@ from e2e.conftest import node_of
 from e2e.kubernetes import needs
 from e2e.scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2), needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.stream("two"), needs(Feature.COUNTERS)]
 
 CLASS = "vfio.gpu.nvidia.com"
 METADATA = "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/gpus-0/gpu"
