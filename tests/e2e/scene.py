@@ -148,7 +148,7 @@ class Scene:
 
         return wait_until(look, f"the event {reason} of {pod}", timeout=timeout)
 
-    def published(self, *, timeout: float = 120) -> None:
+    def published(self, *, timeout: float = 120, by_name: bool = True) -> None:
         """Wait until exactly the devices are published that were when the scene began."""
 
         def same() -> bool:
@@ -160,15 +160,19 @@ class Scene:
                 == (pools[0]["generation"], len(pools))
                 for pool in pools
             )
-            return is_whole and devices(found) == devices(self._slices)
+            before = devices(self._slices, by_name=by_name)
+            return is_whole and devices(found, by_name=by_name) == before
 
         wait_until(same, "the driver's slices to be as before", timeout=timeout)
 
-    def rewritten(self) -> None:
-        """Accept that slices were written since the scene began, but not that devices changed."""
+    def rewritten(self, *, by_name: bool = True) -> None:
+        """Accept that slices were written since the scene began, but not that devices changed.
+
+        Unless `by_name` a GPU may have come back under another minor number, which names it.
+        """
 
         def settled() -> list[Object] | None:
-            self.published()
+            self.published(by_name=by_name)
             found = slice_facts(self.api)
             time.sleep(_SETTLED_S)
             return found if found == slice_facts(self.api) else None
@@ -245,10 +249,11 @@ def slice_facts(api: Api) -> list[Object]:
     return sorted(facts, key=lambda fact: str(fact["name"]))
 
 
-def devices(slices: Sequence[Object]) -> list[str]:
-    """The devices of slices, each as JSON, in the order of their names."""
+def devices(slices: Sequence[Object], *, by_name: bool = True) -> list[str]:
+    """The devices of slices, each as JSON, sorted; without what names them if that may change."""
+    named = () if by_name else ("name", "consumesCounters")
     return sorted(
-        json.dumps(device, sort_keys=True)
+        json.dumps({key: device[key] for key in device if key not in named}, sort_keys=True)
         for one in slices
         for device in one["spec"].get("devices") or ()
     )

@@ -67,7 +67,7 @@ def test_a_virtual_machine_finds_its_gpu_where_kubevirt_looks(scene: Scene) -> N
     scene.node.restart_driver(scene.node.driver_settings)
     scene.delete(pod)
     wait_until(lambda: not given(scene), "the GPU to be back with its driver", timeout=60)
-    scene.rewritten()
+    scene.rewritten(by_name=False)  # the first that comes back gets the first number
 
 
 def test_the_scheduler_gives_out_a_gpu_or_its_passthrough_and_never_both(scene: Scene) -> None:
@@ -88,4 +88,4 @@ def test_the_scheduler_gives_out_a_gpu_or_its_passthrough_and_never_both(scene: 
     scene.running(late)
     scene.delete(late, *machines[1:])
     wait_until(lambda: not given(scene), "all GPUs to be back with their driver", timeout=60)
-    scene.rewritten()
+    scene.rewritten(by_name=False)  # the first that comes back gets the first number
