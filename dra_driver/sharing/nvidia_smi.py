@@ -9,7 +9,6 @@ manual page.
 
 import os
 import re
-import select
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from dra_driver.devices.driver_root.programs import NVIDIA_SMI, SEARCHED, find_p
 from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
-from dra_driver.host.turns import waiting
+from dra_driver.host.children import ends_within
 
 LONGEST_SECONDS = 30.0
 """Without persistence mode, the GPU driver initialises each GPU again, which takes seconds."""
@@ -163,10 +162,10 @@ class NvidiaSmi:
                     f"cannot run {program}: {error.strerror}; check that it is for this machine's "
                     "architecture"
                 ) from error
-            if not _ends(process, seconds):
+            if not ends_within(process, seconds):
                 process.kill()
                 # One that hangs in the kernel is left: it ends when the GPU's driver lets go.
-                _ends(process, _REAP_SECONDS)
+                ends_within(process, _REAP_SECONDS)
                 process.poll()
                 raise DeviceError(
                     f"{program} did not answer in {seconds:.0f} s; see dmesg for NVRM and Xid "
@@ -174,15 +173,3 @@ class NvidiaSmi:
                 )
             said.seek(0)
             return _Outcome(status=process.wait(), said=" ".join(said.read().split()))
-
-
-def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait by its descriptor for a process to end; Popen polls at growing intervals."""
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        with waiting():
-            return bool(poll.poll(seconds * 1000))
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,6 @@ for that function beside it.
 """
 
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from msgspec import Struct
 
 from dra_driver.devices.model import PciAddress
 from dra_driver.errors import DeviceError, TransientError
-from dra_driver.host.turns import waiting
+from dra_driver.host.children import ends_within
 
 _WRITES = """
 import os, sys
@@ -198,7 +197,7 @@ class PciBus:
             )
             self._hanging[address] = process
         with said:
-            if not _ends(process, seconds):
+            if not ends_within(process, seconds):
                 raise _hangs(address, process.pid)
             with self._lock:
                 self._hanging.pop(address, None)
@@ -213,17 +212,6 @@ def _hangs(address: PciAddress, pid: int) -> TransientError:
         f"the kernel does not let go of {address} (process {pid} hangs in the write to /sys): "
         "something still has the GPU open; end what uses it, or restart the node"
     )
-
-
-def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        with waiting():
-            return bool(poll.poll(max(0.0, seconds) * 1000))
-    finally:
-        os.close(descriptor)
 
 
 def _names(folder: Path) -> list[str]:

@@ -83,7 +83,7 @@ def fill(offer: GpuOffer, *, with_counters: bool) -> None:
     """Gather what is published of a GPU, and what each device consumes of it."""
     _gather(offer, with_counters=with_counters)
     if offer.counters:
-        _count_memory(offer)
+        count_memory(offer)
 
 
 def _gather(offer: GpuOffer, *, with_counters: bool) -> None:
@@ -202,7 +202,7 @@ def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
     offer.notes.append(f"it is published in shares only: {reason}")
 
 
-def _count_memory(offer: GpuOffer) -> None:
+def count_memory(offer: GpuOffer) -> None:
     """Have every device of a GPU consume its memory in the counter set, for quotas."""
     if memory := counters.memory(offer.gpu):
         offer.counters[counters.MEMORY] = memory

@@ -14,7 +14,7 @@ from dra_driver.devices.model import GpuUuid, Inventory, PassthroughGpu
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import NO_CONSUMABLES
-from dra_driver.slices.offer.gpu import GpuOffer
+from dra_driver.slices.offer.gpu import GpuOffer, count_memory
 from dra_driver.slices.wire import Published, wire_form
 
 _NO_COUNTERS = (
@@ -67,11 +67,7 @@ def _why_not(offer: GpuOffer, *, with_counters: bool) -> str | None:
 
 def _offer_beside(offer: GpuOffer, card: PassthroughGpu, inventory: Inventory) -> None:
     if not offer.counters:
-        memory = counters.memory(offer.gpu)
-        offer.counters[counters.MEMORY] = memory
-        for device in offer.published():
-            taken = counters.memory_of(offer.gpu, device.source.device)
-            device.consume({counters.MEMORY: taken})
+        count_memory(offer)
     published, omitted = _published(card, inventory)
     offer.passthrough = published.consume(offer.counters)
     offer.omitted += omitted

@@ -1,0 +1,19 @@
+"""Waits for a child process for a bounded time."""
+
+import os
+import select
+import subprocess
+
+from dra_driver.host.turns import waiting
+
+
+def ends_within(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Wait for the end of a process by its descriptor; Popen looks for it ever more rarely."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        with waiting():
+            return bool(poll.poll(max(0.0, seconds) * 1000))
+    finally:
+        os.close(descriptor)
