@@ -7,7 +7,6 @@ of these GPUs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -129,7 +128,7 @@ class Holdings:
             if not self.holds(other) or other.pending
         }
         traced = {uid for there in others.values() for uid in there.traced}
-        lost = {gpu for gpu, there in others.items() if there.traced or there.has_lost}
+        lost = {gpu for gpu, there in others.items() if there.has_lost}
         return Neighbours(former=frozenset(former | traced), lost=frozenset(lost))
 
     def owed(self, wanted: ClaimRecord) -> tuple[SharingStep, ...]:
@@ -208,14 +207,15 @@ class Holdings:
         newer: VersionError | None = None
         has_lost = False
         for other in self.ownership.holders(gpu):
-            if other == uid:
-                with suppress(VersionError):
-                    has_lost = self.records.peek(other) is None
-                continue
             try:
                 record = self.records.peek(other)
             except VersionError as error:
-                newer = error
+                if other != uid:
+                    newer = error
+                continue
+            if record is None:
+                has_lost |= self.records.has_lost(other)
+            if other == uid:
                 continue
             if record is None:
                 traced.append(other)
@@ -228,8 +228,8 @@ class _Others(Struct, frozen=True, kw_only=True):
     """The claims with a mark on a GPU.
 
     `traced` have no record, after a crash, or a damaged one. `newer` says why one cannot be read,
-    if a newer version of this driver prepared it. `has_lost`: the claim that asks has a mark, and
-    no record.
+    if a newer version of this driver prepared it. `has_lost`: one, or the claim that asks, had a
+    record that is damaged.
     """
 
     records: Sequence[ClaimRecord]

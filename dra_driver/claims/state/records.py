@@ -113,6 +113,16 @@ class RecordStore:
         record = self._current(uid)
         return None if isinstance(record, _Damaged) else record
 
+    def has_lost(self, uid: ClaimUid) -> bool:
+        """Tell whether a claim without a readable record had one: it is damaged, or in quarantine.
+
+        Else nothing was set for it, or all of that was undone, or went with the power.
+        """
+        record = self._current(uid)
+        if isinstance(record, _Damaged):
+            return not record.is_empty
+        return record is None and (self._quarantine / self._path(uid).name).exists()
+
     def _current(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
         """Return what is stored, the very object of the call before if that was left alone."""
         # A claim that shares a GPU peeks at all others that do: a file that looks as before is as

@@ -12,7 +12,7 @@ from dra_driver.claims.model.record import ClaimRecord, DeviceRecord, PendingCle
 from dra_driver.claims.model.steps import ClaimStep, MakeMigDevices, TurnMigModeOff
 from dra_driver.claims.state.holdings import HeldDevices, Neighbours, open_holdings
 from dra_driver.devices.device import Device, equal_shares
-from dra_driver.devices.model import MigMode
+from dra_driver.devices.model import GpuUuid, MigMode
 from dra_driver.devices.shares import ConsumedShare, Division, ShareStrategy
 from dra_driver.errors import ConflictError, StateError
 from dra_driver.sharing.steps import Backend, MemoryPart, NvidiaMpsDaemon, TimeSlice, UseShares
@@ -139,15 +139,30 @@ def test_a_mark_without_a_record_and_an_old_debt_are_told_of(node: Node) -> None
     node.holdings.ownership.mark(CARD.uuid, ClaimUid("traced"))
     node.claim("debtor", share(GPU, 0), pending=(owes(daemon(GPU)),))
     found = node.holdings.neighbours(node.wanted(ME, share(GPU, 1)))
-    assert found == Neighbours(
-        former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}), lost=frozenset({CARD.uuid})
-    )
+    assert found == Neighbours(former=frozenset({ClaimUid("traced"), ClaimUid("debtor")}))
 
 
-def test_a_mark_of_its_own_without_a_record_tells_that_something_may_be_set(node: Node) -> None:
-    node.holdings.ownership.mark(CARD.uuid, ME)
-    found = node.holdings.neighbours(node.wanted(ME, GPU))
-    assert found == Neighbours(lost=frozenset({CARD.uuid}))
+@pytest.mark.parametrize("whose", [ME, "another"])
+def test_where_a_record_is_damaged_something_may_be_set_but_not_where_there_is_none(
+    node: Node, whose: str
+) -> None:
+    def lost() -> frozenset[GpuUuid]:
+        return node.holdings.neighbours(node.wanted(ME, GPU, OTHER)).lost
+
+    record = node.claim(whose, GPU)
+    path = node.folder / "claims" / f"{whose}.json"
+    for content, is_lost in ((b"damaged", True), (b"", False)):
+        path.write_bytes(content)
+        assert lost() == frozenset([CARD.uuid] * is_lost)
+    path.unlink()  # killed before it was written, or after it was deleted
+    assert lost() == frozenset()
+    path.write_bytes(b"damaged")
+    assert node.holdings.records.read(record.ref.uid) is None
+    assert not path.exists(), "it is in quarantine"
+    assert lost() == {CARD.uuid}
+    if whose == ME:
+        node.holdings.records.write(record)
+        assert lost() == frozenset(), "it is prepared anew"
 
 
 def test_a_gpu_of_a_claim_by_a_newer_driver_is_held(node: Node) -> None:
