@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from chart import PAGE
 
 from charts import (
     FOLDER,
@@ -20,6 +19,7 @@ from charts import (
 from dra_driver.settings import Settings
 
 KUBELET = "/var/lib/kubelet"
+PAGE = REPOSITORY / "docs" / "install.md"
 
 
 @pytest.mark.parametrize("values", PLATFORMS, ids=lambda path: path.stem)
@@ -52,7 +52,7 @@ def test_gpu_operator_sends_both_daemon_sets_off_by_the_label_that_it_is_told(
     name, label = re.findall(r"driver\.manager\.env\[0\]\.(?:name|value)=(\S+)", file.read_text())
     assert name == "NODE_LABEL_FOR_GPU_POD_EVICTION"
     told = f"'driver.manager.env[0].value={label}'"
-    assert told in (REPOSITORY / PAGE).read_text()
+    assert told in PAGE.read_text()
     openshift = file.with_name("openshift.yaml")
     for words in (("--values", file), ("--values", file, "--values", openshift)):
         sets = of_kind(render(*words), "DaemonSet")
@@ -69,7 +69,7 @@ def test_pods_get_the_time_that_an_evicted_driver_may_wait_for_claims(render: Re
 
 
 def test_every_platform_is_on_the_page() -> None:
-    text = (REPOSITORY / PAGE).read_text()
+    text = PAGE.read_text()
     assert [path.name for path in PLATFORMS if f"`{path.name}`" not in text] == []
 
 
