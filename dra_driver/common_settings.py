@@ -129,8 +129,7 @@ MEMORY_COUNTERS = option(
     default=False,
     variable=True,
     help="Let every device consume its memory from a counter, for quotas by memory such as "
-    "Kueue's. This costs the scheduler time for each pod; before Kubernetes 1.37, the time grows "
-    "with the square of the number of nodes.",
+    "Kueue's. This slows the scheduler, before Kubernetes 1.37 too much for a large cluster.",
 )
 VFIO = option(
     default=False,

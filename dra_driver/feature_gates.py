@@ -72,8 +72,7 @@ FEATURE_GATES: Final = (
         DEVICE_METADATA,
         "0.4",
         _S,
-        "`false` is `--no-device-metadata`, `true` does nothing: containers get these files for "
-        "every kind of device by default",
+        "`false` is `--no-device-metadata`, `true` does nothing",
     ),
     FeatureGate(
         "TimeSlicingSettings",
@@ -86,8 +85,7 @@ FEATURE_GATES: Final = (
         NVML_HEALTH,
         "25.12",
         _ON,
-        "always on; --taint-fault off sets no taints; true adds taints without effect for XIDs of "
-        "programs (--taint-remark)",
+        "always on; `true` adds taints without effect for XIDs of programs (--taint-remark)",
     ),
     FeatureGate(
         "SeamlessUpgrades",
@@ -122,26 +120,10 @@ FEATURE_GATES: Final = (
         _NO,
         f"{_NOT_HERE}: --mig and --share-config say which kinds of device a node publishes",
     ),
-    FeatureGate(
-        "NodeAllocatableResources",
-        "#1329",
-        _NO,
-        f"{_NOT_HERE}: devices are published without their use of the node's memory and CPU",
-    ),
-    FeatureGate(
-        "LocalIPCDirectory",
-        "#1391",
-        _NO,
-        f"{_NOT_HERE}: containers of a claim get no common folder, and the kind LocalIPCConfig "
-        "is unknown",
-    ),
-    FeatureGate("VGPUSupport", "#1439", _NO, f"{_NOT_HERE}: no vGPU devices are published"),
-    FeatureGate(
-        "DRADeviceCompatibilityGroups",
-        "#1439",
-        _NO,
-        f"{_NOT_HERE}: no compatibility groups are published",
-    ),
+    FeatureGate("NodeAllocatableResources", "#1329", _NO, _NOT_HERE),
+    FeatureGate("LocalIPCDirectory", "#1391", _NO, _NOT_HERE),
+    FeatureGate("VGPUSupport", "#1439", _NO, _NOT_HERE),
+    FeatureGate("DRADeviceCompatibilityGroups", "#1439", _NO, _NOT_HERE),
     FeatureGate("ContextualLogging", "25.8", _NO, _KLOG),
     FeatureGate("LoggingAlphaOptions", "25.8", _NO, _KLOG),
     FeatureGate("LoggingBetaOptions", "25.8", _NO, _KLOG),

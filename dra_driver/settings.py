@@ -54,8 +54,8 @@ IGNORED = MappingProxyType(
         "alt_proc_devices_path": "/proc/devices is read below --proc-root",
         "nvidia_fabricmanager_address": "this driver does not use Fabric Manager",
         "nvidia_fabricmanager_unix_socket": "this driver does not use Fabric Manager",
-        "default_config": "it means different things in NVIDIA's DRA driver (PerNodeGPUConfig) and "
-        "in the device plugin's config manager: use --mig or --share-config-default",
+        "default_config": "NVIDIA's DRA driver (PerNodeGPUConfig) and the device plugin mean "
+        "different things by it: use --mig or --share-config-default",
     }
 )
 """Settings of the peer that are taken, have no effect and are no part of the help: why."""
@@ -122,8 +122,8 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     health_settle: float = option(
         default=60.0,
         check=bounds(least=1, most=MOST_SECONDS),
-        help="Seconds that a GPU must look healthy before its taint is removed (longer if the "
-        "fault keeps coming back), and that a slowdown must last.",
+        help="Seconds that a GPU must look healthy before its taint is removed, and that a "
+        "slowdown must last.",
     )
     taint_remark: Literal["auto", "off", "None"] = option(
         default="auto",
@@ -155,8 +155,8 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
         default=None,
         names=("config_file",),
         help="The device plugin's config file, which says how devices are shared, or a folder of "
-        "such files, from which the Node's label nvidia.com/device-plugin.config picks one; "
-        "unset: nothing is shared.",
+        "them, from which the Node's label nvidia.com/device-plugin.config picks one; unset: "
+        "nothing is shared.",
     )
     share_config_default: str = option(
         default="",
@@ -207,8 +207,7 @@ class Settings(CommandSettings, variables=True, without_effect=tuple(IGNORED)):
     vfio: bool = common_settings.VFIO
     usage_metrics: bool = option(
         default=False,
-        help="Serve metrics of who uses the GPUs: memory, utilisation and processes of "
-        "containers. Needs the host's PID namespace (hostPID).",
+        help="Serve metrics of who uses the GPUs. Needs the host's PID namespace (hostPID).",
     )
     mps_ready_timeout: float = option(
         check=SECONDS,

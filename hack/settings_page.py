@@ -1,9 +1,8 @@
-"""Writes docs/settings.md, with the flags of all commands, and their help texts for the tests.
+"""Writes docs/settings.md, with the flags of the services, and all commands' help for the tests.
 
 In: the commands' classes of settings. Out: the page, the names of feature gates for the chart, and
 the text of each `--help`, below a folder that stands for the repository's root.
-`hack/generate` runs it, and compares its output with the repository's. Sub-commands of the
-simulator have a page of their own.
+`hack/generate` runs it, and compares its output with the repository's.
 """
 
 import re
@@ -20,23 +19,26 @@ from dra_driver.feature_gates import FeatureGate
 PAGE = Path("docs/settings.md")
 GATES = Path("manifests/chart/files/feature-gates.txt")
 HELPS = Path("tests/data/help")
+SERVICES = ("kubelet-plugin", "mps-supervisor")
+"""Commands whose flags are on the page, because people write them into manifests."""
+
 _HEAD = """\
 # Settings
 
 <!-- Written by hack/generate from the settings below dra_driver/: change those, not this page. -->
 
-These are the flags of all commands, as in `dra-driver COMMAND --help`. You can also set those of
-`kubelet-plugin` and `mps-supervisor` by environment variables: `--node-name` by `NODE_NAME`. Other
-commands read these variables, too, for the flags that they share with the driver. A flag overrides
-its variable, and an empty variable counts as unset. In an [installation](install.md#values) the
-chart's values set most flags; set the others by their variables, in
-`kubeletPlugin.containers.gpus.env` and `mpsSupervisor.env`.
+These are the settings of the driver and of the MPS supervisor. Each is a flag and an environment
+variable: `--node-name` and `NODE_NAME`. A flag overrides its variable, and an empty variable counts
+as unset. In an installation, set them by [the chart's values](install.md#values).
+
+For the flags of other commands, see `dra-driver COMMAND --help`. They read these variables, too,
+for the flags that they share with the driver.
 """
 _WITHOUT_EFFECT = """
 ### Accepted without effect
 
-Flags of NVIDIA's DRA driver that have no meaning here are accepted, so that a DaemonSet written for
-it works. The log names those that are set.
+Flags of NVIDIA's DRA driver that have no meaning here are accepted. The log names those that are
+set.
 
 | flag | why it has no effect |
 |---|---|
@@ -45,9 +47,8 @@ _GATES = """
 ### Feature gates
 
 `--feature-gates A=true,B=false` sets feature gates of NVIDIA's DRA driver, including those
-proposed by September 2026 (with their issue). The log names those that are set. A gate that is not
-in this table, such as one of a newer release, has no effect. A value other than true or false is
-an error.
+proposed by September 2026 (with their issue). The log names those that have no effect here. Other
+gates have none either.
 
 | gate | here |
 |---|---|
@@ -62,18 +63,17 @@ _PROPOSALS = "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/"
 
 
 def rows(model: type[CommandSettings]) -> Iterator[str]:
-    """A row for each flag and argument."""
+    """A row for each flag."""
     for param in click_command("", model).params:
         name = str(param.name)
         option = model.options[name]
         if option.hidden:
             continue
-        names = [option.metavar or name.upper()] if option.positional else flags_of(name, option)
         what = option.help
         if isinstance(param.type, click.Choice) and not explains(what, param.type.choices):
             what += f" One of {code(value for value in param.type.choices if value)}."
         shown = "required" if option.is_required else code(filter(None, [shown_default(option)]))
-        yield f"| {code(names)} | {shown} | {escaped(what)} |"
+        yield f"| {code(flags_of(name, option))} | {shown} | {escaped(what)} |"
 
 
 def shown_default(option: Option) -> str:
@@ -165,9 +165,8 @@ def page() -> str:
     """The whole page."""
     parts = [_HEAD]
     told: dict[str, str] = {}
-    for name, command in cli.COMMANDS.items():
-        if command.needs or not command.missing:
-            parts.append(section(name, command, told))
+    for name in SERVICES:
+        parts.append(section(name, cli.COMMANDS[name], told))
         if name == "kubelet-plugin":
             parts[-1] += without_effect() + gates()
     return "\n".join([*parts, exit_statuses()])

@@ -90,9 +90,8 @@ class MpsSupervisor(CommandSettings, variables=True):
     probe_interval: float = option(
         check=SECONDS_OR_OFF,
         default=600.0,
-        help="Seconds between probes of an MPS server with clients, which is also probed after a "
-        "client has ended. A program asks for a CUDA context, to see whether the server "
-        "hangs; 0: off.",
+        help="Seconds between probes of an MPS server with clients. A program asks for a CUDA "
+        "context, to see whether the server hangs; 0: off.",
     )
     probe_timeout: float = option(
         check=SECONDS,

@@ -31,13 +31,6 @@ def test_the_page_is_up_to_date() -> None:
     assert settings_page.page() == PAGE, "run make generate"
 
 
-def test_every_sub_command_of_an_installation_is_there() -> None:
-    titles = re.findall(r"^## (\S+)$", PAGE, re.MULTILINE)
-    assert titles == [
-        name for name, command in cli.COMMANDS.items() if command.needs or not command.missing
-    ]
-
-
 def test_every_setting_of_the_driver_has_one_row() -> None:
     driver = part("kubelet-plugin")
     named = flags(driver)
@@ -78,7 +71,6 @@ def test_what_a_row_says_is_what_the_model_says() -> None:
     )
     assert " One of `off`, `None`, `NoSchedule`, `NoExecute`. |\n" in part("kubelet-plugin")
     assert "| `--node-name` | required | " in part("kubelet-plugin")
-    assert "| `FILE` | required | Manifests " in part("validate")
 
 
 def test_pages_name_flags_with_their_variables() -> None:
