@@ -169,7 +169,7 @@ def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]
 
 
 def _records(directory: Path) -> Sequence[ClaimRecord]:
-    """Return the records of claims; who may not read them sees none."""
+    """Return the records of claims; none if this user may not read them."""
     try:
         return stored_records(directory).records
     except StateError:

@@ -37,9 +37,9 @@ def for_programs(document: str, output: WideOutput) -> str:
 
 
 def yaml_text(value: object, *, width: int, dumper: "type[yaml.SafeDumper] | None" = None) -> str:
-    """Return a value as YAML, of which a terminal can show each character.
+    """Return a value as YAML whose every character a terminal can show.
 
-    Where it has others, all but ASCII is escaped: PyYAML by itself escapes control characters only.
+    If there are others, all but ASCII is escaped: PyYAML by itself escapes only control characters.
     """
     import yaml  # noqa: PLC0415 (a table needs none)
 

@@ -29,7 +29,7 @@ class Listener:
     """One process of a case, the leader of its session."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, output_bytes: int = 0) -> None:
-        """Begin to read, and to wait for its end; keep the last of its output, or nothing."""
+        """Begin to read, and to wait for its end; keep the last lines of its output, or nothing."""
         self.process = process
         self.ready: lines.Ready | None = None
         self.done: lines.Done | None = None

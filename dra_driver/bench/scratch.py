@@ -2,8 +2,8 @@
 
 Each is in a folder made by this module, with a marker file that its maker holds locked. If nobody
 locks a marker, its run was killed, and the next run removes the folder. A run that is killed before
-it has marked its folder leaves an empty one, with a name as Python makes them; any other folder
-without a marker is not ours, whatever its name and age.
+it has marked its folder leaves an empty one, with a name of the kind that Python makes; any other
+folder without a marker is not ours, whatever its name and age.
 """
 
 import fcntl

@@ -28,7 +28,7 @@ class Stop(Struct):
             raise KeyboardInterrupt
 
     def wait(self, is_so: Callable[[], bool], seconds: float, every: float) -> bool:
-        """Wait until it is so; return whether it is, after so many seconds at most."""
+        """Wait until a condition holds, at most `seconds`; return whether it holds."""
         end = time.monotonic() + seconds
         while not is_so():
             self.check()
@@ -40,7 +40,7 @@ class Stop(Struct):
 
 @contextmanager
 def stoppable(say: Say) -> Iterator[Stop]:
-    """Let signals stop what waits by the `Stop`. What nohup has switched off stays so.
+    """Let signals end waits of this `Stop`. Signals that nohup has switched off stay so.
 
     For the main thread.
     """
@@ -48,7 +48,7 @@ def stoppable(say: Say) -> Iterator[Stop]:
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         again, stop.is_asked = stop.is_asked, True
-        with suppress(RuntimeError, OSError):  # it came while something was said, or nobody hears
+        with suppress(RuntimeError, OSError):  # it came during output, or nobody reads that
             if again:
                 say("cleaning up; this takes a moment")
             else:

@@ -19,7 +19,7 @@ class Sharing(StrEnum):
 
     ALONE = "alone"
     WHOLE_GPUS = "whole-gpus"
-    """Each tenant has one whole GPU or several, and shares none."""
+    """Each tenant has one or several whole GPUs, and shares none."""
     TIME_SLICING = "time-slicing"
     MPS = "mps"
     MPS_LIMITS = "mps-limits"
@@ -33,7 +33,7 @@ PROFILE = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
 """How MIG profiles are named."""
 
 _WANTED_PROFILE = rf"{PROFILE}|[1-9][0-9]*g|smallest|largest"
-"""Or how one is asked for, which stays so where there is none."""
+"""Or how a profile is asked for by size; this stays so if there is none."""
 
 _PLAIN = re.compile(r"([1-9][0-9]*)g\.([1-9][0-9]*)gb")
 
@@ -45,14 +45,14 @@ class Part(Strict):
     """One tenant of a strategy whose tenants differ.
 
     Attributes:
-        role: its role in every case: figures of the same role are compared.
+        role: its role in every case; figures of the same role are compared.
         thread_percentage: the most of the SMs that it asks MPS for, if not all that the strategy
             allows; `memory_mib` is the same for GPU memory.
         priority: CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 is below normal.
-        profile: of its MIG device, if those of others differ.
+        profile: of its MIG device, if the others have other profiles.
         gpus: how many whole GPUs it has, if nobody shares them.
         after: seconds after the others at which it begins to work.
-        launch: it is started when all tenants with a lower number are ready.
+        launch: it is started when all tenants with a lower number here are ready.
     """
 
     role: str
@@ -76,7 +76,7 @@ class Part(Strict):
         return bool(self.thread_percentage or self.memory_mib or self.priority)
 
     def environment(self) -> dict[str, str]:
-        """Return what tells CUDA its own settings as a client of MPS; the GPU is its first one."""
+        """Return the variables with its own settings as a client of MPS; its GPU is the first."""
         environment = {}
         if self.thread_percentage is not None:
             environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(self.thread_percentage)
@@ -105,12 +105,12 @@ def longest(seats: Sequence[Part]) -> float:
 
 
 def watcher(seats: Sequence[Part]) -> int | None:
-    """Return which tenant watches the card while it works: no command does."""
+    """Return which tenant watches the card while it works; a command cannot."""
     return next((number for number, seat in enumerate(seats) if not seat.is_command), None)
 
 
 class Strategy(Strict):
-    """One way with its settings. A limit holds for each tenant; memory in MiB.
+    """One way with its settings. A limit is for each tenant; memory in MiB.
 
     `parts` are its tenants if they are not alike, and `title` is what a scenario calls it.
     """
@@ -166,7 +166,7 @@ class Strategy(Strict):
         return sum(part.gpus for part in self.parts) or self.tenants
 
     def seats(self, work: Workload) -> tuple[Part, ...]:
-        """Return all tenants; `work` is that of tenants alike, and its seed is everybody's."""
+        """Return all tenants; `work` is that of equal tenants, and its seed applies to all."""
         if not self.parts:
             return (Part(role="", work=work),) * self.tenants
         seeded = {"seed": work.seed}
@@ -176,12 +176,12 @@ class Strategy(Strict):
         )
 
     def role(self, tenant: int) -> str:
-        """Return the role of a tenant; empty where all are alike."""
+        """Return the role of a tenant; empty if all are equal."""
         return self.parts[tenant].role if self.parts else ""
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Return the roles that there are."""
+        """Return all roles."""
         return tuple(dict.fromkeys(part.role for part in self.parts)) or ("",)
 
     @property
@@ -232,7 +232,7 @@ ALONE = Strategy(sharing=Sharing.ALONE)
 def usual(tenants: Iterable[int], memory_mib: int | None) -> tuple[Strategy, ...]:
     """Return the strategies of whole GPUs, for each number of tenants; alone comes first.
 
-    Memory is not limited where nobody knows how much the GPU has.
+    Memory is not limited if it is unknown how much the GPU has.
     """
     strategies = [ALONE]
     for number in dict.fromkeys(tenants):

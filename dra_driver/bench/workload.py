@@ -24,23 +24,23 @@ class WorkloadKind(StrEnum):
     INFERENCE = "inference"
     """Requests at random times, each some matrix products: bound by latency."""
     MEMORY = "memory"
-    """Takes memory until it is refused some, or has as much as it wants, and works on it."""
+    """Takes memory until some is refused or it has as much as it wants, and works on it."""
     GEMM = "gemm"
     """Matrix products, in full or half precision or by tensor cores."""
     CONVOLUTION = "convolution"
     """Two layers of a convolution network, over 32 images at a time."""
     BURN = "burn"
-    """Matrix products all over the memory, each compared with what is right."""
+    """Matrix products all over the memory, each compared with the right result."""
     COMMAND = "command"
     """A user's own command, from its start to its end."""
 
 
 class Precision(StrEnum):
-    """What a matrix product computes in. Its outcome is in full precision in any case."""
+    """What a matrix product computes in. Its result is always in full precision."""
 
     FP32 = "fp32"
     FP16 = "fp16"
-    """Sums too are in half precision."""
+    """Sums are in half precision, too."""
     TENSOR = "tensor"
     """Half precision by tensor cores, with sums in full precision."""
 
@@ -49,7 +49,7 @@ _Side = Annotated[int, Field(ge=128, le=32768, multiple_of=128)]
 
 
 class LatencyForm(StrEnum):
-    """In which form a user's own command reports latencies (bench/latencies.py)."""
+    """The format in which a user's own command reports latencies (bench/latencies.py)."""
 
     JSON = "json"
     PROMETHEUS = "prometheus"
@@ -57,7 +57,7 @@ class LatencyForm(StrEnum):
 
 
 class Strict(BaseModel):
-    """What is read as it stands or not at all."""
+    """Values that are read as they are, without conversion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

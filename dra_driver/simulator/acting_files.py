@@ -1,10 +1,10 @@
 """Files that act when something is written to them, as the kernel's do below /sys.
 
 In: what a write to each of some names does. Out: a folder with these files, a file system of its
-own (FUSE): who writes waits until the act is done, in a sleep that no signal ends, and gets its
-error. A FIFO could do neither: its writer goes on at once, and is told nothing.
+own (FUSE): a writer waits until the act is done, in a sleep that no signal ends, and gets its
+error. A FIFO could do neither: its writer continues at once, and gets no error.
 
-The act runs in a process other than the writer's: a thread that sleeps so cannot end with its
+The act runs in a process other than the writer's: a thread in such a sleep cannot end with its
 process, and the process that answers it must not be the one that waits.
 """
 
@@ -102,11 +102,11 @@ class ActingFiles:
 
     @property
     def are_there(self) -> bool:
-        """Whether they act still: nobody has unmounted them."""
+        """Whether they still act: nobody has unmounted them."""
         return self._server.is_alive()
 
     def close(self) -> None:
-        """Remove the files. Who waits for an act gets an error when this process ends."""
+        """Remove the files. Writers that wait for an act get an error when this process ends."""
         unmount(self._folder)
 
     def _serve(self) -> None:
@@ -114,7 +114,7 @@ class ActingFiles:
             try:
                 request = os.read(self._connection, _BUFFER)
             except OSError as error:
-                if error.errno == errno.ENOENT:  # who asked has gone
+                if error.errno == errno.ENOENT:  # the process that asked has gone
                     continue
                 return  # ENODEV: unmounted
             _, operation, number, node, *_ = _REQUEST.unpack_from(request)
@@ -141,7 +141,7 @@ class ActingFiles:
             os.write(self._connection, head + body)
 
     def _plain(self, operation: int, node: int, body: bytes) -> tuple[int, bytes]:
-        """Answer what makes nothing happen: an error number, 0 for none, and a body."""
+        """Answer a request that needs no act: an error number, 0 for none, and a body."""
         match operation:
             case Operation.INIT:
                 sizes = (_BUFFER, 0, 0, 0, _LONGEST_WRITE, 1, 0, 0, 0)
@@ -157,9 +157,9 @@ class ActingFiles:
         return errno.EIO if operation == Operation.READ else errno.ENOSYS, b""
 
     def _look_up(self, name: str) -> tuple[int, bytes]:
-        """Find a file: another inode for each who looks, since a write locks its inode.
+        """Find a file: another inode each time, because a write locks its inode.
 
-        The kernel's own files have no such lock, so that writes go on side by side.
+        The kernel's own files have no such lock, so writes go on side by side.
         """
         for index, (known, _) in enumerate(self._acts):
             if known == name:
@@ -178,7 +178,7 @@ def _attributes(node: int) -> bytes:
 
 
 def unmount(folder: Path) -> None:
-    """Remove acting files, or what is left of those whose process was ended."""
+    """Remove acting files, or what is left of them if their process was ended."""
     ctypes.CDLL(None).umount2(os.fsencode(folder), _DETACH)
     with suppress(FileNotFoundError):
         folder.rmdir()

@@ -1,10 +1,10 @@
 """What a GPU of a gathered node answered (dra_driver/gathered.py), as the simulator's facts.
 
-In: one GPU of the archive's `nvml.json`. Out: each fact that it told, None for one that NVML does
-not support, and nothing for what was not asked or was refused otherwise; refusals by function. Each
-fact is what the simulated library answers that call with, so this is its getters read backwards
-(simulator/nvml/*.c). What it keeps to itself in some state of a GPU, such as remapped rows of one
-that is divided, counts as not asked.
+In: one GPU of the archive's `nvml.json`. Out: each fact that it reported, None for one that NVML
+does not support, and nothing for what was not asked or was refused otherwise; refusals by function.
+Each fact is what the simulated library answers that call with: the reverse of its getters
+(simulator/nvml/*.c). What a GPU does not report in some states, such as remapped rows while it is
+divided, counts as not asked.
 """
 
 import re
@@ -86,7 +86,7 @@ _FACTS: Mapping[Fact, tuple[str, str | int | None]] = MappingProxyType(
         Fact.DISPLAY_ACTIVE: ("DisplayActive", None),
     }
 )
-"""Which call tells a fact, and which part of its answer."""
+"""Which call reports a fact, and in which part of its answer."""
 
 _FIELDS: Mapping[Fact, int] = MappingProxyType(
     {
@@ -102,7 +102,7 @@ _FIELDS: Mapping[Fact, int] = MappingProxyType(
     }
 )
 _OF_THE_MOMENT = (f"{_GET}ProcessUtilization", f"{_GET}MemoryLimits_v1")
-"""Calls that are refused or not by what processes and control groups there are."""
+"""Calls whose refusal depends on the processes and control groups of the moment."""
 
 _PARTS = ("nvlinks", "migProfiles", "gpuInstances", "computeProfiles", "migDevices")
 """Lists of answers beside the calls, in the order of asking."""
@@ -144,7 +144,7 @@ class Answers:
         return code_of(self._calls.get(_GET + name, {}))
 
     def value(self, name: str, part: str | int | None = None) -> Any:
-        """Return what a call answered, or a part of that; None if it told nothing."""
+        """Return what a call answered, or a part of that; None if there was no answer."""
         value = value_of(self._calls.get(_GET + name, {}))
         if value is None or part is None:
             return value
@@ -154,23 +154,23 @@ class Answers:
             raise _error(_GET + name, value) from error
 
     def number(self, name: str, part: str | int | None = None) -> int | None:
-        """Return a number of an answer; None if it told none."""
+        """Return a number of an answer; None if there is none."""
         value = self.value(name, part)
         return None if value is None else whole(name, value)
 
     def text(self, name: str) -> str | None:
-        """Return the text that a call answered; None if it told none."""
+        """Return the text that a call answered; None if there is none."""
         return self.text_of(name, None)
 
     def text_of(self, name: str, part: str | None) -> str | None:
-        """Return a text of an answer; None if it told none."""
+        """Return a text of an answer; None if there is none."""
         value = self.value(name, part)
         if value is None or isinstance(value, str):
             return value
         raise _error(_GET + name, value)
 
     def facts(self) -> dict[Fact, int | None]:
-        """Return the facts that it told, and as None those that it does not have."""
+        """Return the facts that it reported, and as None those that it does not have."""
         facts: dict[Fact, int | None] = {}
         for fact, (name, part) in _FACTS.items():
             if self.code(name) in (SUCCESS, NOT_SUPPORTED):
@@ -189,7 +189,7 @@ class Answers:
         return facts
 
     def _kept_back(self, facts: Mapping[Fact, int | None]) -> Iterator[Fact]:
-        """Yield facts that the GPU may have, though it does not tell them as it is now."""
+        """Yield facts that the GPU may have, but does not report in its present state."""
         if facts.get(Fact.ECC_CURRENT) == 0:
             yield from _OF_ECC
         if facts.get(Fact.MIG_CURRENT) == 1:
@@ -199,7 +199,7 @@ class Answers:
 
     @property
     def is_mute(self) -> bool:
-        """Whether no call about it succeeded, but that for its handle."""
+        """Whether no call about it succeeded, except the one for its handle."""
         codes = {call: code_of(answer) for call, answer in self._calls.items()}
         return all(
             code != SUCCESS for call, code in codes.items() if call != f"{_GET}HandleByIndex_v2"
@@ -207,7 +207,7 @@ class Answers:
 
     @property
     def hung(self) -> str | None:
-        """The function whose call hung, * if it was the first; the GPU was given up on with it."""
+        """The function whose call hung, * if it was the first; nothing was asked afterwards."""
         for name, answer in self._asked():
             if mapping_of("an answer", answer).get("silent") is True:
                 return "*" if self.is_mute else name
@@ -215,11 +215,11 @@ class Answers:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was asked everything, and told something."""
+        """Whether it was asked everything, and answered something."""
         return not self.is_mute and self.hung is None
 
     def _asked(self) -> Iterator[tuple[str, Any]]:
-        """Yield all functions that it was asked, with the answers, in the order of asking."""
+        """Yield all functions that were called for it, with the answers, in that order."""
         listed = [self._calls, *(each for part in _PARTS for each in self.part(part))]
         for name, answer in (item for answers in listed for item in answers.items()):
             function = name.partition("(")[0]
@@ -227,7 +227,7 @@ class Answers:
                 yield function, answer
 
     def answered(self) -> set[str]:
-        """Return the functions that the library there has, by what they were asked of it."""
+        """Return the functions that the library there has, according to the calls."""
         codes = [(name, code_of(answer)) for name, answer in self._asked()]
         return {name for name, code in codes if code not in (None, FUNCTION_NOT_FOUND)}
 
@@ -245,7 +245,7 @@ class Answers:
 
     @property
     def ecc(self) -> bool | None:
-        """Whether ECC is on; None for a card without it. Only with ECC errors are counted."""
+        """Whether ECC is on; None for a card without it. Errors are counted only with ECC."""
         mode = self.number("EccMode", 0)
         counts = self._fields().get(_FIELDS[Fact.ECC_UNCORRECTED_VOLATILE]) is not None
         return bool(mode) if mode is not None else True if counts else None
@@ -258,7 +258,7 @@ class Answers:
         return self._fields().get(_FIELDS[Fact.ROWS_PENDING]) is not None
 
     def texts(self) -> dict[Text, str | None]:
-        """Return the texts that it told, and as None those that it does not have."""
+        """Return the texts that it reported, and as None those that it does not have."""
         return {
             text: self.text(name)
             for text, name in _TEXTS.items()
@@ -266,7 +266,7 @@ class Answers:
         }
 
     def refusals(self) -> dict[str, int]:
-        """Return by function the codes of calls that failed, but for what is not supported."""
+        """Return by function the codes of failed calls, without those of unsupported ones."""
         codes: dict[str, set[int | None]] = {}
         for call, answer in self._calls.items():
             codes.setdefault(str(call).partition("(")[0], set()).add(code_of(answer))
@@ -280,7 +280,7 @@ class Answers:
         }
 
     def _fields(self) -> dict[int, int | None]:
-        """Return the fields that it told, None for those that it does not have."""
+        """Return the fields that it reported, None for those that it does not have."""
         numbers: dict[int, int | None] = {}
         values = value_of(self._calls.get(f"{_GET}FieldValues", {}))
         for field in list_of("fields", values or []):

@@ -1,9 +1,9 @@
 """From the archive of a node to a profile, so that the simulator plays that very node.
 
-In: an archive that `dra-driver gather` wrote (dra_driver/gathered.py), by whomever. Out: a profile
-whose cards are what the node's cards said; what of a GPU is not its card's is in its part `told`. A
-function that the simulated library does not have is named. Not played: the processes themselves
-(there are as many as there were), and what of a node is not its GPUs.
+In: an archive that `dra-driver gather` wrote (dra_driver/gathered.py). Out: a profile with the
+node's cards as they were reported; how a GPU differs from its card is in its part `told`. Functions
+that the simulated library does not have are named. Not played: the processes themselves (there are
+as many as there were), and everything of a node but its GPUs.
 """
 
 import re
@@ -48,7 +48,7 @@ def profile_of(path: Path, report: Callable[[str], None] = lambda _sentence: Non
 
     Args:
         path: the archive.
-        report: told in a sentence what of NVML is not played.
+        report: gets a sentence for what of NVML is not played.
 
     Raises:
         StateError: the archive is damaged or not one, or newer than this program.
@@ -86,7 +86,7 @@ def _gpus(documents: Mapping[str, Any]) -> list[Answers]:
 
 
 def _content(documents: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the profile without what its GPUs told beside their cards."""
+    """Return the profile without the differences of its GPUs from their cards."""
     gpus = _gpus(documents)
     nvml = mapping_of(gathered.NVML, documents[gathered.NVML])
     system = mapping_of("system", nvml.get("system"))
@@ -162,7 +162,7 @@ def _unknown(documents: Mapping[str, Any]) -> list[str]:
 
 
 def _missing(gpus: Iterable[Answers]) -> list[str]:
-    """Return the functions that the library there does not have, for every GPU alike."""
+    """Return the functions that the library there lacks, for all GPUs."""
     each = [
         {name for name, code in gpu.refusals().items() if code == FUNCTION_NOT_FOUND}
         for gpu in gpus
@@ -179,7 +179,7 @@ def _places(documents: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _addresses(gpus: Iterable[Answers], places: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Return where the GPUs are; one that does not tell is at a place that no other names."""
+    """Return where the GPUs are; one that did not report its place gets a free one."""
     told = [gpu.text_of("PciInfo_v3", "busId") for gpu in gpus]
     named = {_address(address) for address in told if address}
     left = [
@@ -203,7 +203,7 @@ def _in_proc(
 
 
 def _identity(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what /proc says of a GPU, for one that NVML does not tell of."""
+    """Return what /proc says of a GPU about which NVML says nothing."""
     identity: dict[str, Any] = {}
     if str(said.get("Device Minor")).isdecimal():
         identity["minor"] = int(said["Device Minor"])
@@ -257,7 +257,7 @@ def _cpus(gpu: Answers) -> tuple[int, int]:
 
 
 def _told(profile: Profile, documents: Mapping[str, Any]) -> Profile:
-    """Return the profile with what each GPU told that is not what its card makes of it.
+    """Return the profile with the differences of each GPU from its card.
 
     GPUs are in the order of the numbers of their nodes for graphics, which are made in order.
     """

@@ -64,7 +64,7 @@ def compile_library(
     Args:
         cache: folder for results, made if missing.
         environment: where `CC` and `PATH` are looked up.
-        without: names of functions the library shall not export, as an older driver's would not.
+        without: names of functions that the library must not export, like an older driver's.
 
     Raises:
         SetupError: no compiler, or it refused the sources.
@@ -81,12 +81,12 @@ def compile_library(
 
 @functools.cache
 def _library_sources() -> Mapping[str, str]:
-    """Each file of the library by its name; many machines may be made by one process."""
+    """Files of the library by name, kept because one process may make many machines."""
     return {path.name: path.read_text() for path in sorted(SOURCES.glob("*.[ch]"))}
 
 
 def compile_stand_in(soname: str | None, cache: Path, environment: Mapping[str, str]) -> Path:
-    """Build an empty shared object with that soname, or without one.
+    """Build an empty shared object with this soname, or without one.
 
     Raises SetupError if there is no compiler, or it failed.
     """

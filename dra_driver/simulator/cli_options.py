@@ -1,4 +1,4 @@
-"""Options that sub-commands of `dra-driver simulate` share: which machine, which of its GPUs."""
+"""Options that the sub-commands of `dra-driver simulate` share: the machine, and its GPU."""
 
 from pathlib import Path
 

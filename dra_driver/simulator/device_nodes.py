@@ -2,9 +2,8 @@
 
 In: a dev folder, the GPUs. Out: nodes as the GPU driver makes them (195:minor, 195:255 for
 nvidiactl, 195:254 for nvidia-modeset, a dynamic major for nvidia-uvm and nvidia-caps, 226 for
-DRM) and the kernel those of VFIO, or plain files in their place where real nodes cannot or must
-not be made: without the right to mknod, and on a machine whose own GPU driver would answer behind
-the same numbers.
+DRM) and the kernel those of VFIO, or plain files in their place if real nodes cannot or must not be
+made: without the right to mknod, and on a machine whose own GPU driver has the same numbers.
 """
 
 import enum
@@ -138,7 +137,7 @@ def make_vfio_node(dev: Path, number: int, nodes: NodePlan) -> None:
 
 
 def remove_gpu_nodes(dev: Path, gpu: SimulatedGpu) -> None:
-    """Remove the nodes of one GPU; those that are not there are no error."""
+    """Remove the nodes of one GPU; missing ones are no error."""
     (dev / f"nvidia{gpu.minor}").unlink(missing_ok=True)
     for name, _, purpose in drm_names(gpu):
         (dev / "dri" / name).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """The GPU driver's files of a gathered node, by stand-ins at their places.
 
 In: what a profile lists. Out: a `Userspace`: libraries with the sonames they had, links, programs,
-firmware. libcuda and nvidia-smi are the simulator's; other programs say that they are not
-simulated. A list may come from anybody: no place in it leads out of a driver root.
+firmware. libcuda and nvidia-smi are the simulator's; other programs print that they are not
+simulated. A list may come from anybody, so no place in it may lead out of a driver root.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class DriverFiles(_Part):
 
 
 def stand_ins(files: DriverFiles, cache: Path, environment: Mapping[str, str]) -> Userspace:
-    """Return stand-ins for the files, but for NVML's library.
+    """Return stand-ins for the files, except NVML's library.
 
     Raises SetupError if there is no C compiler.
     """

@@ -1,9 +1,9 @@
 """Builds and removes a driver root: the files a node with the GPU driver has, for a simulated one.
 
-In: a folder, a profile, and how real it shall be. Out: in that folder the NVML library and its
+In: a folder, a profile, and how real it should be. Out: in that folder the NVML library and its
 state file, the user-space files, device nodes, /proc and /sys files, firmware, and a marker file
-that says what it is. It is built aside and renamed, so it is there whole or not at all. Only a
-folder with the marker is ever removed.
+that says what it is. It is built elsewhere and renamed, so it is complete or missing. Only folders
+with the marker are ever removed.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Options(Struct, frozen=True, kw_only=True):
             cgroup2 of the caller.
         cache: folder for compiled and downloaded files; the user's cache folder by default.
         environment: where HOME, PATH and CC are looked up.
-        report: told in a sentence when something takes a while.
+        report: gets a sentence when something takes a while.
     """
 
     seed: str | None = None
@@ -328,7 +328,7 @@ def _write_state(root: Path, description: Description, options: Options) -> None
 
 
 def _restore(now: state.State, profile: Profile) -> None:
-    """Divide GPUs as they were when a node was gathered; let calls fail and hang that did there."""
+    """Divide GPUs as they were on a gathered node; let the same calls fail and hang as there."""
     # What every GPU refused takes one of the places for faults, not one for each GPU.
     told = Counter(call for gpu in profile.gpus for call in gpu.told.refusals.items())
     by_all = {call for call, by in told.items() if by == len(profile.gpus) and call[0] != "*"}
@@ -346,7 +346,7 @@ def _restore(now: state.State, profile: Profile) -> None:
 
 
 def _settle(root: Path, profile: Profile) -> None:
-    """Make the files of MIG instances. Who loads the library of a root finds its state by it."""
+    """Make the files of MIG instances. The library of a root finds its state beside itself."""
     folder = root / library_folder(profile)
     if any(gpu.told.instances for gpu in profile.gpus):
         with state.State(state.find(folder)) as now:

@@ -1,7 +1,7 @@
 """The card of a GPU of a gathered node, and its NVLinks, from what the GPU answered.
 
-In: answers (simulator/answers.py), and what /proc said. Out: plain values as a profile has them.
-What NVML did not tell is made up here, and taken back where the two are compared.
+In: answers (simulator/answers.py), and what /proc said. Out: plain values as in a profile. What
+NVML did not report is made up here, and removed where GPU and card are compared.
 """
 
 import math
@@ -21,7 +21,7 @@ _ENDS = {0: "gpu", 2: "switch"}
 def cards_of(
     gpus: Iterable[tuple[Answers, str, dict[str, Any]]], version: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the cards of the GPUs that told all of theirs, by made-up names."""
+    """Return the cards of the GPUs that reported all of it, by made-up names."""
     cards: dict[str, dict[str, Any]] = {}
     for gpu, _, said in gpus:
         card = _card(gpu, said, version)
@@ -33,7 +33,7 @@ def cards_of(
 def card_name(
     gpu: Answers, said: Mapping[str, Any], version: str, cards: dict[str, dict[str, Any]]
 ) -> str:
-    """Return the name of a GPU's card; of one that did not tell all, that of one of its model."""
+    """Return the name of a GPU's card; for an incomplete report, a card of the same model."""
     card = _card(gpu, said, version)
     for name, known in cards.items():
         if known == card or (not gpu.is_whole and known["name"] == card["name"]):
@@ -44,7 +44,7 @@ def card_name(
 
 
 def _card(gpu: Answers, said: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Return the card of a GPU. What NVML did not tell is made up, and taken back in `told`."""
+    """Return the card of a GPU. What NVML did not report is made up, and removed in `told`."""
     brands = {number: word for word, number in profiles.BRANDS.items()}
     architectures = {number: word for word, number in profiles.ARCHITECTURES.items()}
     modes = {number: word for word, number in profiles.ADDRESSING_MODES.items()}
@@ -103,7 +103,7 @@ def _memory(gpu: Answers) -> dict[str, Any]:
 
 
 def _power(gpu: Answers) -> dict[str, int] | None:
-    """Return the card's power in watts; None if NVML does not tell all of it."""
+    """Return the card's power in watts; None if NVML did not report all of it."""
     told = {
         "idle": gpu.number("PowerUsage"),
         "default": gpu.number("PowerManagementDefaultLimit"),
@@ -139,7 +139,7 @@ def mig_of(gpu: Answers) -> dict[str, Any] | None:
 
 
 def _mig_profile(told: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a GPU instance profile; None if the card does not have it, or no place for it."""
+    """Return a GPU instance profile; None if the card has neither it nor a place for it."""
     info = value_of(told.get("nvmlDeviceGetGpuInstanceProfileInfoV"))
     places = value_of(told.get("nvmlDeviceGetGpuInstancePossiblePlacements_v2"))
     if info is None or not places:
@@ -167,7 +167,7 @@ def _mig_profile(told: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def links_of(gpu: Answers) -> list[dict[str, Any] | None]:
-    """Return the NVLinks up to the last that there is."""
+    """Return the NVLinks up to the last existing one."""
     links: list[dict[str, Any] | None] = []
     for link in gpu.part("nvlinks"):
         there = value_of(link.get("nvmlDeviceGetNvLinkCapability")) is not None

@@ -28,7 +28,7 @@ _EVENT_MIG = 0x100
 _EVENT_RECOVERY = 0x8000
 _BANKS_PER_GIB = 8
 _Facts = dict[Fact, int | None]
-"""None: NVML says NOT_SUPPORTED."""
+"""None means that NVML answers NOT_SUPPORTED."""
 
 
 class SimulatedGpu(Struct, frozen=True, kw_only=True):

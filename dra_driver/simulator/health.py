@@ -1,9 +1,9 @@
 """How simulated GPUs are doing: what a card reports when it is not well, and what heals it.
 
-In: a GPU's record, and what is to be wrong with it. Out: the changed record. As on real cards: a
+In: a GPU's record, and what should be wrong with it. Out: the changed record. As on real cards, a
 reset does what the driver wanted a reset for, and replaces bad memory by spare memory; a reboot
-does that for all GPUs and whatever the driver wanted; memory that could not be replaced stays bad;
-heat and power go their own way.
+does that for all GPUs, and whatever else the driver wanted; memory that could not be replaced stays
+bad; heat and power do not change.
 """
 
 import enum
@@ -21,10 +21,10 @@ RecoveryAction = enum.IntEnum(
 """What the driver wants done about a GPU."""
 
 Rows = enum.Enum("Rows", "WELL PENDING FAILED")
-"""How it stands with bad rows of memory."""
+"""The state of bad rows of memory."""
 
 Slowdown = enum.IntFlag("Slowdown", [("NONE", 0), ("THERMAL", 0x48), ("POWER_BRAKE", 0x88)])
-"""What the hardware is slowed down by, as it is told: with the bit that says that it is."""
+"""Reasons of a slowdown as NVML reports them: each with the bit for a slowdown of any kind."""
 
 FabricState = enum.IntEnum("FabricState", "NOT_STARTED IN_PROGRESS COMPLETED", start=1)
 """How far a GPU has come in joining its fabric."""
@@ -53,9 +53,9 @@ def boot(gpu: layout.GpuRecord) -> None:
 
 
 def set_rows(gpu: layout.GpuRecord, rows: Rows) -> None:
-    """Let bad memory wait for the next reset, or let it be bad for good.
+    """Let bad memory wait for the next reset, or stay bad.
 
-    Raises SetupError if the card keeps no account of it.
+    Raises SetupError if the card does not count it.
     """
     if gpu.facts[Fact.ROWS_PENDING] != ABSENT:
         gpu.facts[Fact.ROWS_PENDING] = int(rows is Rows.PENDING)
@@ -67,7 +67,7 @@ def set_rows(gpu: layout.GpuRecord, rows: Rows) -> None:
 
 
 def set_uncorrected(gpu: layout.GpuRecord, count: int) -> None:
-    """Let a GPU have met so many uncorrectable errors since the driver was loaded.
+    """Set how many uncorrectable errors a GPU has had since the driver was loaded.
 
     Raises SetupError if the card has no ECC, or it is off.
     """

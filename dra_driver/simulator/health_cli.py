@@ -1,4 +1,4 @@
-"""`dra-driver simulate event`, `health` and `nvlink`: what cards report of how they are.
+"""`dra-driver simulate event`, `health` and `nvlink`: the health that cards report.
 
 In: the command line. Out: a changed state, and a line on stdout. Errors are raised and shown by the
 caller as one line.
@@ -101,7 +101,7 @@ class NvLink(CommandSettings):
 
 
 def report(machine: Machine, uuid: str, wanted: Health) -> None:
-    """Let a GPU report what is wanted; what is not named stays as it is.
+    """Let a GPU report what the options say; the rest stays as it is.
 
     Raises SetupError if the card, or its driver, does not report it.
     """
@@ -127,7 +127,7 @@ def report(machine: Machine, uuid: str, wanted: Health) -> None:
 
 
 def raise_xid_on_device(machine: Machine, uuid: str, xid: int) -> None:
-    """Raise an XID event that is about one MIG device.
+    """Raise an XID event of one MIG device.
 
     Raises SetupError if there is no such device.
     """

@@ -3,7 +3,7 @@
 In: a type's name, such as `p5.48xlarge`. Out: a profile with as many GPUs of its card as the cloud
 documents (`instance_types.yaml` has the numbers and where they are from). What a cloud does not
 document is taken from the shipped profile that has most GPUs of the card: PCI addresses, NUMA
-nodes, NVLinks, the driver's version. So of a real node of the type these differ.
+nodes, NVLinks, the driver's version. These differ on a real node of the type.
 """
 
 import difflib
@@ -48,7 +48,7 @@ def families() -> tuple[Family, ...]:
 def profile_of(instance_type: str) -> Profile:
     """Return a machine of this type.
 
-    Raises ConfigError that says which are, if the type is not known, or its card is not.
+    Raises ConfigError with the known types, if this type or its card is not known.
     """
     for family in families():
         if instance_type in family.types:
@@ -66,7 +66,7 @@ def profile_of(instance_type: str) -> Profile:
 
 
 def _unknown(name: str) -> str:
-    """Say which types are known, those with a similar name first."""
+    """List the known types, those with a similar name first."""
     served = [family for family in families() if family.card is not None]
     known = {type_.casefold(): type_ for family in served for type_ in family.types}
     near = difflib.get_close_matches(name.casefold(), known, n=_MOST_NEAR)
@@ -82,7 +82,7 @@ def _unknown(name: str) -> str:
 
 
 def _machine(instance_type: str, card: str, count: int) -> Profile:
-    """Return a machine with so many GPUs of a card, made of the shipped one that has most."""
+    """Return a machine with `count` GPUs of a card, made of the shipped one that has most."""
     base = max(_shipped(), key=lambda profile: sum(gpu.card == card for gpu in profile.gpus))
     gpus = _gpus([gpu for gpu in base.gpus if gpu.card == card], count)
     return Profile(
@@ -103,7 +103,7 @@ def _shipped() -> tuple[Profile, ...]:
 
 
 def _gpus(given: Sequence[Gpu], count: int) -> list[Gpu]:
-    """Return so many GPUs: the first of those given, and again all of them in other PCI domains."""
+    """Return `count` GPUs: the first of those given, then all of them again in other domains."""
     gpus = [
         gpu.model_copy(
             update={
@@ -126,6 +126,6 @@ def _in_domain(address: str, domain: int) -> str:
 
 
 def _within(links: Iterable[str], gpus: Iterable[Gpu]) -> list[str]:
-    """Return the NVLinks that lead to GPUs which are there."""
+    """Return the NVLinks that lead to existing GPUs."""
     there = {gpu.pci for gpu in gpus}
     return [link for link in links if link in there]

@@ -1,7 +1,7 @@
 """What a profile says of a machine's IOMMU: who shares a group with whom, and who is bound to what.
 
 In: a profile's YAML. Out: a validated `Iommu`, and the group of each PCI function. As on a server
-whose bridges have ACS, every function has a group of its own, bridges too, but those that the
+whose bridges have ACS, every function has a group of its own, bridges too, except those that the
 profile puts together.
 """
 
@@ -81,7 +81,7 @@ class Iommu(_Part):
     def takes(self, driver: str, pci: str) -> bool:
         """Tell whether a driver takes a function without being told to.
 
-        vfio-pci takes none, but those whose ids the kernel's command line gives it.
+        vfio-pci takes none, except those whose ids are on the kernel's command line.
         """
         if driver == NVIDIA:
             return all(function.pci != pci for function in self.functions)

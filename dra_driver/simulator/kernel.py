@@ -1,13 +1,13 @@
 """The kernel of a simulated machine with an IOMMU: what writes to bind and unbind below /sys do.
 
 In: a machine, and what is written to `bus/pci/drivers/<driver>/{bind,unbind}`. Out: the function
-changes its driver (pci_drivers.py), or the writer gets the kernel's error. As there:
+changes its driver (pci_drivers.py), or the writer gets the kernel's error. As in the kernel:
 
-- a driver takes what driver_override names it for, or with none what it knows itself; vfio-pci
-  knows nothing;
-- while a driver lets go, its link is gone already, and other writes of the same function wait;
-- nvidia lets go of a GPU when nobody has it open any more, be it in an hour: the writer sleeps, and
-  no signal wakes it. Neither does vfio-pci, of what a virtual machine has.
+- a driver takes the functions whose driver_override names it; without one, those that it knows;
+  vfio-pci knows none;
+- while a driver lets go, its link is already gone, and other writes of the same function wait;
+- nvidia lets go of a GPU only when nobody has it open any more: until then the writer sleeps, and
+  no signal wakes it. vfio-pci does the same while a virtual machine has the function.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 class Kernel:
     """The kernel of a machine, in a process of its own: `with Kernel(machine): ...`.
 
-    It ends with the thread that made it, too. Takes root. Raises SetupError if it cannot be.
+    It also ends with the thread that made it. Needs root. Raises SetupError if that fails.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -114,10 +114,10 @@ class Writes:
         self._bus = bus
         self._say = say
         self._turns: dict[str, threading.Lock] = defaultdict(threading.Lock)
-        # What the kernel knows of those that show no driver any more.
+        # Functions that show no driver any more, but still have one for the kernel.
         self._leaving: dict[str, str] = {}
         with State(machine.state_file) as now:
-            for gpu in bus.gpus:  # an earlier process was ended while nvidia let go of one
+            for gpu in bus.gpus:  # an earlier process ended while nvidia let go of one
                 if now.presence(gpu.slot) is Presence.LEAVING:
                     sysfs.set_driver(machine.sys_root, gpu.pci, NVIDIA)
                     now.set_present(gpu.slot, present=True)
@@ -197,7 +197,7 @@ class Writes:
         return is_open(self._bus.nodes_of(now, pci))
 
     def _faults(self, now: State, function: str, pci: str) -> list[FaultRecord]:
-        """Take one use of each fault that strikes."""
+        """Use up one use of each fault that strikes."""
         gpu = self._bus.gpu(pci)
         slots = {ANY_GPU, gpu.slot if gpu else ANY_GPU}
         striking = []
@@ -222,13 +222,13 @@ class Writes:
                 self._check_boot(boot)
 
     def _check_boot(self, boot: str) -> None:
-        """Let nothing that was begun before a reboot come to its end."""
+        """Stop everything that was begun before a reboot."""
         if self._machine.boot_id != boot:
             raise _error(errno.EIO)
 
 
 def is_open(nodes: Iterable[Path]) -> bool:
-    """Tell whether a process of this host has a node open, in whatever container."""
+    """Tell whether a process of this host has a node open, in any container."""
     wanted = {(node.name, node.stat().st_dev, node.stat().st_ino) for node in nodes}
     names = {name for name, _, _ in wanted}
     for process in Path("/proc").iterdir() if wanted else ():
@@ -236,7 +236,7 @@ def is_open(nodes: Iterable[Path]) -> bool:
             continue
         try:
             for file in (process / "fd").iterdir():
-                # The name first: it takes no look at a file system that may hang.
+                # The name first: it needs no look at a file system that may hang.
                 name = file.readlink().name
                 if name in names and (name, file.stat().st_dev, file.stat().st_ino) in wanted:
                     return True

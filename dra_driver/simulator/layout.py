@@ -73,17 +73,17 @@ Text = enum.IntEnum(
 )
 
 
-# What a MIG instance gets a share of.
+# Engines of which a MIG instance gets a share.
 Engine = enum.IntEnum(
     "Engine",
     "MULTIPROCESSORS COPY_ENGINES DECODERS ENCODERS JPEG_ENGINES OFA_ENGINES",
     start=0,
 )
 
-# Whether NVML has a card: it does not, it does, or for sessions that have it already.
+# Whether NVML has a card: no, yes, or only for sessions that already have it.
 Presence = enum.IntEnum("Presence", "NONE FULL LEAVING", start=0)
 
-# Who keeps the memory limits of control groups: nobody, the driver, or the kernel.
+# What enforces the memory limits of control groups: nothing, the driver, or the kernel.
 MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC DMEM", start=0)
 
 # Which of NVML's lists a process is in.
@@ -166,7 +166,7 @@ class GpuInstanceRecord(ctypes.Structure):
 
 
 class ProcessRecord(ctypes.Structure):
-    """One process on a GPU, or on one of its instances. How busy it is, is in percent."""
+    """One process on a GPU, or on one of its instances. Its load is in percent."""
 
     _fields_: ClassVar = [
         ("active", ctypes.c_uint32),
@@ -193,7 +193,7 @@ class GroupRecord(ctypes.Structure):
 
 
 class MemoryLimitRecord(ctypes.Structure):
-    """The limit of a control group on a GPU that the driver itself keeps, in bytes."""
+    """A control group's limit on a GPU that the driver itself enforces, in bytes."""
 
     _fields_: ClassVar = [
         ("active", ctypes.c_uint32),
@@ -316,7 +316,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
 
 
 def clear(place: ctypes.Structure) -> None:
-    """Make a place what it was before anybody had it."""
+    """Make a place empty again."""
     ctypes.memset(ctypes.addressof(place), 0, ctypes.sizeof(place))
 
 

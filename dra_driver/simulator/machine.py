@@ -43,7 +43,7 @@ FUNCTION_NOT_FOUND = 13
 class GpuStatus(Struct, frozen=True, kw_only=True):
     """One GPU as it is now. Modes are NVML's numbers, None when the card has no such mode.
 
-    `driver` is what /sys shows: of one that is present none if nvidia is letting go of it.
+    `driver` is what /sys shows: none for a present GPU while nvidia lets go of it.
     """
 
     gpu: SimulatedGpu
@@ -72,7 +72,7 @@ class Machine:
         Args:
             root: the driver root to make.
             profile: a profile, or the name, alias or path of one.
-            options: how to make it. By default with stand-ins for NVIDIA's files, which takes no
+            options: how to make it. By default with stand-ins for NVIDIA's files, which need no
                 network.
 
         Raises:
@@ -134,7 +134,7 @@ class Machine:
         """The machine's GPUs by slot, pulled ones included."""
         if self.bus is None:
             return self.description.gpus
-        with self._state() as now:  # a driver that lets go of a GPU and takes it may renumber it
+        with self._state() as now:  # taken by a driver again, a GPU may have another number
             return [self.bus.as_it_is(now, gpu) for gpu in self.bus.gpus]
 
     # What it is set to
@@ -262,7 +262,7 @@ class Machine:
             return now.late_files_ms
 
     def late_nodes(self, milliseconds: int) -> None:
-        """Let an instance's /proc file and device node come that much after it; 0 for at once."""
+        """Set how much later than an instance its /proc file and device node come; 0: at once."""
         with self._state() as now:
             now.set_late_files(milliseconds)
 
@@ -275,7 +275,7 @@ class Machine:
 
     @property
     def memory_backend(self) -> MemoryBackend:
-        """Who keeps memory limits of control groups: nobody, the driver, or the kernel."""
+        """What enforces memory limits of control groups: nothing, the driver, or the kernel."""
         with self._state() as now:
             return memory.backend(now)
 
@@ -288,8 +288,8 @@ class Machine:
             uuid: of the GPU.
             size: in bytes.
             pid: the process, which need not exist; this one by default.
-            group: folder of its control group; None for one the driver does not know, which no
-                limit binds.
+            group: folder of its control group; None for one that the driver does not know, and
+                that no limit applies to.
 
         Raises:
             SetupError: there is no such group, or the GPU itself has not so much left.
@@ -368,7 +368,7 @@ class Machine:
     def slow_call(
         self, function: str, milliseconds: int, *, uuid: str | None = None, times: int = FOR_EVER
     ) -> None:
-        """Let calls of an NVML function take that much longer."""
+        """Make calls of an NVML function slower by this."""
         self._inject(uuid, Fault(function=function, delay_ms=milliseconds, times=times))
 
     def kill_at(
@@ -402,7 +402,7 @@ class Machine:
             now.set_driver_loaded(loaded=False)
 
     def load_driver(self) -> None:
-        """Load the kernel driver again. What it had made, MIG instances, is gone."""
+        """Load the kernel driver again. MIG instances are gone."""
         with self._state() as now:
             if now.driver_loaded:
                 return
@@ -436,7 +436,7 @@ class Machine:
 
     def reboot(self, boot_id: str | None = None) -> None:
         """Restart the machine: a new boot id, volatile settings, faults and run files gone."""
-        # First: what the kernel has begun before is not to be ended after (kernel.py).
+        # First, so that nothing begun before the reboot is finished after it (kernel.py).
         procfs.write_boot_id(self.proc_root, boot_id or str(uuid.uuid4()))
         with self._state() as now:
             now.reset_volatile()

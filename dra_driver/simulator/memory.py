@@ -1,4 +1,4 @@
-"""Memory of simulated GPUs by control group: processes that take some of it, and who limits them.
+"""Memory of simulated GPUs by control group: processes that take some of it, and their limits.
 
 In: an open state, and the machine's own NVML library, whose tool decides by the rules of the
 memory limits whether a process gets what it asks for. Out: what processes have.
@@ -44,8 +44,8 @@ def take(
         state: the machine's state.
         slot: of the GPU.
         pid: the process, which need not exist.
-        group: folder of its control group; None when the driver does not know it, which no limit
-            binds.
+        group: folder of its control group; None for one that the driver does not know, and that
+            no limit applies to.
         memory: in bytes.
 
     Raises:
@@ -90,7 +90,7 @@ def allocations(state: State) -> list[Allocation]:
 
 
 def backend(state: State) -> MemoryBackend:
-    """Return who keeps the memory limits of this machine."""
+    """Return what enforces the memory limits of this machine."""
     with state.locked() as record:
         return MemoryBackend(record.memory_backend)
 
@@ -98,7 +98,7 @@ def backend(state: State) -> MemoryBackend:
 def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path:
     """Return the folder of the control group (v2) that a process of this host is in.
 
-    On a host with cgroup v1 alone that is the root, whose limits, if any, hold for all processes.
+    On a host with only cgroup v1 that is the root, whose limits, if any, apply to all processes.
     Raises SetupError if there is no such process.
     """
     try:

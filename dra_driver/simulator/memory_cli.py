@@ -1,4 +1,4 @@
-"""`dra-driver simulate memory` and `busy`: processes that take memory of simulated GPUs, and work.
+"""`dra-driver simulate memory` and `busy`: processes that use simulated GPUs' memory and SMs.
 
 In: the command line. Out: a changed machine, and on stdout what processes have. A process that is
 refused by a memory limit of its control group is an error, so that scripts see it.

@@ -1,7 +1,7 @@
 """`dra-driver simulate mig` and `reset`: MIG by hand on a simulated machine.
 
 In: the command line. Out: a changed machine, and what was made or is there on stdout. NVIDIA's own
-nvidia-smi does most of this too; a reset it cannot do, and nobody holds an instance but this.
+nvidia-smi does most of this too, but no reset, and it holds no instances.
 """
 
 import os

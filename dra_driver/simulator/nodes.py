@@ -1,8 +1,8 @@
 """Made-up nodes: what the driver would find on each of many machines of one profile.
 
-In: a profile. Out: the driver's own inventory. A machine is made and looked at once, through NVML
-as on a real node, and is gone again; every node is that machine with UUIDs of its own, which follow
-from the node's name. Needs no root and no network.
+In: a profile. Out: the driver's own inventory. A machine is made, looked at once through NVML as on
+a real node, and removed; every node is that machine with UUIDs of its own, which follow from the
+node's name. Needs no root and no network.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
 """NVLinks of a simulated machine: which lead where, brought down and up again.
 
 In: the raw record, under the writers' lock. Out: both ends of a link changed, as they are on real
-cards: the one at the other GPU goes with it, while a switch only has one GPU at a link. A reset of
-the GPU brings its links up again.
+cards: a link between two GPUs changes at both, while a link to a switch has only one GPU. A reset
+of the GPU brings its links up again.
 """
 
 from dra_driver.errors import SetupError
@@ -29,7 +29,7 @@ def set_link(record: layout.StateRecord, slot: int, number: int, *, is_up: bool)
 
 
 def retrain(record: layout.StateRecord, slot: int) -> None:
-    """Bring all links of a GPU up that lead somewhere, as a reset of it does."""
+    """Bring up all links of a GPU that lead somewhere, as a reset does."""
     for number, link in enumerate(record.gpus[slot].links):
         if link.present and link.kind != LinkEnd.NOTHING:
             set_link(record, slot, number, is_up=True)
@@ -38,7 +38,7 @@ def retrain(record: layout.StateRecord, slot: int) -> None:
 def _other_end(record: layout.StateRecord, slot: int, number: int) -> layout.LinkRecord | None:
     """Return the link at the other GPU: of several between the two, the one at the same place.
 
-    None where a gathered node told one end alone.
+    None if a gathered node reported only one end.
     """
     address = _address(record, slot)
     peer = bytes(record.gpus[slot].links[number].remote_bus_id)

@@ -1,4 +1,4 @@
-"""What the models of a profile are made of: words, numbers, and what is said of wrong ones."""
+"""What the models of a profile are made of: words, numbers, and errors about wrong ones."""
 
 from collections.abc import Iterable
 from typing import Annotated

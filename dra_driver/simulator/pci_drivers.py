@@ -1,8 +1,8 @@
 """Which driver the PCI functions of a machine with an IOMMU have, and what follows from it.
 
 In: a driver root with the GPUs' files, and what binds or unbinds a function (kernel.py). Out: the
-links, IOMMU groups, nodes and /proc files as the kernel and the drivers leave them. A GPU is there
-for NVML while nvidia has it; while it lets go, for those that have NVML open already.
+links, IOMMU groups, nodes and /proc files as the kernel and the drivers leave them. NVML has a GPU
+while nvidia has it; while nvidia lets go of it, only for processes that already have NVML open.
 """
 
 import platform
@@ -50,10 +50,10 @@ class Bus(Struct, frozen=True, kw_only=True):
         others = {function.driver for function in self.iommu.functions}
         return {NVIDIA, VFIO, *(name for name in others if name is not None)}
 
-    # What is there after boot
+    # After boot
 
     def make(self) -> None:
-        """Make the files of all that is no GPU, and all groups."""
+        """Make the files of all functions other than GPUs, and all groups."""
         for driver in self.drivers:
             (self._sys / "bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)
         sysfs.write(self._sys / "module/vfio_pci", {"initstate": "live"})
@@ -77,8 +77,8 @@ class Bus(Struct, frozen=True, kw_only=True):
         self.join_groups()
 
     def join_groups(self) -> None:
-        """Link every function with its group; those that are there already stay in theirs."""
-        # Those of a card that was pulled count, as their numbers are given out at boot.
+        """Link every function with its group; those that have one already keep it."""
+        # Pulled cards count, too, because numbers are given out at boot.
         gpus = {address for gpu in self.gpus for address in (gpu.pci, *gpu.bridges)}
         others = {function.pci for function in self.iommu.functions}
         for pci, number in self.iommu.group_of(gpus | others).items():
@@ -96,7 +96,7 @@ class Bus(Struct, frozen=True, kw_only=True):
                 sysfs.link(card / f"consumer:pci:{function.pci}", self._sys / "devices" / between)
 
     def boot(self, now: State) -> None:
-        """Bind every function to what has it after boot, under the number that a GPU has then."""
+        """Bind every function to its driver after boot, with the number that a GPU has then."""
         functions = [*(gpu.pci for gpu in self.gpus), *(f.pci for f in self.iommu.functions)]
         there = [pci for pci in functions if sysfs.device(self._sys, pci).exists()]
         for pci in there:
@@ -111,14 +111,14 @@ class Bus(Struct, frozen=True, kw_only=True):
             self.start(now, pci, minor=gpu.minor if gpu else None)
 
     def start(self, now: State, pci: str, *, minor: int | None = None) -> None:
-        """Bind a function that has no driver to what has it after boot."""
+        """Bind a function that has no driver to its driver after boot."""
         driver = self.iommu.first_driver(pci)
         sysfs.set_driver(self._sys, pci, driver)
         if driver is not None:
             self.enter(now, pci, driver, minor=minor)
 
     def probe(self, now: State) -> None:
-        """Bind what has no driver to nvidia, as its module does when it is loaded."""
+        """Bind functions without a driver to nvidia, as its module does when it is loaded."""
         for gpu in self.gpus:
             is_free = sysfs.driver_of(self._sys, gpu.pci) is None
             if is_free and self.is_taken_by(NVIDIA, gpu.pci):
@@ -128,11 +128,11 @@ class Bus(Struct, frozen=True, kw_only=True):
     # One function
 
     def is_taken_by(self, driver: str, pci: str) -> bool:
-        """Tell whether a driver takes a function: by driver_override, or as it knows it."""
+        """Tell whether a driver takes a function: by driver_override, or because it knows it."""
         path = self._sys / "bus/pci/devices" / pci / "driver_override"
         if "/" in pci or not path.exists():
             return False
-        # A plain file: behind a shorter word there may be the end of what was there before.
+        # A plain file: after a shorter word there may be the end of an earlier one.
         named = path.read_text().partition("\n")[0]
         return named == driver or (
             named in ("", sysfs.NO_OVERRIDE) and self.iommu.takes(driver, pci)

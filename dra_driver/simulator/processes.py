@@ -1,8 +1,8 @@
-"""What processes on simulated GPUs do, as NVML tells it: how busy they are, and in which list.
+"""What processes on simulated GPUs do, as NVML reports it: how busy they are, and in which list.
 
-In: a machine, and the id of a process that is on a GPU or MIG device already, since it has memory
+In: a machine, and the id of a process that is on a GPU or MIG device already, because it has memory
 there (memory.py, mig.py). Out: its entries in the shared state. A process that does nothing has no
-sample, as on a card; one that has ended keeps its last one, if it is let to.
+sample, as on a card; one that has ended can keep its last one.
 """
 
 from msgspec import Struct
@@ -13,11 +13,11 @@ from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.state import State
 
 UNKNOWN_PERCENT = 0xFFFFFFFF
-"""What drivers have been seen to say in the place of a percentage."""
+"""What drivers have been seen to report instead of a percentage."""
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """What a process does. Percentages are of the whole GPU; all 0: it is idle.
+    """What a process does. Percentages are of the whole GPU; all 0 means idle.
 
     Attributes:
         kind: in which of NVML's lists it is.

@@ -37,7 +37,7 @@ CARDS = Path(__file__).with_name("cards")
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C, six times as fast, unless PyYAML was built without it."""
+"""The loader in C, six times as fast, unless PyYAML was built without it."""
 
 ALIASES = {
     "a100x8": "a100-sxm4-40gb-x8",
@@ -67,7 +67,7 @@ ARCHITECTURES = {
 ADDRESSING_MODES = {"none": 0, "hmm": 1, "ats": 2}
 
 Version = Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
-# What the state file has room for, and what NVML counts.
+# Limits of the state file and of NVML.
 _MOST_MIG_PROFILES = 24
 _MOST_UNITS = 32
 _GPU_INSTANCE_PROFILES = 18
@@ -317,10 +317,10 @@ class Gpu(_Part):
 class Profile(_Part):
     """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order.
 
-    `memory_limits` is who keeps the memory limits of control groups, which drivers have as of
-    R615: the kernel (dmem), the driver (misc, the default), or nobody. `mig_change_ms` is how long
-    a card makes or destroys a GPU or compute instance; real ones take up to a second.
-    `iommu` is true or says more of it, and `driver_files` are those of a gathered node.
+    `memory_limits` is what enforces the memory limits of control groups, which drivers have from
+    R615 on: the kernel (dmem), the driver (misc, the default), or nothing. `mig_change_ms` is how
+    long a card takes to make or destroy a GPU or compute instance; real ones take up to a second.
+    `iommu` is true or describes it, and `driver_files` are those of a gathered node.
     """
 
     name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
@@ -404,7 +404,7 @@ def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:
 
 
 def _check_instances(gpu: Gpu, card: Card) -> None:
-    """Check that instances are of the card's profiles, and each there once."""
+    """Check that instances have the card's profiles, and that none is there twice."""
     known = {each.id: each for each in card.mig.profiles} if card.mig else {}
     for instance in gpu.told.instances:
         profile = known.get(instance.profile)
@@ -459,9 +459,9 @@ def parse(text: str, *, origin: str) -> Profile:
 
 
 def changed(profile: Profile, changes: Mapping[str, object]) -> Profile:
-    """Return a profile with other values in some of its fields, checked as a new one is.
+    """Return a profile with other values in some of its fields, checked like a new one.
 
-    Raises ConfigError if a value is not allowed, or not together with the rest.
+    Raises ConfigError if a value is not allowed, by itself or with the others.
     """
     try:
         return Profile.model_validate(profile.model_dump() | dict(changes))
@@ -477,7 +477,7 @@ def dump(profile: Profile) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _read(text: str) -> Any:
-    """Read YAML, the same text once: a machine's profile is asked for again and again.
+    """Read YAML, the same text only once: a machine's profile is asked for again and again.
 
     What it returns is shared, so nobody may change it.
     """
@@ -488,7 +488,7 @@ def _read(text: str) -> Any:
 
 
 def _shipped_cards(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the descriptions of those cards that the profile names and does not describe."""
+    """Return the descriptions of the cards that the profile names but does not describe."""
     gpus = content.get("gpus")
     own = content.get("cards") or {}
     wanted = {gpu.get("card") for gpu in gpus if isinstance(gpu, dict)} if gpus else set()

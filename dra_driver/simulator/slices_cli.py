@@ -3,8 +3,7 @@
 In: a profile or a cloud's machine type, and names of nodes. Out: slices on stdout, as
 `kubectl create -f -` takes them, or templates of them, as cluster autoscalers do. Needs neither a
 cluster nor a GPU: for autoscalers, for made-up nodes and for tests. They are what the driver would
-create on such a node, but for the owner: a slice belongs to its Node by the Node's UID, and there
-is none yet.
+create on such a node, except for the owner, because the Node has no UID yet.
 """
 
 import json
@@ -39,7 +38,7 @@ _TEMPLATE = "template"
 """Name of the node that a template is for; the autoscaler puts that of each new node there."""
 
 _GENERATION = 1
-"""Of a pool that is published for the first time."""
+"""The generation of a pool that is published for the first time."""
 
 
 class Slices(CommandSettings):
@@ -119,7 +118,7 @@ class Slices(CommandSettings):
     def _template_name(self) -> str:
         """Return the name of node and pool: for Karpenter, that of the machines.
 
-        It takes devices of different machine types for the same where pools and devices have equal
+        It mistakes devices of different machine types for the same if pools and devices have equal
         names, and remembers whether they match a selector (1.15.0, allocator.go: matchKey).
         """
         if self.template != "karpenter":
@@ -140,7 +139,7 @@ class Slices(CommandSettings):
 
 
 def node_names(name: str, count: int) -> list[str]:
-    """Return the names of so many nodes; one alone has the name as it is."""
+    """Return the names of `count` nodes; a single one has the name as it is."""
     return [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
 
 
@@ -183,7 +182,7 @@ def as_json(document: Object) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what occurs twice twice, where YAML would refer to the first."""
+    """Writes repeated values again, where YAML would refer to the first."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

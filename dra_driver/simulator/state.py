@@ -3,7 +3,7 @@
 In: a path, and what a caller wants changed. Out: the same bytes the C library has mapped in every
 process, so a change is seen at once by running drivers, nvidia-smi and containers.
 
-Writers hold an exclusive flock on the file and never replace it: containers have this very inode
+Writers hold an exclusive flock on the file and never replace it: containers have this inode
 bind-mounted. Event waiters sleep on a futex, which every event and every loss wakes.
 """
 
@@ -57,7 +57,7 @@ class Fault(Struct, frozen=True, kw_only=True):
         function: NVML function name as exported, or "*" for all.
         slot: the GPU's slot, or ANY_GPU.
         code: NVML return code; 0 only delays.
-        skip: how many calls go free before.
+        skip: how many calls succeed before.
         times: how often it strikes, or FOR_EVER.
         delay_ms: milliseconds to sleep before the answer.
         kill: whether the calling process is killed, before or after the call has its effect.
@@ -87,9 +87,9 @@ class Driver(Struct, frozen=True, kw_only=True):
     """Versions the driver reports, and where and how it makes files.
 
     `cuda_version` is 1000 * major + 10 * minor, `library_folder` relative to the driver root.
-    `caps_major` and `device_nodes` say how nodes of MIG capabilities are made, `memory_backend` who
-    keeps memory limits of the control groups below `cgroup_root`, and `mig_change_ms` how long it
-    takes to make or destroy an instance.
+    `caps_major` and `device_nodes` say how nodes of MIG capabilities are made, `memory_backend`
+    what enforces memory limits of the control groups below `cgroup_root`, and `mig_change_ms` how
+    long it takes to make or destroy an instance.
     """
 
     version: str
@@ -135,7 +135,7 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
         occupy(record, slot, gpu.residents)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(elf.library_page("libnvidia-simulator.so.1") + bytes(record))
-    temporary.chmod(0o644)  # who may write it may change settings, as root may on a real node
+    temporary.chmod(0o644)  # its writers may change settings, as root may on a real node
     temporary.rename(path)
 
 
@@ -229,7 +229,7 @@ class State:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; the object cannot be used after."""
+        """Close the file; the object cannot be used afterwards."""
         if hasattr(self, "_record"):
             del self._record
 
@@ -247,7 +247,7 @@ class State:
 
     @property
     def cgroup_root(self) -> str:
-        """The folder that is the root of the control groups; empty for where cgroup2 begins."""
+        """The root folder of the control groups; empty for the mount of cgroup2."""
         return bytes(self._record.cgroup_root).decode()
 
     @property
@@ -285,7 +285,7 @@ class State:
         return bool(self._record.gpus[slot].present)
 
     def presence(self, slot: int) -> Presence:
-        """Return who gets a card from NVML: nobody, all, or those that have it already."""
+        """Return who gets a card from NVML: nobody, all, or only those that already have it."""
         return Presence(self._record.gpus[slot].present)
 
     def lost(self, slot: int) -> bool:
@@ -333,7 +333,7 @@ class State:
             self._wake(record)
 
     def set_leaving(self, slot: int) -> None:
-        """Let no new session of NVML have a card, while the driver lets go of it."""
+        """Keep a card from new sessions of NVML while the driver lets go of it."""
         with self.locked() as record:
             record.gpus[slot].present = Presence.LEAVING
 
@@ -408,7 +408,7 @@ class State:
             self._wake(record)
 
     def reset_gpu(self, slot: int) -> None:
-        """Forget what a reset of one GPU forgets: instances, processes, modes that are not kept.
+        """Forget what a reset of one GPU removes: instances, processes, modes that are not kept.
 
         A MIG mode that was pending becomes the current one.
         """
@@ -424,13 +424,13 @@ class State:
             self._wake(record)
 
     def forget_mig(self) -> None:
-        """Forget the MIG instances and modes that a reload of the driver forgets."""
+        """Forget the MIG instances and modes that a reload of the driver removes."""
         with self.locked() as record:
             for slot in range(record.gpu_count):
                 clear_mig(record, slot, is_reload=True)
 
     def reset_volatile(self) -> None:
-        """Forget what a reboot forgets: modes that are not kept, losses, faults and events."""
+        """Forget what a reboot removes: modes that are not kept, losses, faults and events."""
         with self.locked() as record:
             for slot in range(record.gpu_count):
                 gpu = record.gpus[slot]
@@ -462,8 +462,8 @@ class State:
 def clear_mig(record: layout.StateRecord, slot: int, *, is_reload: bool = False) -> None:
     """End a GPU's instances and the processes on it, and make a pending MIG mode the current one.
 
-    Instances survive neither a reset nor a reload of the driver. With the driver the MIG mode is
-    lost too, except by the cards that need a reset to change it: they have it in their InfoROM.
+    Instances survive neither a reset nor a reload of the driver. A reload also ends the MIG mode,
+    except on cards that need a reset to change it: they keep it in their InfoROM.
     """
     gpu = record.gpus[slot]
     if is_reload and gpu.facts[Fact.MIG_RESET_TO_SWITCH] == 0:

@@ -16,7 +16,7 @@ from dra_driver.simulator.hardware import NVIDIA_VENDOR, SimulatedGpu
 
 _BRIDGE = {"vendor": "0x8086", "device": "0x352a", "class": "0x060400"}
 NO_OVERRIDE = "(null)"
-"""What the kernel shows where nothing was written to driver_override."""
+"""What the kernel shows if nothing was written to driver_override."""
 
 _WITHOUT_VIRTUAL_FUNCTIONS = frozenset({"kepler", "maxwell", "pascal", "volta", "turing"})
 _MIB = 1024**2
@@ -81,7 +81,7 @@ def remove_drm(sys: Path, gpu: SimulatedGpu) -> None:
 
 
 def set_driver(sys: Path, pci: str, driver: str | None) -> None:
-    """Link a PCI function with its driver, or with none."""
+    """Link a PCI function with its driver, or remove the link."""
     folder = device(sys, pci)
     if (before := driver_of(sys, pci)) is not None:
         (sys / "bus/pci/drivers" / before / pci).unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def link(path: Path, target: Path) -> None:
 
 
 def _modalias(attributes: Mapping[str, str]) -> str:
-    """Return the text by which the modules that know a device are found."""
+    """Return the text by which the kernel finds the modules for a device."""
     number = {name: value.removeprefix("0x").upper() for name, value in attributes.items()}
     kind = number["class"]
     return (

@@ -3,9 +3,9 @@
 In: the slices of a made-up node. Out: the same without what only a real node can tell, for Cluster
 Autoscaler (`NodeInfo.LocalResourceSlices` of a cloud provider's TemplateNodeInfo), or as
 Karpenter's `InstanceType.DynamicResources` has it. An autoscaler compares a template with the
-selectors of pending claims: a value that is made up lets it start nodes on which the claim finds
-nothing, or none although they would do. An attribute that is missing matches no selector, which is
-the truth: nobody knows it yet. Pure.
+selectors of pending claims: with a made-up value, it starts nodes that do not fit the claim, or no
+node although one would fit. A missing attribute matches no selector, which is right, because nobody
+knows it yet. Pure.
 """
 
 from collections import defaultdict
@@ -56,7 +56,7 @@ def template_of(slices: Iterable[Object], keep: frozenset[str] = frozenset()) ->
 
     Args:
         slices: of one node.
-        keep: attributes that are known all the same.
+        keep: attributes that are known nevertheless.
     """
     for slice_ in slices:
         spec = slice_["spec"]
@@ -69,8 +69,8 @@ def template_of(slices: Iterable[Object], keep: frozenset[str] = frozenset()) ->
 def dynamic_resources(slices: Iterable[Object], keep: frozenset[str] = frozenset()) -> Object:
     """Return Karpenter's `DynamicResources` of an instance type: templates and bindings.
 
-    A binding names devices that will have the same value of an attribute, whatever it will be: so
-    claims with `matchAttribute` are served although the template lacks the value.
+    A binding names devices that will have the same value of an attribute: so claims with
+    `matchAttribute` are served although the template lacks the value.
     """
     slices = list(slices)
     return {

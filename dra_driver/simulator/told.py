@@ -1,7 +1,7 @@
-"""What a profile says of one GPU beside its card: how a real one differed, when it was gathered.
+"""What a profile says of one GPU besides its card: how a real one differed when it was gathered.
 
 In: a profile's YAML, mostly written by `simulate up --from` (simulator/archive.py). Out: validated
-parts of a GPU. A fact or text takes the place of what the card would make of it.
+parts of a GPU. A fact or text replaces that of the card.
 """
 
 import uuid
@@ -22,7 +22,7 @@ Number = Annotated[int, pydantic.Field(gt=-(2**63), lt=2**63)]
 FunctionName = Annotated[
     str, pydantic.StringConstraints(pattern=r"^(\*|nvml[A-Za-z0-9_]*)$", max_length=63)
 ]
-# What NVML counts of compute instance profiles, and the simulated library of slices.
+# The numbers of compute instance profiles in NVML, and of slices in the simulated library.
 _MOST_PROFILES = 16
 _MOST_SLICES = 32
 
@@ -67,7 +67,7 @@ class GpuInstance(_Part):
 class Told(_Part):
     """How a GPU differs from its card.
 
-    `facts` and `texts` are by the names in `layout` (null: NVML does not tell it), `links` one by
+    `facts` and `texts` are by the names in `layout` (null: NVML does not report it), `links` one by
     one (null: there is none of that number), `instances` what it is divided into at first, and
     `refusals` calls that fail, with their return code (* for all). A call that `hangs` does not
     return. One that is `lost` has fallen off the bus.

@@ -2,9 +2,9 @@
 
 In: a cache folder and this machine's own Debian package sources. Out: a `Userspace`: the driver's
 version and its files by their place in a driver root. The real ones come from the non-free part of
-the archive this machine already uses, downloaded and unpacked, never installed. Where they cannot
-be had, stand-ins with the right sonames take their place. libcuda is a stand-in always: NVIDIA's
-own would find none of the simulated GPUs.
+the archive this machine already uses, downloaded and unpacked, never installed. If they cannot be
+downloaded, stand-ins with the right sonames take their place. libcuda is always a stand-in, because
+NVIDIA's own would find none of the simulated GPUs.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ class Userspace(Struct, frozen=True, kw_only=True):
 
     Attributes:
         real: whether they are NVIDIA's.
-        version: the driver version in their names; empty for stand-ins, which take any.
+        version: the driver version in their names; empty for stand-ins, which can have any.
         files: place in the driver root → file to put there.
         links: place in the driver root → text of the symlink.
         texts: place in the driver root → what the file there has.
-        note: for the user: where they are from, or why they are not real.
+        note: text for the user: where they are from, or why they are not real.
     """
 
     real: bool
@@ -78,12 +78,12 @@ def real(
     report: Callable[[str], None],
     apt: Path = Path("/etc/apt"),
 ) -> Userspace:
-    """Return NVIDIA's files, but for libcuda, from the cache; downloaded first if need be.
+    """Return NVIDIA's files, except libcuda, from the cache; downloaded first if necessary.
 
     Args:
         cache: folder for results, made if missing.
         environment: passed to apt-get; PATH and proxies matter.
-        report: told in a sentence when something takes a while.
+        report: gets a sentence when something takes a while.
         apt: folder of the machine's package sources.
 
     Raises:
@@ -106,7 +106,7 @@ def real(
 
 @functools.cache
 def _wanted(folder: Path) -> tuple[Mapping[str, Path], Mapping[str, str]]:
-    """Return files and links of the packages, which change no more once they are unpacked."""
+    """Return files and links of the packages, which do not change after they are unpacked."""
     files, links = {}, {}
     for path in sorted(folder.rglob("*")):
         place = str(path.relative_to(folder))
@@ -122,7 +122,7 @@ def _wanted(folder: Path) -> tuple[Mapping[str, Path], Mapping[str, str]]:
 def stand_ins(
     cache: Path, environment: Mapping[str, str], driver_version: str, why: str
 ) -> Userspace:
-    """Return libraries with the right sonames, empty but for libcuda, and a small nvidia-smi.
+    """Return libraries with the right sonames, empty except libcuda, and a small nvidia-smi.
 
     Raises SetupError if there is no C compiler.
     """
@@ -152,7 +152,7 @@ def _version(files: Mapping[str, Path]) -> str:
 
 
 def _download(kept: Path, environment: Mapping[str, str], apt: Path) -> None:
-    """Download the packages and leave their unpacked content as `kept`, whole or not at all."""
+    """Download the packages and leave their unpacked content as `kept`, complete or not at all."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool, path=environment.get("PATH")) is None:
             raise SetupError(f"this machine has no {tool}")

@@ -141,7 +141,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Slice(Struct, frozen=True, kw_only=True):
-    """A ResourceSlice. By their names slices of a pool are ordered.
+    """A ResourceSlice. Slices of a pool are ordered by their names.
 
     Attributes:
         count: how many slices this generation of the pool has.

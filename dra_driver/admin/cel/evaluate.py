@@ -259,7 +259,7 @@ def _binary(operator: str, left: object, right: object) -> object:
         case "==":
             return equal(left, right)
         case "!=":
-            # Also where the one cannot be compared with the other.
+            # Values that cannot be compared are not equal.
             with suppress(EvaluationError):
                 return not equal(left, right)
             return True

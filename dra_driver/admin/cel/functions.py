@@ -259,7 +259,7 @@ def _includes(holder: Any, value: Any) -> bool:
         try:
             if equal(element, value):
                 return True
-        except EvaluationError:  # two types are as good as two values here
+        except EvaluationError:  # values of different types are different
             continue
     return False
 

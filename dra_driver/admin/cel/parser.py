@@ -57,11 +57,11 @@ class _Token(Struct, frozen=True):
 def _tokens(text: str) -> Iterator[_Token]:
     at = 0
     while at < len(text):
-        # In a raw string a backslash is a character as any other.
+        # In a raw string a backslash is a character like any other.
         raw = _RAW_STRING.match(text, at) if _RAW.match(text, at) else None
         match = raw or _TOKENS.match(text, at)
         if match is None:
-            # In backquotes newer versions of CEL take any field's name.
+            # Newer versions of CEL take any field's name in backquotes.
             error = NotUnderstoodError if text[at] == "`" else NotCelError
             raise error(f"the character {text[at]!r} at position {at + 1}")
         kind = "string" if raw else str(match.lastgroup)

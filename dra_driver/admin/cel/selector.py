@@ -199,7 +199,7 @@ def _path(node: syntax.Node, scope: _Scope) -> tuple[str, ...] | None:
             holder = _path(node.operand, scope)
             return None if holder is None else (*holder, key)
         case syntax.Binary(operator="in", left=syntax.Constant(value=str() as key)):
-            # Whether there is such an attribute is asked so too.
+            # Selectors also ask in this way whether an attribute exists.
             holder = _path(node.right, scope)
             is_map = holder is not None and len(holder) == 2 and holder[0] in _READ
             return (*holder, key) if holder is not None and is_map else None

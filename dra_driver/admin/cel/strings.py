@@ -17,7 +17,7 @@ _LONGEST = 100_000
 
 
 def of_strings(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a function of strings alone."""
+    """Return a function that takes only strings."""
 
     def result(*values: object) -> object:
         for value in values:
@@ -129,5 +129,5 @@ def trim(text: str) -> str:
 
 
 def ascii_only(change: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a function that changes a string's ASCII characters alone."""
+    """Return a function that changes only a string's ASCII characters."""
     return lambda text: "".join(change(char) if char.isascii() else char for char in text)

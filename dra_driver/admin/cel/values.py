@@ -1,8 +1,8 @@
 """The values of CEL, and what can go wrong with them.
 
 Ints, strings, bytes, bools, lists, maps and null are those of Python; what Python has no type for
-is here. Rules: numbers compare across their types; else values of two types are not equal, but for
-a version or a quantity on the left, which is an error (Kubernetes' own types say so). Pure.
+is here. Rules: numbers compare across their types; other values of different types are not equal,
+except that a version or quantity on the left is an error (as in Kubernetes' own types). Pure.
 """
 
 import re

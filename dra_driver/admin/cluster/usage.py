@@ -97,7 +97,7 @@ def usage_of(pools: Iterable[Pool], allocations: Iterable[Allocation]) -> Cluste
     for allocation in sorted(allocations, key=lambda each: (each.claim, each.device)):
         by_pool.setdefault(allocation.pool, []).append(allocation)
     pools = list(pools)
-    # What is allocated of a name that two nodes use is of the node that the pool is named after.
+    # If two nodes use a pool's name, what is allocated counts for the node of that name.
     own = {pool.name: pool for pool in sorted(pools, key=lambda pool: pool.node == pool.name)}
     used = tuple(
         _usage_of_pool(pool, by_pool.pop(pool.name, []) if own[pool.name] is pool else [])
@@ -114,7 +114,7 @@ def _usage_of_pool(pool: Pool, allocations: list[Allocation]) -> PoolUsage:
         if allocation.device in known
     ]
     missing = [allocation for allocation in allocations if allocation.device not in known]
-    # Of an incomplete pool nobody knows what it will hold, and the scheduler counts nothing of it.
+    # Nobody knows what an incomplete pool will hold, and the scheduler counts nothing of it.
     whole = pool.problem is None
     return PoolUsage(
         pool=pool,
@@ -152,7 +152,7 @@ def _usage_of_resource(
     most = _room(offered, NOTHING_CONSUMED)
     return ResourceUsage(
         resource=resource,
-        # First fit is not always the most; what claims have together shows what there was.
+        # First fit may find fewer than there are; there are at least as many as claims have.
         offered=None if most is None else max(most, used + (more or 0)),
         used=used,
         free=more,

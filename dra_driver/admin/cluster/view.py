@@ -51,7 +51,7 @@ def table(usage: ClusterUsage, *, wide: bool = False) -> str:
         (_node(pool), each.resource or _BY_CLAIM, *_numbers(each))
         for pool in usage.pools
         for each in pool.resources
-        if each.resource or each.parts  # who asks by resource name has no use for the others
+        if each.resource or each.parts  # pods that ask by resource name have no use for the others
     ]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no devices are published"]
     if capacities := list(_capacity_rows(usage)):

@@ -172,7 +172,7 @@ def _of_another(value: Object, path: Path, driver: str) -> Outcome:
 def _referred(value: Object, path: Path) -> Key:
     reference = mapping(value, *path, _REFERENCE)
     kind = text(reference, "kind")
-    # Those of a class are of the cluster.
+    # The parameters of a class have no namespace.
     namespace = "" if kind == "DeviceClassParameters" else _namespace(value)
     return kind, namespace, text(reference, "name")
 

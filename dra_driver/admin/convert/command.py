@@ -33,7 +33,7 @@ class Convert(CommandSettings):
         """Convert and print. Ends the process with status 1 or 2 unless all is carried over."""
         texts, unreadable = read_all(self.files)
         converted = convert(texts)
-        # Into a file or kubectl goes each character as it was; a terminal is not to act on it.
+        # A file or kubectl gets each character as it was; a terminal must not act on any.
         out = sys.stdout if sys.stdout.isatty() else unescaped(sys.stdout)
         out.write(converted.text)
         lost = as_text(converted.reports)

@@ -78,7 +78,7 @@ def read(limits: Mapping[str, object]) -> Wanted | None:
         names = tuple(name for name in (count, memory, cores) if name in limits)
         if not names or (names == (GPU,) and not is_percentage):
             continue
-        # The webhooks of these projects add one GPU where none is said.
+        # The webhooks of these projects add one GPU if the number is missing.
         amount, mib, percent = (
             whole(limits.get(name, default))
             for name, default in ((count, 1), (memory, 0), (cores, 0))

@@ -63,7 +63,7 @@ def _joined(terms: list[Term], *, is_or: bool) -> Term:
     if is_or in terms:
         return is_or
     said = [term for term in terms if isinstance(term, str)]
-    # An alternative that cannot be said must not keep the GPUs out that it was for.
+    # An alternative that cannot be expressed must not exclude the GPUs that it was for.
     if None in terms and (is_or or not said):
         return None
     if not said:

@@ -67,7 +67,7 @@ def findings_of(check: Check, answer: Callable[[], list[Seen]], seconds: float) 
     except (DeviceError, TransientError) as error:
         seen = [of_error(check.silence, error)]
     except DriverError as error:
-        # Who may not ask learns nothing; who is not known to the server has to do something.
+        # A user without the permission learns nothing; one unknown to the server has to act.
         is_unknown = isinstance(error, AccessError) and error.status == HTTPStatus.UNAUTHORIZED
         seen = [of_error(check.silence if is_unknown else Severity.UNKNOWN, error)]
     except Exception as error:  # noqa: BLE001 (a check that fails must not take the others along)

@@ -159,7 +159,7 @@ class Sources:
         return pods_of(ds.short_name, own)
 
     def past_scheduler(self) -> Iterator[Seen]:
-        """Judge pods that lack devices since no scheduler has placed them."""
+        """Judge pods that lack devices because no scheduler has placed them."""
         cluster = self.cluster
         nodes = {node.name: node for node in map(Node.of, cluster.nodes())}
         with_gpus = sorted({text(each, "spec", "nodeName") for each in cluster.slices()} - {""})
@@ -195,7 +195,7 @@ class Sources:
             yield unknown("no DaemonSet of this driver is known (see daemonset)")
 
     def schedulers(self) -> Iterator[Seen]:
-        """Judge what else decides over pods with claims."""
+        """Judge the other schedulers and quota systems that handle pods with claims."""
         cluster = self.cluster
         kai = cluster.serves(schedulers.KAI_GROUP)
         try:

@@ -186,7 +186,7 @@ def _of_request(requests: list[list[RequestAnswer]]) -> Iterator[Finding]:
 def _of_alternative(answers: list[RequestAnswer]) -> Finding:
     request, devices = answers[0].request, [device for each in answers for device in each.devices]
     subject = _subject(answers[0].claim, request)
-    # Of a device that others may select too, each node speaks.
+    # Answers of different nodes may name the same device.
     by_kind: dict[Kind, list[DeviceAnswer]] = {}
     for judged in devices:
         if judged.reason is not None:

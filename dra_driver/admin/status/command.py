@@ -79,7 +79,7 @@ class ShowStatus(CommandSettings):
 
     def _check_cluster(self) -> None:
         for name in ("kubelet_plugins_directory_path", "proc_root"):
-            # By variable they are there in every pod of the driver, and say nothing.
+            # Every pod of the driver has them as variables, which is not a request.
             usual = {str(self.options[name].default), os.environ.get(name.upper())}
             if str(getattr(self, name)) not in usual:
                 self.refuse(name, "does not work with --cluster, which reads no files of this node")
@@ -95,7 +95,7 @@ class ShowStatus(CommandSettings):
         )
 
     def _of_the_cluster(self) -> str:
-        # Not above: a node's own status needs no client of the API server.
+        # Not imported above: a node's own status needs no client of the API server.
         from dra_driver.admin.cluster import command  # noqa: PLC0415
 
         return command.shown(

@@ -63,7 +63,7 @@ class ShowUsage(CommandSettings):
 
     def cli_cmd(self) -> None:
         """Look and print."""
-        # Not above: who asks for claims by `status` needs neither NVML nor a client.
+        # Not imported above: `status` needs neither NVML nor a client.
         from dra_driver.admin.status import usage  # noqa: PLC0415
 
         with self._own_api() as api:

@@ -16,7 +16,7 @@ from dra_driver.words import named
 NARROWEST = 80
 _COLUMNS = ("POD", "CONTAINER", "DEVICE", "MEMORY", "LIMIT", "SM", "PROCESSES", "CLAIM")
 _SHRINKABLE = (0, 1, 2, 6)
-"""Without the last: claims are left out if they would make other columns narrower."""
+"""Not the last: claims are left out if they would make other columns narrower."""
 _SHORTEST = 9
 _BAR = 20
 _MIB, _GIB = 1024**2, 1024**3

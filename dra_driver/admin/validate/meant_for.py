@@ -1,16 +1,9 @@
 """Whether the configs of a claim are for devices that its requests can get. Pure.
 
-<<<<<<< HEAD
-In: the requests and configs of a claim as they are written. Out: what has no effect for certain, in
-words for its author. What a DeviceClass gives is known of those that come with the driver, by their
-names; of any other only Prepare knows what a request got. Where a claim has a config of the kind
-that fits it can hide the others, and Prepare alone says which.
-=======
 In: the requests and configs of a claim as written. Out: what certainly has no effect, in words for
-its author. Of DeviceClasses, only the two that come with the driver are known, by their names; for
-any other, only Prepare knows what a request got. If a claim has configs of both kinds, one can hide
-the other, and only Prepare knows which.
->>>>>>> w-V1
+its author. Of DeviceClasses, only those that come with the driver are known, by their names; for
+any other, only Prepare knows what a request got. If a claim has configs of several kinds, one can
+hide another, and only Prepare knows which.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

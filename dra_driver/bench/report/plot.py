@@ -69,7 +69,7 @@ class _Panel(Struct, frozen=True, kw_only=True):
     unit: str
     figure: FigureName
     equal: Callable[[int], float]
-    """Where a GPU would be whose tenants divide it without loss or gain."""
+    """The line of a GPU whose tenants divide it without loss or gain."""
 
 
 def svg(report: Report) -> str:
@@ -176,7 +176,7 @@ def _study(report: Report) -> Figure:
     rows = [row for row in summary(report) if row.role or len(row.strategy.roles) == 1]
     panels = _panels(report, rows)
     drawn = {row.strategy.name for row in rows if any(each.figure(row) for each in panels)}
-    # Of a case something is drawn, or at least said beside its name.
+    # Each case has a bar, or at least a text beside its name.
     rows = [
         row
         for row in rows

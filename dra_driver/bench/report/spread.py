@@ -17,11 +17,11 @@ _T = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 _T_OF_MANY = 1.98
-"""Of 100 degrees of freedom; from 31 on it is at most 3 % too small."""
+"""For 100 degrees of freedom; used from 31 on, where it is at most 3 % too small."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """A figure of all repetitions; `half` of its interval, None for a single one."""
+    """A figure of all repetitions, with half of its interval; None for a single one."""
 
     mean: float
     half: float | None

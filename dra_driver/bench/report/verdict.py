@@ -43,7 +43,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 def advice(report: Report) -> Advice:
-    """Return what a report comes to."""
+    """Return the conclusion of a report."""
     rows = summary(report)
     groups = _groups(rows)
     said, chosen = [], None
@@ -140,6 +140,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _is_for_shares(strategy: Strategy) -> bool:
-    """Whether a node can give out such shares: they are alike."""
+    """Whether a node can give out such shares, which means that they are equal."""
     own = any(part.is_client_of_mps for part in strategy.parts)
     return strategy.sharing in _SHARED and not own and len(set(strategy.profiles)) == 1

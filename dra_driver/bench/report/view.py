@@ -33,7 +33,7 @@ IN_CONTAINERS = "Containers of pods compared with processes, as ratios"
 _LATE_SECONDS = 0.5
 _MOST_OF_IT = 0.8
 _ENOUGH = 200
-"""Latencies: the 99th percentile is the second largest of so many, or what follows it."""
+"""With fewer latencies, the 99th percentile is one of the two largest."""
 
 _Cell = Callable[[Row], str]
 

@@ -1,8 +1,8 @@
-"""Matrices of a scenario: each case with one becomes as many as there are combinations. Pure.
+"""Matrices of a scenario: a case with one becomes a case for each combination. Pure.
 
 In: a case as plain values, with a `matrix`: by name a list of values, or a map of labels and
-values. Out: cases without one. `$name` alone stands for the value, whatever it is; in the middle of
-a text, and wherever cases and roles are named, for its label. `$$` stands for a dollar sign.
+values. Out: cases without one. `$name` alone stands for the value, of any type; in the middle of a
+text, and in names of cases and roles, for its label. `$$` stands for a dollar sign.
 """
 
 import itertools
@@ -18,11 +18,11 @@ _NAMES = frozenset({"name", "role", "against", "undisturbed", "instead", "group"
 _MOST = 500
 
 Values = Mapping[str, tuple[str, Any]]
-"""By the name of a variable its label and its value."""
+"""A variable's label and value, by its name."""
 
 
 def expanded(case: Any, path: Path) -> list[Any]:
-    """Return the cases that one stands for. Raises InvalidConfigError."""
+    """Return the cases that a case with a matrix stands for. Raises InvalidConfigError."""
     if not isinstance(case, Mapping) or "matrix" not in case:
         return [_replaced(case, {}, path, is_name=False)]
     rest = {key: value for key, value in case.items() if key != "matrix"}

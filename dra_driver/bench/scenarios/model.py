@@ -1,8 +1,8 @@
-"""What a scenario's file says, once its matrices are expanded: strict, and without a GPU at hand.
+"""What a scenario's file says, once its matrices are expanded: strict, and without a GPU.
 
 In: plain values (bench/scenarios/read.py). Out: a `Scenario`. What depends on the card, such
-as shares of its memory and MIG profiles by size, is still as it was written; which strategies come
-of it is said by bench/scenarios/plan.py. The keys of a work are the fields of `Workload`.
+as shares of its memory and MIG profiles by size, is still as it was written;
+bench/scenarios/plan.py makes strategies of it. The keys of a work are the fields of `Workload`.
 """
 
 import json
@@ -17,7 +17,7 @@ from dra_driver.bench.workload import Strict, Workload
 WORK_KEYS = tuple(
     name for name in Workload.model_fields if name not in ("seconds", "warm_up", "seed")
 )
-"""What a work can say; how long tenants work, and by which seed, is the scenario's."""
+"""The fields of a work, except those that the scenario has: the time and the seed."""
 
 PERCENT = r"(100|[1-9]?[0-9])%"
 
@@ -29,7 +29,7 @@ WorkKeys = dict[str, JsonValue]
 
 
 class Limits(Strict):
-    """What a tenant asks MPS for."""
+    """What a tenant asks of MPS."""
 
     threads: Annotated[int, Field(ge=1, le=100, description="Percent of the SMs.")] | None = None
     memory: (
@@ -40,7 +40,7 @@ class Limits(Strict):
 
 
 class TenantSpec(Strict):
-    """One tenant of a case, or several that are alike."""
+    """One tenant of a case, or several equal ones."""
 
     work: Annotated[str, Field(description="One of `works`.")]
     with_: Annotated[
@@ -126,7 +126,7 @@ class Scenario(Strict):
     cases: Annotated[tuple[CaseSpec, ...], Field(min_length=1, max_length=500)]
 
     def work(self, tenant: TenantSpec, memory_mib: int | None) -> Workload:
-        """Return the work of a tenant; memory in percent is of so many MiB.
+        """Return the work of a tenant; percentages of memory are of `memory_mib`.
 
         Raises ValueError with what is wrong with it, pydantic's ValidationError for one.
         """
@@ -159,7 +159,7 @@ class Scenario(Strict):
 
 
 def share_of(percent: str, memory_mib: int | None) -> int:
-    """Return so many percent of memory in MiB. Raises ValueError where it is not known."""
+    """Return a percentage of memory in MiB. Raises ValueError if the memory is unknown."""
     if not percent.endswith("%") or not percent[:-1].isdecimal():
         raise ValueError(f"must be MiB, or a part such as 25%, not {percent!r}")
     if memory_mib is None:

@@ -1,8 +1,8 @@
 """A scenario on a card: its cases as strategies, and what each is compared with. Pure.
 
-In: a `Scenario`, the card's memory, the MIG profiles that there are, and a question that says why a
-strategy cannot be run. Out: a `Plan`. Where a base cannot be run, such as the work alone on a GPU
-that is in MIG mode, the case that the scenario names instead takes its place.
+In: a `Scenario`, the card's memory, the MIG profiles, and a function that says why a strategy
+cannot be run. Out: a `Plan`. If a base cannot be run, such as the work alone on a GPU in MIG mode,
+the case that the scenario names instead takes its place.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from dra_driver.errors import ConfigError
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What is to be run, in this order, and how the cases of a scenario belong together."""
+    """What to run, in this order, and how the cases of a scenario belong together."""
 
     strategies: tuple[Strategy, ...]
     work: Workload
@@ -88,7 +88,7 @@ def strategy_of(
         limits = [Limits(threads=max(1, 100 // parts), memory=memory)] * parts
     wanted = [_profile(tenant.profile, profiles) for tenant in tenants]
     own_limits = [(limit.threads, _memory(limit, memory_mib)) for limit in limits]
-    # What is the same for all is a setting of the strategy: an admin would set it so.
+    # A value that all tenants have is a setting of the strategy, as an admin would set it.
     threads = memory = None
     if sharing is Sharing.MPS and len(set(own_limits)) == 1 and any(own_limits[0]):
         sharing = Sharing.MPS_LIMITS
@@ -122,7 +122,7 @@ def strategy_of(
 
 
 def reason(error: ValueError) -> str:
-    """Return what is wrong, without what pydantic says around it."""
+    """Return what is wrong, without pydantic's own words around it."""
     if isinstance(error, ValidationError):
         return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
     return str(error)
@@ -139,7 +139,7 @@ def _sharing(case: CaseSpec) -> Sharing:
 
 
 def _all_tenants(case: CaseSpec, profiles: Mapping[str, int]) -> list[TenantSpec]:
-    """Return each tenant by itself."""
+    """Return the tenants one by one."""
     counted = [tenant for tenant in case.tenants if tenant.count != "rest"]
     rest = [tenant for tenant in case.tenants if tenant.count == "rest"]
     if len(rest) > 1 or any(each.profile != rest[0].profile for each in counted if rest):
@@ -156,7 +156,7 @@ def _all_tenants(case: CaseSpec, profiles: Mapping[str, int]) -> list[TenantSpec
 
 
 def _profile(wanted: str, profiles: Mapping[str, int]) -> str:
-    """Return the MIG profile that is meant; what is wanted, if there is none."""
+    """Return the MIG profile that is meant; if there is none, what was asked for."""
     if not wanted or "." in wanted:
         return wanted
     plain = sorted((profile for profile in profiles if is_plain(profile)), key=profile_size)
@@ -176,7 +176,7 @@ def _memory(limits: Limits, memory_mib: int | None) -> int | None:
 def _relations(
     scenario: Scenario, strategies: Mapping[str, Strategy], stand_ins: Mapping[str, str]
 ) -> list[Relation]:
-    """Return what each case is compared with; a base is one of itself."""
+    """Return what each case is compared with; a base is compared with itself."""
     groups = _groups(strategies)
     bases = {
         name
@@ -205,14 +205,14 @@ def _instead(stand_ins: Mapping[str, str], case: CaseSpec) -> tuple[str, ...]:
 def _needless(
     scenario: Scenario, stand_ins: Mapping[str, str], relations: Sequence[Relation]
 ) -> set[str]:
-    """Return the cases that were to stand in for others, which can be run."""
+    """Return the stand-ins of cases that can be run."""
     spare = {case.instead for case in scenario.cases if case.instead}
     used = {name for relation in relations for name in (*relation.against, *relation.undisturbed)}
     return spare - used - set(stand_ins.values())
 
 
 def _groups(strategies: Mapping[str, Strategy]) -> dict[str, str]:
-    """Return for each case its group: cases whose tenants do the same are of one."""
+    """Return the group of each case: cases whose tenants do the same are in one group."""
     works: dict[str, Counter[tuple[str, str]]] = {
         name: Counter((part.role, part.work.described()) for part in strategy.parts)
         for name, strategy in strategies.items()

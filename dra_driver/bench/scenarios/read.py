@@ -1,7 +1,7 @@
-"""Reads a scenario from its file, and says of each mistake the line, the place and what is right.
+"""Reads a scenario from its file; each error says the line, the place and what is right.
 
-In: a file, or the name of a shipped scenario. Out: a `Scenario`. A mistake is an error: a key that
-is not known, a value of the wrong kind, a work that cannot be, two cases of one name.
+In: a file, or the name of a shipped scenario. Out: a `Scenario`. Errors are unknown keys, values of
+the wrong type, impossible works, and two cases of one name.
 """
 
 import json
@@ -39,7 +39,7 @@ _SUFFIX = ".yaml"
 _BRANCHES = frozenset({"int", "str", "constrained-int", "constrained-str"})
 _MOST_BYTES = 1 << 20
 _ANY_MEMORY = 1 << 20
-"""Checks works whose memory is a part of a GPU's, before there is one."""
+"""Memory to check works with whose memory is a part of a GPU's, before there is a GPU."""
 
 
 def shipped() -> dict[str, Traversable]:
@@ -79,7 +79,7 @@ def find_scenario(name: str) -> tuple[str, Scenario]:
 
 
 def read_scenario(text: str, source: str) -> Scenario:
-    """Return the scenario of a text; `source` is what errors call it. Raises ConfigError."""
+    """Return the scenario of a text; `source` is its name in errors. Raises ConfigError."""
     try:
         documents = list(read_documents(text))
     except BrokenManifestError as error:
@@ -125,7 +125,7 @@ def _scenario(value: Any) -> Scenario:
 
 
 def _works(content: Mapping[str, Any]) -> list[Problem]:
-    """Return the keys of works that are none."""
+    """Return the unknown keys of works."""
     unknown = []
     works = content.get("works")
     for name, work in works.items() if isinstance(works, Mapping) else ():
@@ -152,7 +152,7 @@ def _equal_names(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
 
 
 def _impossible_works(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
-    """Return what is wrong with works as tenants have them."""
+    """Return what is wrong with the tenants' works."""
     problems = []
     for at, case in zip(origins, scenario.cases, strict=True):
         for number, tenant in enumerate(case.tenants):
@@ -173,7 +173,7 @@ def _impossible_works(scenario: Scenario, origins: Sequence[int]) -> list[Proble
 
 
 def _impossible_cases(scenario: Scenario, origins: Sequence[int]) -> list[Problem]:
-    """Return what is wrong with the tenants of a case together."""
+    """Return what is wrong with the combination of a case's tenants."""
     problems = []
     for at, case in zip(origins, scenario.cases, strict=True):
         try:
@@ -205,8 +205,8 @@ def _problems(
 ) -> list[Problem]:
     """Return the errors of pydantic with the places in the file that they are about.
 
-    A value that may be of several types has an error for each of them. What is wrong in several
-    cases of one matrix is told of the first.
+    A value that may have several types has an error for each of them. An error in several cases of
+    one matrix is reported for the first.
     """
     texts: dict[tuple[Path, int], list[str]] = {}
     for detail in error.errors(include_url=False):
@@ -217,7 +217,7 @@ def _problems(
         index = loc[1] if loc[:1] == ("cases",) and len(loc) > 1 else -1
         at = index if isinstance(index, int) else -1
         path: Path = loc if at < 0 else ("cases", origins[at], *loc[2:])
-        # Of a list whose items are wrong pydantic says that it has none.
+        # If the items of a list are wrong, pydantic reports that it has none.
         if detail["type"] != "too_short" or not _value(content, loc):
             texts.setdefault((path, at), []).append(text)
     by_path: dict[Path, Problem] = {}
@@ -240,7 +240,7 @@ def _value(content: Any, path: Path) -> Any:
 
 
 def _is_branch(part: str | int) -> bool:
-    """Whether a part of pydantic's place names an alternative of a type, and no key."""
+    """Whether a part of pydantic's place names an alternative of a type, not a key."""
     return isinstance(part, str) and (part.endswith("]") or part in _BRANCHES)
 
 

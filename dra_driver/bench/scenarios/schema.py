@@ -1,7 +1,7 @@
 """Writes the JSON schema of a scenario's file, for editors: hack/generate runs it.
 
 In: the models, and the fields of a work. Out: a schema. In cases a variable of the matrix may stand
-for any value but free text.
+for any value except free text.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""When steps are made: one after the other, or as requests arrive; and what came of them.
+"""When steps are made: one after the other, or as requests arrive; and how long they took.
 
-Requests arrive whether or not earlier ones have ended (open loop), so a tenant that falls behind
-has them wait, and their latency says it: it counts from the arrival. A closed loop would slow the
-arrivals down and hide it. Each moment is as likely as any other. Tenants have the same moments,
-each turned on by another part of the time: so all have the same amount of work and crowd as much by
-themselves, and what differs between two is no chance. Pure but for the clock and the step, which
-come in by argument.
+Requests arrive whether or not earlier ones have ended (open loop). If a tenant falls behind, they
+wait, and their latency, which counts from the arrival, shows it. A closed loop would slow the
+arrivals down and hide that. Each moment is as likely as any other. All tenants have the same
+moments, each shifted by another part of the time: so they have the same amount of work, equally
+crowded, and differences between two tenants are not due to chance. Pure, except for the clock and
+the step, which are arguments.
 """
 
 import random
@@ -16,7 +16,7 @@ from msgspec import Struct
 from dra_driver.bench.model import Latency, percentile
 
 _GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it are far from each other, however many there are."""
+"""Multiples of it, modulo 1, are far from each other, however many there are."""
 
 Clock = Callable[[], float]
 
@@ -89,7 +89,7 @@ def open_loop(
 
 
 def random_arrivals(rate: float, seconds: float, seed: int, number: int = 0) -> Iterator[float]:
-    """Yield when requests of a tenant arrive, in order: just `rate` · `seconds` moments."""
+    """Yield when requests of a tenant arrive, in order: `rate` · `seconds` moments."""
     dice = random.Random(seed)  # noqa: S311 (the same arrivals in every run)
     turned = number * _GOLDEN % 1.0 * seconds
     moments = (dice.uniform(0.0, seconds) for _ in range(round(rate * seconds)))

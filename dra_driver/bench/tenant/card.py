@@ -1,7 +1,7 @@
 """The GPU that works, by NVML: what it is, how busy it is, and whether it is simulated.
 
-NVML is only read. A simulated GPU is known by the file that plays its hardware, which lies beside
-its libnvidia-ml.so.1 and comes into containers with it: no work is timed there.
+NVML is only read. A simulated GPU is recognised by the file with its state, which is beside its
+libnvidia-ml.so.1 and comes into containers with it: no work is timed there.
 """
 
 import threading
@@ -106,7 +106,7 @@ class CardDoor:
         return self._nvml.busy(self.uuid)
 
     def count(self, visible: str = "") -> GpmCount | None:
-        """Return what counts how much of the GPU is used; None where a tenant's part is not known.
+        """Return a counter of how much of the GPU is used; None if a tenant's part is unknown.
 
         In MIG mode it is of the MIG device that is `visible` (CUDA_VISIBLE_DEVICES), or else of
         the only one that this process sees.
@@ -134,7 +134,7 @@ class Watch:
     """Samples how busy a card is, from `start` to `stop`."""
 
     def __init__(self, busy: Callable[[], Busy], every: float = SAMPLE_SECONDS) -> None:
-        """Take what is asked; nothing is asked yet."""
+        """Take the function that asks; nothing is asked yet."""
         self._busy = busy
         self._every = every
         self._samples: list[Busy] = []
@@ -146,14 +146,14 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> Usage:
-        """Sample no more; return what was seen."""
+        """Stop sampling; return what was seen."""
         self._over.set()
         self._thread.join(_JOIN_SECONDS)
         return summarised(tuple(self._samples))
 
     def _look(self) -> None:
-        # A card that does not answer is not measured, and its tenants go on. The last sample is of
-        # the end, as the first is of the beginning: energy is what lies between the two.
+        # A card that does not answer is not measured, and its tenants continue. The first sample is
+        # of the beginning and the last of the end, because energy is their difference.
         due = time.monotonic()
         is_over = False
         while not is_over:
@@ -187,7 +187,7 @@ def summarised(samples: tuple[Busy, ...]) -> Usage:
 
 
 def _energy_joules(counted: list[int]) -> float | None:
-    """Return what was used between the ends; None where the counter began again meanwhile."""
+    """Return what was used between the ends; None if the counter was reset meanwhile."""
     if len(counted) < 2 or counted[-1] < counted[0]:
         return None
     return (counted[-1] - counted[0]) / 1000

@@ -1,12 +1,10 @@
 """CUDA: the only door to it, by NVIDIA's own bindings of the driver's interface and of NVRTC.
 
 In: kernels' source, sizes, launches. Out: memory, compiled kernels, and errors of our own tree
-with CUDA's own words. What it needs of a container is the driver's libcuda.so.1 and what
-dra_driver/bench depends on: no toolkit (decision 20). Kernels are compiled for the very card; for
-one that this NVRTC does not know, to PTX, from which the driver makes code.
-
-Not seen on a card yet: NVRTC compiles every kernel in tests, and a libcuda of theirs does what the
-calls say.
+with CUDA's own words. A container needs the driver's libcuda.so.1 and the dependencies of
+dra_driver/bench, but no toolkit (decision 20). Kernels are compiled for the card; for one that this
+NVRTC does not know, to PTX, from which the driver makes code. In tests, NVRTC compiles every
+kernel, and a libcuda of the tests carries the calls out.
 """
 
 import ctypes
@@ -37,7 +35,7 @@ class Gpu:
 
     def __enter__(self) -> Self:
         """Make a context."""
-        # Else kernels are loaded when they are first launched: too late where all memory is taken.
+        # By default kernels are loaded at their first launch: too late if all memory is taken.
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
         try:
             _done(driver.cuInit(0), "cuInit")
@@ -85,7 +83,7 @@ class Gpu:
     def compile(self) -> None:
         """Compile the kernels for this device, and load them.
 
-        Raises DeviceError if it has not their instructions.
+        Raises DeviceError if it lacks their instructions.
         """
         program, capability = self._program, self.seen().capability
         if capability < program.least:
@@ -101,7 +99,7 @@ class Gpu:
             self._functions[name] = function
 
     def allocate(self, size: int) -> int:
-        """Return the address of so many bytes. Raises RefusedError if there is not as much."""
+        """Return the address of so many bytes. Raises RefusedError if there is less memory."""
         return int(_done(driver.cuMemAlloc(size), f"cuMemAlloc of {size >> 20} MiB"))
 
     def free(self, address: int) -> None:
@@ -177,7 +175,7 @@ def _on_one_line(error: Exception) -> str:
 
 
 def _done(answer: tuple[Any, ...], doing: str) -> Any:
-    """Return what a call answered besides its code."""
+    """Return the values of a call's answer, without its code."""
     code, *rest = answer
     if int(code) != 0:
         kind = RefusedError if code.name == "CUDA_ERROR_OUT_OF_MEMORY" else DeviceError

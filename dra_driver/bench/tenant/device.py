@@ -1,7 +1,7 @@
 """What a task needs of a GPU: memory, launches, an outcome to read. cuda.py has it.
 
-Arguments of kernels are values with their C types. Memory that is refused is an error of its own,
-because for some works that is the very thing to be found out.
+Arguments of kernels are values with their C types. Refused memory is a separate error, because some
+works are there to find that out.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ Argument = tuple[int | float, CType]
 
 
 class RefusedError(DeviceError):
-    """The GPU, or a limit on it, has not as much memory as was asked for."""
+    """The GPU, or a limit on it, has less memory than was asked for."""
 
 
 class Seen(Struct, frozen=True, kw_only=True):

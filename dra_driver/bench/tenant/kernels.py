@@ -1,8 +1,8 @@
-"""The kernels of the works, in CUDA C++, and what one launch of each comes to. Pure.
+"""The kernels of the works, in CUDA C++, and how much work one launch of each is. Pure.
 
-What a step does depends on the work's settings alone, never on the card or on the SMs that a tenant
-may use, so that steps of all tenants and strategies are the same work. Each kernel's outcome is
-known beforehand; a tenant checks it, since a GPU that did not compute would be very fast.
+What a step does depends only on the work's settings, never on the card or on the SMs that a tenant
+may use, so that steps of all tenants and strategies are the same work. Each kernel's result is
+known beforehand; a tenant checks it, because a GPU that did not compute would be very fast.
 """
 
 from msgspec import Struct

@@ -1,14 +1,14 @@
-"""Kernels of matrix products and of a convolution, in CUDA C++, and what they come to. Pure.
+"""Kernels of matrix products and of a convolution, in CUDA C++, and how much work they are. Pure.
 
-Each block makes a square of the outcome from tiles in shared memory. Tensor cores are reached by
-PTX's `wmma`, half precision by `fma.rn.f16x2`, since NVRTC has no headers of CUDA here. Our own
-kernels, so they compare tenants and strategies, and do not reach what cuBLAS does on a card.
+Each block makes a square of the result from tiles in shared memory. Tensor cores are used by PTX's
+`wmma`, half precision by `fma.rn.f16x2`, because NVRTC has no headers of CUDA here. These kernels
+compare tenants and strategies; they are slower than cuBLAS on the same card.
 
-Factors are whole numbers from -3 to 3, and every sum of a product, also half-way, is a whole number
-below 2048, which half precision has exactly. So each number of the outcome is known, whatever the
-precision and the order: 16 times the sum over four neighbours, since all later ones cancel out.
-A convolution of ones by equal weights is known too: how many neighbours a pixel has, along each
-side, in one layer and then in the next.
+Factors are whole numbers from -3 to 3, and every sum of a product, also a partial one, is a whole
+number below 2048, which is exact in half precision. So each number of the result is known, for any
+precision and order: 16 times the sum over four neighbours, because all later ones cancel out.
+The result of a convolution of ones by equal weights is known, too: the number of neighbours of a
+pixel, along each side, in one layer and then in the next.
 """
 
 from dra_driver.bench.tenant.kernels import FLOAT, TILE, Grid
@@ -25,7 +25,7 @@ INSIDE unsigned short half_of(float value)
     return bits;
 }
 """
-"""What only a GPU has; tests have the same for a CPU."""
+"""Functions that only a GPU has; tests define them for a CPU."""
 
 HALF_PRIMITIVES = r"""
 INSIDE float float_of(unsigned bits)
@@ -283,7 +283,7 @@ FIRST = 224.0
 """The first number of a product."""
 
 FIRST_OF_IMAGE = 25.0 / 64
-"""The first number of the second layer: of a corner, which has 3 neighbours."""
+"""The first number of the second layer: a corner's, which has 3 neighbours."""
 
 WEIGHT = 1.0 / 512
 CHANNELS = 64

@@ -1,7 +1,7 @@
 """The works of matrix products: one after another, a burn over much memory, and a convolution.
 
-Each number of an outcome is compared with what it must be. A work is over at the first wrong one;
-a burn counts them and goes on, because to find them is what it is for.
+Each number of a result is compared with the right one. A work ends at the first wrong number; a
+burn counts them and continues, because its purpose is to find them.
 """
 
 from dra_driver.bench.tenant import kernels, matrices
@@ -38,7 +38,7 @@ def gemm(gpu: Device, work: Workload) -> Task:
 
 
 def burn(gpu: Device, work: Workload) -> Task:
-    """Return the work of products all over the memory, each of them compared at once."""
+    """Return the work of products all over the memory, each compared immediately."""
     rows, columns, depth = work.shape
     product = _Product(gpu, work)
     wrong = _Wrong(gpu, "differing", rows * columns, columns)
@@ -138,7 +138,7 @@ class _Product:
 
 
 class _Wrong:
-    """Compares outcomes with what they must be."""
+    """Compares results with the right ones."""
 
     def __init__(self, gpu: Device, kernel: str, numbers: int, wide: int) -> None:
         self._gpu, self._kernel, self._numbers = gpu, kernel, numbers
@@ -147,7 +147,7 @@ class _Wrong:
         self._counter = gpu.allocate(kernels.FLOAT)
 
     def check(self, address: int, first: float) -> None:
-        """Raise an error where a number at an address is wrong; the first one is `first`."""
+        """Raise an error if a number at an address is wrong; the first one is `first`."""
         check_first(self._gpu, address, first)
         if number := self.count(address):
             raise unworked(f"wrong in {number} of {self._numbers} numbers")

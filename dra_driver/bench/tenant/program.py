@@ -1,10 +1,10 @@
 """`python3 -m dra_driver.bench.tenant.program SPEC`: one tenant, in a process or a container.
 
 In: a `Spec` as JSON. Out: lines on stdout (bench/lines.py). It makes a context, takes its
-memory, says that it is ready, waits for the moment that all tenants are told, warms up together
-with them (for less time if it learned of the moment late), works, and says what it did. On a
-simulated GPU it does all of that but the work, and has no figure to tell. It ends with its runner,
-where that is its parent.
+memory, reports that it is ready, waits for the moment that all tenants are told, warms up together
+with them (for less time if it learned of the moment late), works, and reports what it did. On a
+simulated GPU it does all of that except the work, and reports no figures. It ends with its runner,
+if that is its parent.
 """
 
 import ctypes
@@ -107,7 +107,7 @@ def _ready(**facts: Any) -> lines.Ready:
 
 
 def _warm_up(spec: lines.Spec, todo: Task, seconds: float) -> None:
-    """Work until clocks and caches are as under load: right before what counts, with the others."""
+    """Work until clocks and caches are as under load, with the others, before the measurement."""
     if seconds > 0:
         _serve(spec, todo, seconds)
 
@@ -123,7 +123,7 @@ def _serve(spec: lines.Spec, todo: Task, seconds: float) -> arrivals.Timings:
 def _worked(
     spec: lines.Spec, todo: Task, watch: Watch | None, count: GpmCount | None, *, wanted: float
 ) -> lines.Done:
-    """Do what counts; `wanted` is the moment at which it was to begin."""
+    """Do the work that is measured; `wanted` is the moment at which it should begin."""
     if count is not None:
         count.start()
     if watch is not None:
@@ -154,9 +154,9 @@ def _worked(
 
 
 def _count(spec: lines.Spec, door: CardDoor | None) -> GpmCount | None:
-    """Return what counts by GPM; None where the card does not answer: the work is done anyway.
+    """Return a counter by GPM; None if the card does not answer: the work is done anyway.
 
-    A MIG device is each tenant's own; of a whole GPU one of them tells.
+    Each tenant measures its own MIG device; one of them measures a whole GPU.
     """
     if door is None or not (spec.watches or door.is_divided):
         return None
@@ -167,7 +167,7 @@ def _count(spec: lines.Spec, door: CardDoor | None) -> GpmCount | None:
 
 
 def _wait(spec: lines.Spec) -> float:
-    """Wait for the moment at which all begin; return which it was."""
+    """Wait for the moment at which all begin, and return it."""
     file, end = Path(spec.start), time.monotonic() + spec.patience
     said = time.monotonic()
     moment = _moment(file)
@@ -184,7 +184,7 @@ def _wait(spec: lines.Spec) -> float:
 
 
 def _moment(file: Path) -> float | None:
-    """Return the moment in a file that is written whole; None while there is none."""
+    """Return the moment in a file, which is written at once; None while there is none."""
     try:
         return float(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -192,7 +192,7 @@ def _moment(file: Path) -> float | None:
 
 
 def _door(driver_root: Path, which: str) -> tuple[CardDoor | None, Card | None]:
-    """Return NVML's door and the card; none where NVML says nothing: the work is done anyway."""
+    """Return NVML and the card; None if NVML does not answer: the work is done anyway."""
     try:
         door = CardDoor(driver_root, which)
         try:
@@ -218,7 +218,7 @@ def _open_gpu(program: Program) -> AbstractContextManager[Any]:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process when its runner ends in whatever way."""
+    """Have the kernel end this process when its runner ends, in any way."""
     if os.getppid() > 1:  # not the first process of a container
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

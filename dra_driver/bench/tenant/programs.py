@@ -1,4 +1,4 @@
-"""Which kernels a work needs, and of a card. Pure."""
+"""Which kernels a work needs, and what they need of a card. Pure."""
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ _NEEDS = {
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """Kernels by source and name; `least` is the compute capability that has what they need."""
+    """Kernels by source and name; `least` is the lowest compute capability that they need."""
 
     source: str
     names: tuple[str, ...]
@@ -22,7 +22,7 @@ class Program(Struct, frozen=True, kw_only=True):
 
 
 def program_of(work: Workload) -> Program:
-    """Return the kernels of a work: no others, since compiling takes time."""
+    """Return the kernels of a work: no others, because compiling takes time."""
     if work.kind not in (WorkloadKind.GEMM, WorkloadKind.BURN, WorkloadKind.CONVOLUTION):
         return Program(source=kernels.SOURCE, names=kernels.NAMES)
     return Program(

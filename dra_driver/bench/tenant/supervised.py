@@ -1,11 +1,11 @@
 """`python3 -m … [--start FILE] PROGRAM …`: runs a program that ends with the benchmark.
 
 In: a program, and a session of its own. Out: its exit status, or its signal. The kernel tells this
-process when the thread that started it ends, in whatever way, and it ends all that is below it: an
-MPS daemon with its servers, or a command of the user's with its workers, outlives no benchmark, not
+process when the thread that started it ends, in any way, and then it ends all processes below it:
+neither an MPS daemon with its servers nor a user's command with its workers outlives a benchmark,
 even one that was killed. Workers that begin a session of their own are found, because this process
 adopts those whose parents have ended. With `--start` the program begins at the moment that the file
-will hold, and this process says what a script does where our package is not
+will contain, and this process prints what a script prints where our package is missing
 (bench/commands.py).
 """
 
@@ -28,14 +28,14 @@ _START = "--start"
 
 
 class _Parent:
-    """What is done when the parent has ended. A SIGTERM of a parent that lives is for everybody."""
+    """Act on the end of the parent. A SIGTERM while the parent lives is for everybody."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
         self.is_gone = False
 
     def on_term(self, _number: int, _frame: FrameType | None) -> None:
-        """End all that is below, if there is nobody else to do it."""
+        """End all processes below, if nobody else does it."""
         if os.getppid() == self._pid or self.is_gone:
             return
         self.is_gone = True
@@ -82,7 +82,7 @@ def uptime() -> float:
 
 
 def _wait(file: Path) -> float:
-    """Say that the program can begin, and wait for its moment."""
+    """Report that the program can begin, and wait for its moment."""
     mps = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
     _say(f'"ready","at":{uptime():.3f},"mps":"{mps}"')
     moment = None
@@ -97,7 +97,7 @@ def _wait(file: Path) -> float:
 
 
 def _say(said: str) -> None:
-    # The program's last line may have no end.
+    # The program's last line may lack a newline.
     os.write(sys.stdout.fileno(), f'\n{{"bench":1,"event":{said}}}\n'.encode())
 
 

@@ -1,4 +1,4 @@
-"""A work that is ready to be done, as steps with an outcome that is known beforehand."""
+"""A work that is ready to be done, as steps with a result that is known beforehand."""
 
 from collections.abc import Callable
 
@@ -16,10 +16,10 @@ class Task(Struct, frozen=True, kw_only=True):
 
     Attributes:
         step: does one step, and returns when the GPU has done it.
-        check: raises DeviceError if the GPU did not compute what a step comes to.
+        check: raises DeviceError if the GPU did not compute the right result.
         unit: what the work is counted in.
-        units: how many of these a step is.
-        refused_mib: what it wanted and did not get; None if nothing was refused.
+        units: how many units a step is.
+        refused_mib: the memory that it was refused; None if nothing was refused.
         wrong: returns how many results were wrong so far; None if the first one ends the work.
     """
 
@@ -38,14 +38,14 @@ def mib_of(size: int) -> int:
 
 
 def check_first(gpu: Device, address: int, wanted: float) -> None:
-    """Raise DeviceError if the first number at an address is another."""
+    """Raise DeviceError if the first number at an address is not `wanted`."""
     (value,) = gpu.read(address, 1)
     if abs(value - wanted) > _TOLERANCE * abs(wanted):
         raise unworked(f"{value:g} where {wanted:g} is right")
 
 
 def unworked(what: str) -> DeviceError:
-    """Return the error of a GPU whose outcome is this."""
+    """Return the error of a GPU with this wrong result."""
     return DeviceError(
         f"the GPU's result is {what}: it did not do the work, so nothing is measured; look for Xid"
         " lines in dmesg"

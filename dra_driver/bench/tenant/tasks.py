@@ -1,6 +1,6 @@
-"""What a tenant does on the GPU: a work as memory, launches and a check of their outcome.
+"""What a tenant does on the GPU: a work as memory, launches and a check of their result.
 
-How often steps are made, and when, is not said here (bench/tenant/arrivals.py).
+How often steps are made, and when, is in bench/tenant/arrivals.py.
 """
 
 from dra_driver.bench.tenant import kernels, matrix_tasks
@@ -20,14 +20,14 @@ _LEAST_CHUNK_MIB = 2
 _FACTOR = 0.5
 _TRIAD = 1.0 + _FACTOR * 2.0
 _NEGATING = -2.0
-"""x - 2x: another number after each step, so that a GPU which does nothing is found out."""
+"""x - 2x: another number after each step, so that a GPU which does nothing is noticed."""
 
 
 def task(gpu: Device, work: Workload) -> Task:  # noqa: PLR0911 (one for each kind)
     """Take the memory of a work and return what is to be done with it.
 
-    Raises RefusedError if there is not as much memory as the work cannot do without, DeviceError if
-    CUDA refuses for another reason, and ValueError for a command, which is the runner's work.
+    Raises RefusedError if there is less memory than the work needs, DeviceError if CUDA refuses for
+    another reason, and ValueError for a command, which is the runner's work.
     """
     match work.kind:
         case WorkloadKind.COMPUTE:
@@ -108,7 +108,7 @@ def _inference(gpu: Device, work: Workload) -> Task:
 def _memory(gpu: Device, wanted_mib: int) -> Task:
     """Take memory in large pieces, then in smaller ones, until it is enough or none is left.
 
-    Who wants all there is (0 MiB) is refused nothing, however little that is.
+    With 0 MiB, which means all there is, nothing counts as refused.
     """
     taken: list[tuple[int, int]] = []
     size = _CHUNK_MIB

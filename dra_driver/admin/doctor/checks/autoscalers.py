@@ -36,7 +36,7 @@ GPU_LABELS = frozenset(
         "node.kubernetes.ovhcloud.com/gpu",
     }
 )
-"""`GPULabel` of its providers for clouds with NVIDIA GPUs; each looks at its own alone."""
+"""`GPULabel` of its providers for clouds with NVIDIA GPUs; each looks only at its own."""
 
 BY_DRA = "cloud.google.com/gke-gpu-dra-driver"
 """With the value `true`, GCE's provider expects GPUs of a DRA driver; no other provider does."""

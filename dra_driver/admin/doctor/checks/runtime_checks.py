@@ -34,7 +34,7 @@ def containerd_version(versions: Mapping[str, Sequence[str]], node: str) -> Vers
     `versions` has the nodes by the runtime that each reports, such as containerd://2.0.1.
     """
     own = [version for version, nodes in versions.items() if node in nodes]
-    # Whatever this node is called, it has what all nodes have.
+    # Without a name for this node: it has the same as all nodes, if they have the same.
     candidates = own or (list(versions) if len(versions) == 1 else [])
     return _numbers(candidates[0]) if candidates and _is_containerd(candidates[0]) else None
 
@@ -112,7 +112,7 @@ def _runtime_files(config: RuntimeConfig, own: Version | None) -> Iterator[Seen]
     elif config.cdi is False:
         yield _switched_off(config, own)
     elif config.problems:
-        pass  # one of them may say what the others do not
+        pass  # the file with the setting may be one of them
     elif config.may_be_old and not config.cdi:
         yield _switched_off(config, own)
     else:

@@ -7,8 +7,8 @@ one file and those that its `imports` name, later ones win; tables of its CRI pl
 `io.containerd.cri.v1.runtime` in version 3. containerd 2 reads all three, each file by its own
 version, and puts tables together key by key. containerd 1.7 knows no version 3, has one version
 for all files, and takes the last file's table as a whole. CRI-O reads crio.conf and then
-crio.conf.d in the order of names, and takes the last file's table of a runtime as a whole. What a
-command line says beside the files is not seen.
+crio.conf.d in the order of names, and takes the last file's table of a runtime as a whole. Command
+lines are not seen.
 """
 
 import glob
@@ -42,13 +42,13 @@ Table = Mapping[str, object]
 
 
 class RuntimeConfig(Struct, frozen=True, kw_only=True):
-    """What the files of one runtime say; None for what they say nothing of.
+    """What the files of one runtime say; None for what they do not mention.
 
     Attributes:
         files: those that were read, as the node names them.
         problems: files that could not be read, each with the reason.
         may_be_old: whether containerd 1.7 reads these files, or would, as far as is known.
-        lost: files that switch CDI on, and whose table another takes the place of.
+        lost: files that switch CDI on, but whose table another file replaces.
         cri_file: in 1.7, the file whose table of the CRI plugin holds.
         default_runtime: the name of the runtime of pods that name none.
         default_program: the program behind that name.
@@ -77,10 +77,10 @@ class RuntimeConfig(Struct, frozen=True, kw_only=True):
 def read_runtime_configs(
     host: Path, containerd: tuple[int, ...] | None = None
 ) -> list[RuntimeConfig]:
-    """Return what the files of each runtime say that has any.
+    """Return what the files say, for each runtime that has files.
 
-    Where containerd's version is not known, it counts as 1.7 if that can read the files, since what
-    1.7 takes for on is on in newer ones as well.
+    If containerd's version is unknown, it counts as 1.7 if that can read the files, because what
+    is on for 1.7 is also on for newer ones.
     """
     configs = []
     for name, patterns, meaning in (
@@ -175,7 +175,7 @@ def _containerd(
     formats = [_format(content) for content in contents.values()]
     is_old = version < _FIRST_MERGING if version else max(formats, default=0) <= 2
     if is_old:
-        # A file without a version leaves it as another has it.
+        # A file without a version has that of another file.
         plugin = _PLUGIN_2 if max(formats, default=0) >= 2 else _PLUGIN_1
         tables = {
             path: _plugin(content, plugin)
@@ -221,7 +221,7 @@ def _crio(contents: Mapping[str, Table]) -> dict[str, object]:
     runtime = _merged(said)
     default = _text(runtime.get("default_runtime"))
     name = default or "crun"
-    # A runtime's table takes the place of that of an earlier file, as a whole.
+    # A runtime's table replaces the whole table of an earlier file.
     runtimes = [_table(table, "runtimes") for table in said]
     chosen = next((_table(table, name) for table in reversed(runtimes) if name in table), {})
     return {
